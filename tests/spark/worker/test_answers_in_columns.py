@@ -75,7 +75,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def rows(
-    enricher: Enricher, keys: list[int | None], way: str, layout: dict[str, bool], *, fail: bool = False, **options: Any
+    enricher: Enricher, keys: list[int | None], way: str, layout: dict[str, Any], *, fail: bool = False, **options: Any
 ) -> list[Any]:
     given = LookupOptions(**WAYS[way], timed=layout["status"], fail=fail, **options)
     batching = batching_of(enricher, given.batching if enricher.max_batch > 1 else None)
@@ -105,7 +105,7 @@ def rows(
     layout=st.fixed_dictionaries({name: st.booleans() for name in ("inner", "drop_failed", "status")}),
 )
 def test_A3_A5_answers_in_columns_give_the_rows_that_answers_in_rows_give(
-    keys: list[int | None], max_batch: int, way: str, ordered: bool, layout: dict[str, bool]
+    keys: list[int | None], max_batch: int, way: str, ordered: bool, layout: dict[str, Any]
 ) -> None:
     if WAYS[way].get("batching") and max_batch == 1:
         way = "nothing"
@@ -122,7 +122,7 @@ class Slow(InMemory):
 
 
 def test_R2_keys_of_a_batch_in_memory_pass_their_deadline_together() -> None:
-    layout = {"inner": False, "drop_failed": False, "status": False}
+    layout: dict[str, Any] = {"inner": False, "drop_failed": False, "status": False}
     [first, *_] = found = rows(Slow(100), [1, 2, None], "nothing", layout, ordered=True, timeout=0.01)
     assert first == {"id": 1, "name": None, "n": None, "tags": None}
     assert len(found) == 3
