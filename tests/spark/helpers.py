@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyspark
+import pytest
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +25,8 @@ from asyncio_operator.spark import enrich, register_lookup
 from enrichers import FunctionEnricher
 
 BATCH_SIZE = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+FROM_4_1 = pytest.mark.skipif(pyspark.__version__ < "4.1", reason="PySpark 4.1 brought what it is about")
 
 _numbers = itertools.count()
 

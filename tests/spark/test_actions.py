@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import Cache
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, register_lookup
 from enrichers import FunctionEnricher
-from tests.spark.helpers import kill_workers
+from tests.spark.helpers import FROM_4_1, kill_workers
 
 pytestmark = pytest.mark.spark
 
@@ -95,6 +95,7 @@ def test_a_cache_answers_the_second_action_of_its_worker(spark: SparkSession, nu
     assert calls(spark, act) <= 2 * ROWS, "there may be a second worker, with a cache of its own"
 
 
+@FROM_4_1
 def test_a_column_function_is_left_out_with_its_column(spark: SparkSession, numbers: DataFrame, tmp_path: Path) -> None:
     @async_udf("long")
     async def marked(key: int) -> int:
@@ -108,6 +109,7 @@ def test_a_column_function_is_left_out_with_its_column(spark: SparkSession, numb
     assert len([*tmp_path.iterdir()]) == ROWS, "a filter behind it changes nothing"
 
 
+@FROM_4_1
 def test_a_table_function_is_asked_for_every_row_of_its_table(spark: SparkSession, numbers: DataFrame) -> None:
     def act(metrics: EnrichmentMetrics, query: str) -> None:
         register_lookup(spark, "with_double", DOUBLES, on="id", metrics=metrics)

@@ -14,7 +14,7 @@ from asyncio_operator import Budget, ConfigurationError, Limit, RateLimit
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, register_lookup
 from enrichers import FunctionEnricher
 from tests.redis_service import RedisServer, needs_redis
-from tests.spark.helpers import wait_until
+from tests.spark.helpers import FROM_4_1, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +34,7 @@ def used(budget: Budget, unit: str = "calls") -> float:
     return budget.statistics().units[unit].used
 
 
+@FROM_4_1
 def test_G1_all_faces_and_lookups_of_a_chain_share_a_budget(spark: SparkSession) -> None:
     budget = Budget("faces", Limit(1000, 60.0), Limit(900, 60.0, "keys"))
     rows = spark.range(0, 10, numPartitions=2)

@@ -23,6 +23,7 @@ from asyncio_operator.spark import async_udf, enrich
 from enrichers import FunctionEnricher
 from tests.spark.helpers import (
     BATCH_SIZE,
+    FROM_4_1,
     GONE,
     Hanging,
     assert_nothing_is_left,
@@ -75,7 +76,7 @@ def by_udf(df: DataFrame, port: int) -> DataFrame:
     [
         (by_enrich, "failed for key 40: ValueError: enough"),
         (partial(by_enrich, mode="unordered"), "failed for key 40: ValueError: enough"),
-        (by_sql, "failed for key 40: ValueError: enough"),
+        pytest.param(by_sql, "failed for key 40: ValueError: enough", marks=FROM_4_1),
         (by_udf, r"ask failed for arguments \(40,\): ValueError: enough"),
     ],
     ids=["ordered", "unordered", "sql", "async_udf"],

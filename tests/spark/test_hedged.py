@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import ConfigurationError, Hedge
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, register_lookup
 from enrichers import FunctionEnricher
+from tests.spark.helpers import FROM_4_1
 
 pytestmark = pytest.mark.spark
 
@@ -45,6 +46,7 @@ def test_H3_the_status_and_the_metrics_count_the_copy(spark: SparkSession) -> No
     assert "21 calls, 0 retries (1 hedged, 1 of these won)" in str(figures)
 
 
+@FROM_4_1
 def test_H1_a_table_function_takes_it(spark: SparkSession) -> None:
     register_lookup(spark, "hedged", source(), hedge=HEDGE)
     spark.range(0, 20, numPartitions=1).createOrReplaceTempView("keys")
@@ -52,6 +54,7 @@ def test_H1_a_table_function_takes_it(spark: SparkSession) -> None:
     assert sorted(row.x for row in rows) == [*range(20)]
 
 
+@FROM_4_1
 def test_H1_a_column_function_takes_it(spark: SparkSession) -> None:
     answer = slow_once()
 
@@ -76,6 +79,7 @@ async def writes(value: int) -> int:
 writes.idempotent = False  # type: ignore[attr-defined]
 
 
+@FROM_4_1
 def test_H2_what_must_not_be_repeated_is_refused_on_the_driver(spark: SparkSession) -> None:
     refused = source()
     refused.idempotent = False

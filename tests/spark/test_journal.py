@@ -33,7 +33,7 @@ from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.task_journal import JournalTask
 from asyncio_operator.state.cells import ABSENT
 from enrichers import FunctionEnricher
-from tests.spark.helpers import GONE, in_partitions, setting, wait_until
+from tests.spark.helpers import FROM_4_1, GONE, in_partitions, setting, wait_until
 from tests.spark.journals import Calls, rows, sources
 
 pytestmark = pytest.mark.spark
@@ -238,6 +238,7 @@ def test_J9_faces_of_the_output_know_answers_of_the_journal(
     assert calls.new() == []
 
 
+@FROM_4_1
 def test_J9_every_other_face_refuses_a_journal_in_words(spark: SparkSession, calls: Calls, journal: Journal) -> None:
     source: Any = calls.source()
     options: dict[str, Any] = {"journal": journal}

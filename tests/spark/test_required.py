@@ -24,7 +24,7 @@ from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import BlockingEnricher, FunctionEnricher, PostgresEnricher
-from tests.spark.helpers import in_partitions
+from tests.spark.helpers import FROM_4_1, in_partitions
 from tests.spark.test_streaming import finished, stream, to_parquet, write
 
 _numbers = iter(range(10**9))
@@ -150,8 +150,8 @@ def test_X11_a_job_fails_with_the_enricher_and_the_key_or_gives_every_row(spark:
 
 
 @pytest.mark.spark
+@FROM_4_1
 def test_X11_a_function_of_sql_fails_too(spark: SparkSession) -> None:
-    pytest.importorskip("pyspark", minversion="4.1", reason="table functions over Arrow came with PySpark 4.1")
     register_lookup(spark, "known_rows", KNOWN, on="id")
     spark.range(5).createOrReplaceTempView("some")
     spark.range(12).createOrReplaceTempView("more")

@@ -17,6 +17,7 @@ from asyncio_operator.spark import async_udf, enrich, map_partitions
 from asyncio_operator.telemetry import set_up
 from enrichers import enricher
 from tests.pages import run_programs
+from tests.spark.helpers import FROM_4_1
 from tests.telemetry.helpers import forget
 
 
@@ -60,18 +61,18 @@ async def doubled(number: int) -> Any:
     return {"double": 2 * number}
 
 
-@async_udf("bigint")
 async def tripled(number: int) -> int:
     return 3 * number
 
 
 @pytest.mark.spark
+@FROM_4_1
 def test_V4_calls_in_workers_are_spans_of_the_trace_in_which_the_driver_made_them(
     alone: SparkSession, exported: Callable[[], list[Any]]
 ) -> None:
     with trace.get_tracer("test").start_as_current_span("nightly") as job:
         df = enrich(alone.range(0, 6, 1, 2), doubled, on="id")
-        df = df.withColumn("triple", tripled("id"))
+        df = df.withColumn("triple", async_udf("bigint")(tripled)("id"))
     # The job runs when the span is over: what counts is where the lookup was made.
     assert len(df.collect()) == 6
     context = job.get_span_context()

@@ -23,7 +23,7 @@ from asyncio_operator.spark.driver.driver_service import PORT, driver_address
 from asyncio_operator.spark.driver.job_budget import with_job_limits
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 from enrichers import FunctionEnricher
-from tests.spark.helpers import wait_until
+from tests.spark.helpers import FROM_4_1, wait_until
 
 ADDRESS = DriverAddress("driver.example", 1234, b"t" * 32)
 
@@ -107,6 +107,7 @@ def test_the_address_of_the_driver_travels_with_a_budget_and_is_not_shown() -> N
         ({"scope": "job", "tasks_at_once": 0}, "tasks_at_once is 0"),
     ],
 )
+@FROM_4_1
 def test_X4_a_wrong_budget_is_refused_on_the_driver(spark: SparkSession, options: dict[str, Any], message: str) -> None:
     for face in (
         lambda: enrich(spark.range(5), ENRICHER, on="id", **options),
@@ -130,6 +131,7 @@ def _length_of_the_first(values: Any) -> Any:
 
 
 @pytest.mark.spark
+@FROM_4_1
 def test_what_weighs_needs_a_value_and_what_it_returns_is_checked_on_the_driver(spark: SparkSession) -> None:
     budget = Budget("weighed", spend={"usd": 100.0})
 
@@ -158,6 +160,7 @@ def test_what_weighs_needs_a_value_and_what_it_returns_is_checked_on_the_driver(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("columns", [1, 2])
+@FROM_4_1
 def test_G4_a_column_function_weighs_its_calls(spark: SparkSession, columns: int) -> None:
     async def add(value: int, more: int = 0) -> int:
         return value + more

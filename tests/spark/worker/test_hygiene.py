@@ -21,7 +21,6 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import psutil
-import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,12 +28,10 @@ from asyncio_operator import Enricher
 from asyncio_operator.spark import async_udf, enrich
 from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher
 from tests.servers import PostgresServer
-from tests.spark.helpers import DAEMONS, GONE, assert_workers_are_clean, in_background, setting, wait_until
+from tests.spark.helpers import DAEMONS, FROM_4_1, GONE, assert_workers_are_clean, in_background, setting, wait_until
 from tests.spark.test_cluster import Squares
 
 pytestmark = pytest.mark.spark
-
-FROM_4_1 = pytest.mark.skipif(pyspark.__version__ < "4.1", reason="PySpark 4.1 brought what it is about")
 
 ANSWERED = 3
 """Keys from 0 on that are answered; those behind them hang."""
