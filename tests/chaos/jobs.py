@@ -28,7 +28,7 @@ CAPACITY = 10
 
 FLUSH_EVERY = 0.3
 
-BUDGET = Budget("chaos", Limit(600, 1.0, "calls"), in_flight=16)
+BUDGET = Budget("chaos", Limit(250, 1.0, "calls"), in_flight=16)
 
 Row = tuple[int, int, int | None, int | None]
 

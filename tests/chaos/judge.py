@@ -18,8 +18,9 @@ from tests.chaos.faults import Strike
 from tests.chaos.jobs import Job
 from tests.chaos.service import Call
 
-WRITE = 1.5
-"""Seconds for a write into a journal on a busy machine."""
+WRITE = 0.5
+"""Seconds for the way of an answer to its process, and for a write into a journal. With `FLUSH_EVERY` it must be much
+less than what a task takes: a job without a journal must not look like one with a journal."""
 
 SLACK = 0.05
 """Seconds by which calls are seen late: the journey to the service, and milliseconds of Spark's clock."""

@@ -7,11 +7,19 @@ from dataclasses import replace
 
 from tests.chaos.cluster import Task, tasks_of
 from tests.chaos.faults import Strike
-from tests.chaos.jobs import KEYS, PARTITIONS, Job
+from tests.chaos.jobs import CAPACITY, KEYS, PARTITIONS, Job
 from tests.chaos.judge import asked_again, history_of, wrong_calls
-from tests.chaos.service import Call
+from tests.chaos.service import LATENCY, Call
 
 OF_A_TASK = KEYS // PARTITIONS
+
+PACE = LATENCY / CAPACITY
+"""Seconds for each call of a task, at the pace of the real jobs."""
+
+ASKED = 300
+"""The calls of a task before it is killed."""
+
+KILLED = 1.0 + ASKED * PACE
 
 PLAIN, PAID = Job(), Job(journal=True)
 
@@ -20,16 +28,16 @@ def tasks(*killed: int) -> dict[int, Task]:
     """A task of 10 seconds for each partition. Those of killed ones fail, and are made again 20 seconds later."""
     first = {number: Task(number, "0", 1, 0, number, 1.0, False, 11.0, "Success") for number in range(PARTITIONS)}
     for number in killed:
-        first[number] = replace(first[number], end=6.0, reason="ExecutorLostFailure")
+        first[number] = replace(first[number], end=KILLED, reason="ExecutorLostFailure")
         first[10 + number] = replace(first[number], name=10 + number, start=20.0, end=31.0, reason="Success")
     return first
 
 
 def calls(task: Task, first: int = 0, last: int = OF_A_TASK) -> list[Call]:
-    """The calls of a task for some of its keys, one after another, in the first 8 seconds of it."""
+    """The calls of a task for some of its keys, one after another, from its start on."""
     begin = OF_A_TASK * task.partition
-    times = {key: task.start + 0.02 * (key - begin) for key in range(begin + first, begin + last)}
-    return [Call("run", task.name, 0, key, at, at + 0.01, "result") for key, at in times.items()]
+    times = {key: task.start + PACE * (key - begin) for key in range(begin + first, begin + last)}
+    return [Call("run", task.name, 0, key, at, at + PACE / 2, "result") for key, at in times.items()]
 
 
 def verdict(job: Job, made: dict[int, Task], asked: list[Call], *strikes: Strike) -> list[str]:
@@ -57,18 +65,19 @@ def test_Y3_an_attempt_that_asks_twice_is_wrong() -> None:
 
 
 def test_Y3_without_a_journal_a_task_that_was_killed_asks_for_its_keys_again() -> None:
-    made, kill = tasks(2), Strike("kill", 6.0, 6.0, ("0",))
-    asked = [call for number in (0, 1, 3, 12) for call in calls(made[number])] + calls(made[2], 0, 200)
+    made, kill = tasks(2), Strike("kill", KILLED, KILLED, ("0",))
+    asked = [call for number in (0, 1, 3, 12) for call in calls(made[number])] + calls(made[2], 0, ASKED)
     assert verdict(PLAIN, made, asked, kill) == []
-    assert asked_again(asked) == 200
+    assert asked_again(asked) == ASKED
+    assert any(text.startswith("J2") for text in verdict(PAID, made, asked, kill)), "a journal that writes nothing"
 
 
 def test_Y3_with_a_journal_only_what_came_shortly_before_the_kill_is_asked_for_again() -> None:
-    made, kill = tasks(2), Strike("kill", 6.0, 6.0, ("0",))
+    made, kill = tasks(2), Strike("kill", KILLED, KILLED, ("0",))
     others = [call for number in (0, 1, 3) for call in calls(made[number])]
-    asked = others + calls(made[2], 0, 250)
+    asked = others + calls(made[2], 0, ASKED)
     assert verdict(PAID, made, asked + calls(made[12], 200), kill) == []
-    assert any(text.startswith("J2") for text in verdict(PAID, made, asked + calls(made[12], 100), kill))
+    assert any(text.startswith("J2") for text in verdict(PAID, made, asked + calls(made[12], 150), kill))
 
 
 def test_Y3_the_event_log_tells_attempts_and_their_ends() -> None:

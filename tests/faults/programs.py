@@ -21,10 +21,11 @@ GONE = 30.0
 
 
 class Kill(NamedTuple):
-    """Before and after the processes were killed, on the monotonic clock."""
+    """Before and after processes were killed, on the monotonic clock, and their numbers."""
 
     begun: float
     ended: float
+    processes: frozenset[int] = frozenset()
 
 
 @contextmanager
@@ -59,10 +60,11 @@ def line_of(program: subprocess.Popen[str]) -> str:
 
 def kill_family(process: int) -> Kill:
     """Kill a process and all that it has started, as a machine that fails does."""
-    begun = monotonic()
+    begun, family = monotonic(), list[psutil.Process]()
     with suppress(psutil.NoSuchProcess):
         top = psutil.Process(process)
-        for one in [top, *top.children(recursive=True)]:
+        family = [top, *top.children(recursive=True)]
+        for one in family:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
-    return Kill(begun, monotonic())
+    return Kill(begun, monotonic(), frozenset(one.pid for one in family))
