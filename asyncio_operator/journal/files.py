@@ -133,7 +133,7 @@ def read_records(place: Place) -> list[Record]:
             continue
         name = f"{DIRECTORY}/{entry.name}"
         try:
-            about = read_json(_bytes(place, name), f"{place.shown}/{name}")
+            about = read_json(read_file(place, name), f"{place.shown}/{name}")
         except FileNotFoundError:
             continue  # Another compaction has deleted it, because nothing is left of what it names.
         records.append(_record(about, name, place.shown))
@@ -163,7 +163,8 @@ def _covered(records: Collection[Record], names: frozenset[str]) -> frozenset[st
     return frozenset(covered)
 
 
-def _bytes(place: Place, name: str) -> bytes:
+def read_file(place: Place, name: str) -> bytes:
+    """All bytes of a small file."""
     with place.open(name) as file:
         return bytes(file.read())
 
@@ -235,11 +236,3 @@ def read_columns(file: pq.ParquetFile, group: int, columns: list[str], descripti
     table = file.read_row_group(group, columns=columns)
     schema = pa.schema([description.schema.field(name) for name in columns])
     return table.select(columns).cast(schema)
-
-
-def read_file(place: Place, name: str) -> bytes:
-    """All bytes of a small file."""
-    return _bytes(place, name)
-
-
-Json = dict[str, Any]

@@ -230,8 +230,8 @@ class JournalWriter:
     def hanging(self, seconds: float) -> JournalError:
         """The error for a place that hangs."""
         return JournalError(
-            f"the journal {self._place.shown} took more than {seconds:g} seconds to write the last answers: those that "
-            "are not acknowledged will be asked for again; check the place"
+            f"the journal {self._place.shown} did not take the last answers within {seconds:g} seconds. Answers that "
+            "are not in a file yet will be asked for again. Check the place"
         )
 
     def abort(self) -> None:

@@ -313,7 +313,7 @@ def in_a_task(path: Path, program: Callable[[JournalTask], Awaitable[None]]) -> 
     """Run a program with the journal of a task, on the loop of tasks."""
     location = Journal(path).location
     description = wanted_description("x", pa.schema([("id", pa.int64())]), ANSWERS)
-    task = JournalTask(location, description, Seen(), False, "test", 3600.0, None, True)
+    task = JournalTask(location, description, Seen(), False, "test", 3600.0, None, keep_missing=True)
 
     async def main() -> None:
         await program(task)

@@ -24,7 +24,7 @@ from asyncio_operator.spark.driver.known_answers import with_known
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
 
-_begun: Counter[str] = Counter()
+_generations: Counter[str] = Counter()
 """How often journals were found empty, by place. Workers note which answers of their caches a journal has. One that was
 deleted and made again has none of them."""
 
@@ -50,7 +50,7 @@ def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[Enr
     contents = contents_of(spark, journal.location, _wanted(df, task, journal))
     joins = bool(contents.live) and not df.isStreaming
     place = str(journal.location)
-    _begun[place] += not contents.seen
+    _generations[place] += not contents.seen
     expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
     of_task = JournalTask(
         journal.location,
@@ -61,7 +61,7 @@ def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[Enr
         seconds(journal.flush_every),
         expire_after,
         journal.keep_missing,
-        _begun[place],
+        _generations[place],
     )
     join = partial(with_known, contents=contents, journal=journal, columns=task.layout.found.names)
     return replace(task, journal=of_task), join if joins else None

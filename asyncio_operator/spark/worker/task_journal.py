@@ -64,7 +64,7 @@ class JournalTask:
         column: whether it has one.
         application: begins the text of `_run`.
         flush_every, expire_after, keep_missing: see `Journal`; seconds.
-        begun: how often the driver has found the journal empty.
+        generation: how often the driver has found the journal empty. What a worker keeps of an earlier one is old.
     """
 
     location: Location
@@ -75,7 +75,7 @@ class JournalTask:
     flush_every: float
     expire_after: float | None
     keep_missing: bool
-    begun: int = 0
+    generation: int = 0
 
     def opened(self, found: pa.Schema, timed: bool, label: str, process: WorkerProcess) -> TaskJournal:
         """The journal of a lookup; the arguments are those of `TaskJournal`."""
@@ -111,7 +111,7 @@ class TaskJournal:
         self._wall = process.wall
         self._loop = process.loop()
         self._reader: LaterAnswers | None = None
-        self.keeps = f"{task.location} {task.description.hash} {task.begun}"
+        self.keeps = f"{task.location} {task.description.hash} {task.generation}"
         self._was_full = False
         delay = min(HAND_OVER, task.flush_every / 4)
         self._delay = delay

@@ -41,7 +41,7 @@ def journal_of(path: Path, flush_every: float = 3600.0) -> JournalTask:
     location = Journal(path).location
     wanted = wanted_description("x", pa.schema([("id", pa.int64())]), ADDED)
     description = open_journal(open_place(location), wanted)
-    return JournalTask(location, description, Seen(), False, "test", flush_every, None, True)
+    return JournalTask(location, description, Seen(), False, "test", flush_every, None, keep_missing=True)
 
 
 def begun(journal: JournalTask, source: FunctionEnricher, attempt: int) -> Iterator[pa.RecordBatch]:
