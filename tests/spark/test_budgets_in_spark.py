@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator import Budget, ConfigurationError, Limit, RateLimit
+from asyncio_operator import Budget, ConfigurationError, Journal, Limit, RateLimit
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, register_lookup
 from enrichers import FunctionEnricher
 from tests.redis_service import RedisServer, needs_redis
 from tests.spark.helpers import FROM_4_1, wait_until
+from tests.spark.journals import Calls
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +58,18 @@ def test_G6_a_spend_limit_ends_the_job_whatever_on_error_says(spark: SparkSessio
     with pytest.raises(Exception, match=r"BudgetExceeded.*the budget 'spends' may spend 20 calls"):
         out.collect()
     assert used(budget) <= 20
+
+
+def test_G6_with_a_journal_what_was_paid_before_the_spend_limit_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    calls, rows = Calls(tmp_path / "calls"), spark.range(10, 50, numPartitions=1)
+    options: dict[str, Any] = {"on": "id", "capacity": 1, "journal": Journal(tmp_path / "journal"), "remember": None}
+    with pytest.raises(Exception, match=r"BudgetExceeded.*may spend 20 calls"):
+        enrich(rows, calls.source(), budget=Budget("spends and keeps", spend={"calls": 20.0}), **options).collect()
+    paid = calls.new()
+    assert paid == [str(key) for key in range(10, 30)]
+    found = enrich(rows, calls.source(), budget=Budget("spends the rest", spend={"calls": 20.0}), **options)
+    assert len(found.select("id").distinct().collect()) == 40
+    assert calls.new() == [str(key) for key in range(30, 50)]
 
 
 def test_G1_one_name_with_other_limits_in_a_chain_is_refused(spark: SparkSession) -> None:

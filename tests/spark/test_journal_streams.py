@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Journal
@@ -84,6 +85,23 @@ def test_J8_a_stream_finds_answers_of_earlier_runs_and_of_earlier_micro_batches(
     stream.feed([5, 6])
     assert stream.run(planned) == [(5, 1, "t5"), (6, 1, "t6")]
     assert calls.new() == ["6"]
+
+
+def test_J8_a_further_attempt_of_a_micro_batch_asks_only_for_the_rest(
+    spark: SparkSession, calls: Calls, journal: Journal, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path)
+    stream.feed([1, 2, 9, 5])
+    # One call after another. The identity is that of both sources.
+    options: dict[str, Any] = {"on": "id", "capacity": 1, "retry": None, "remember": None}
+    options["journal"] = replace(journal, identity="calls")
+    with pytest.raises(StreamingQueryException, match="enough"):
+        stream.run(enrich(stream.read(), calls.source(fails=True), **options))
+    assert calls.new() == ["1", "2", "9"]
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")), "the micro-batch has failed"
+    found = stream.run(enrich(stream.read(), calls.source(), **options))
+    assert found == [(key, 1, f"t{key}") for key in (1, 2, 9, 5)]
+    assert calls.new() == ["5", "9"]
 
 
 def test_C1_lookups_with_journals_follow_each_other_each_with_its_own(
