@@ -1,17 +1,20 @@
 """An object store that speaks as much of S3 as Arrow's client needs, in memory, with the failures of real ones.
 
-It checks no signature. A put is atomic. It can be slow, answer 503 (SlowDown), close the connection in the middle of a
-request, or lose the reply to a request that it has carried out.
+It checks signatures (version 4). A put is atomic. It can be slow, answer 503 (SlowDown), close the connection in the
+middle of a request, or lose the reply to a request that it has carried out. `tests.moto_store` puts the same failures
+before a server of others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import threading
 from collections import Counter
+from collections.abc import MutableMapping
 from typing import Self
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 from aiohttp import web
@@ -19,8 +22,12 @@ from aiohttp import web
 NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
-class ObjectStore:
-    """A server in a thread of its own. It has one bucket, "bucket".
+KEY_ID, SECRET = "key", "secret"
+"""The credentials of the only user."""
+
+
+class FailingServer:
+    """A server in a thread of its own, before a store. It has one bucket, "bucket".
 
     Attributes:
         objects: by key.
@@ -31,13 +38,13 @@ class ObjectStore:
         lose: the number of next puts that are carried out, and whose connection is then closed.
     """
 
+    objects: MutableMapping[str, bytes]
+
     def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
         self.requests: Counter[str] = Counter()
         self.delay = 0.0
         self.refuse = self.cut = self.lose = 0
         self.port = 0
-        self._uploads: dict[str, dict[int, bytes]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="object store", daemon=True)
         self._runner: web.AppRunner | None = None
@@ -77,23 +84,41 @@ class ObjectStore:
             self.cut -= 1
             await request.content.read(max(1, (request.content_length or 2) // 2))
             return self._hang_up(request)
-        body = _decoded(request, await request.read())
+        body = await request.read()
         if self.refuse:
             self.refuse -= 1
             return _error(503, "SlowDown")
-        bucket, _, key = unquote(request.path).lstrip("/").partition("/")
-        if bucket != "bucket":
-            return _error(404, "NoSuchBucket")
-        response = self._object(request, key, body) if key else self._bucket(request)
+        if signature_of(request, SECRET) not in request.headers.get("Authorization", ""):
+            return _error(403, "SignatureDoesNotMatch")
+        response = await self.carry_out(request, body)
         if is_put and self.lose:
             self.lose -= 1
             return self._hang_up(request)
         return response
 
+    async def carry_out(self, request: web.Request, body: bytes) -> web.Response:
+        """Do what a request asks for."""
+        raise NotImplementedError
+
     def _hang_up(self, request: web.Request) -> web.StreamResponse:
         if request.transport is not None:
             request.transport.abort()
         return web.Response()
+
+
+class ObjectStore(FailingServer):
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects: dict[str, bytes] = {}
+        self._uploads: dict[str, dict[int, bytes]] = {}
+
+    async def carry_out(self, request: web.Request, body: bytes) -> web.Response:
+        bucket, _, key = unquote(request.path).lstrip("/").partition("/")
+        if bucket != "bucket":
+            return _error(404, "NoSuchBucket")
+        return self._object(request, key, _decoded(request, body)) if key else self._bucket(request)
 
     def _bucket(self, request: web.Request) -> web.Response:
         if request.method == "HEAD":
@@ -155,6 +180,30 @@ class ObjectStore:
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
             data, status = data[int(first) : int(last) + 1 if last else None], 206
         return web.Response(status=status, body=data, headers=headers)
+
+
+def signature_of(request: web.Request, secret: str) -> str:
+    """The signature that a request must have: version 4, as "Authenticating Requests" in the S3 API reference says."""
+    _, _, stated = request.headers.get("Authorization", "").partition("AWS4-HMAC-SHA256 ")
+    parts = dict(part.strip().partition("=")[::2] for part in stated.split(",") if part)
+    scope = parts.get("Credential", "").partition("/")[2]
+    names = parts.get("SignedHeaders", "").split(";")
+    query = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in request.query.items())
+    canonical = [
+        request.method,
+        quote(unquote(request.path), safe="/-_.~"),
+        "&".join(f"{name}={value}" for name, value in query),
+        *(f"{name}:{' '.join(request.headers.get(name, '').split())}" for name in names),
+        "",
+        ";".join(names),
+        request.headers.get("x-amz-content-sha256", ""),
+    ]
+    hashed = hashlib.sha256("\n".join(canonical).encode()).hexdigest()
+    key = f"AWS4{secret}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    text = f"AWS4-HMAC-SHA256\n{request.headers.get('x-amz-date', '')}\n{scope}\n{hashed}"
+    return f"Signature={hmac.digest(key, text.encode(), 'sha256').hex()}"
 
 
 def _tag(data: bytes) -> str:

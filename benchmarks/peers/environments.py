@@ -24,22 +24,22 @@ class UnavailableError(Exception):
     """An environment could not be made. The message says why in a line."""
 
 
-def python_of(name: str, directory: Path = ENVIRONMENTS) -> Path:
+def python_of(name: str, directory: Path = ENVIRONMENTS, requirements: Path | None = None) -> Path:
     """The Python of an environment, which is made if it does not exist or is outdated.
 
     Raises:
         UnavailableError: it could not be made.
     """
-    requirements = REQUIREMENTS / f"{name}.txt"
+    wanted_file = (requirements or REQUIREMENTS) / f"{name}.txt"
     environment = directory / name
     python = environment / "bin" / "python"
     stamp = environment / "stamp"
-    wanted = f"{sys.version}\n{environment}\n{requirements.read_text(encoding='utf-8')}"
+    wanted = f"{sys.version}\n{environment}\n{wanted_file.read_text(encoding='utf-8')}"
     if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return python
     print(f"Making an environment for {name}", file=sys.stderr)
     shutil.rmtree(environment, ignore_errors=True)
-    for command in commands(environment, requirements, shutil.which("uv")):
+    for command in commands(environment, wanted_file, shutil.which("uv")):
         _run(command)
     stamp.write_text(wanted, encoding="utf-8")
     return python

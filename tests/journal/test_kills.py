@@ -25,7 +25,7 @@ from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
 from tests.journal.helpers import described
-from tests.object_store import ObjectStore
+from tests.object_store import KEY_ID, SECRET, ObjectStore
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,8 +116,8 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     if request.param == "disk":
         yield str(tmp_path / "journal")
         return
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     with ObjectStore() as store:
         yield store.url("journal")
 

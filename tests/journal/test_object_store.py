@@ -14,19 +14,20 @@ from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from tests.journal.helpers import NOW, batch, described, read, write
-from tests.object_store import ObjectStore
+from tests.moto_store import MotoStore
+from tests.object_store import KEY_ID, SECRET, FailingServer, ObjectStore
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ObjectStore]:
-    with ObjectStore() as server:
+@pytest.fixture(scope="module", params=[ObjectStore, pytest.param(MotoStore, marks=pytest.mark.faults)])
+def server(request: pytest.FixtureRequest) -> Iterator[FailingServer]:
+    with request.param() as server:
         yield server
 
 
 @pytest.fixture
-def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+def store(server: FailingServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingServer]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     server.objects.clear()
     yield server
     server.delay = 0.0
@@ -34,15 +35,15 @@ def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Obje
 
 
 @pytest.fixture
-def place(store: ObjectStore) -> Place:
+def place(store: FailingServer) -> Place:
     return open_place(Journal(store.url("answers")).location)
 
 
-def files(store: ObjectStore) -> list[str]:
+def files(store: FailingServer) -> list[str]:
     return [name for name in store.objects if name.endswith(".parquet")]
 
 
-def test_J3_a_journal_on_an_object_store_is_written_read_and_compacted(place: Place, store: ObjectStore) -> None:
+def test_J3_a_journal_on_an_object_store_is_written_read_and_compacted(place: Place, store: FailingServer) -> None:
     description = described(place)
     assert described(place) == description
     write(place, description, batch({1: ["a"], 2: []}), batch({3: ["x", "y"]}))
@@ -53,14 +54,14 @@ def test_J3_a_journal_on_an_object_store_is_written_read_and_compacted(place: Pl
     assert read(place, description, [1, 2, 3, 4]) == expected
 
 
-def test_J3_a_listing_of_many_pages_is_whole(place: Place, store: ObjectStore) -> None:
+def test_J3_a_listing_of_many_pages_is_whole(place: Place, store: FailingServer) -> None:
     described(place)
     for number in range(2500):
         store.objects[f"answers/answers-{number:013d}-{'a' * 16}-000000.parquet"] = b""
     assert len(list_journal(place).files) == 2500
 
 
-def test_J4_a_file_of_several_parts_appears_whole(place: Place, store: ObjectStore) -> None:
+def test_J4_a_file_of_several_parts_appears_whole(place: Place, store: FailingServer) -> None:
     import os
 
     description = described(place)
@@ -72,7 +73,7 @@ def test_J4_a_file_of_several_parts_appears_whole(place: Place, store: ObjectSto
 
 
 @pytest.mark.skipif(pa.__version__ < "19", reason="Arrow 18 opens a file with a request of its own")
-def test_J2_one_small_file_is_one_request(place: Place, store: ObjectStore) -> None:
+def test_J2_one_small_file_is_one_request(place: Place, store: FailingServer) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}))
     store.requests.clear()
@@ -83,7 +84,7 @@ def test_J2_one_small_file_is_one_request(place: Place, store: ObjectStore) -> N
 @pytest.mark.parametrize("failure", ["refuse", "cut", "lose"])
 @pytest.mark.parametrize("times", [1, pytest.param(7, marks=pytest.mark.faults)])
 def test_J2_a_store_that_fails_for_a_while_loses_and_doubles_nothing(
-    place: Place, store: ObjectStore, failure: str, times: int
+    place: Place, store: FailingServer, failure: str, times: int
 ) -> None:
     description = described(place)
     setattr(store, failure, times)
@@ -96,7 +97,7 @@ def test_J2_a_store_that_fails_for_a_while_loses_and_doubles_nothing(
     assert read(place, description, [1, 2]) == {1: ["a", "b"], 2: []}
 
 
-def test_J2_a_put_that_is_always_cut_leaves_nothing_and_ends_the_writer(place: Place, store: ObjectStore) -> None:
+def test_J2_a_put_that_is_always_cut_leaves_nothing_and_ends_the_writer(place: Place, store: FailingServer) -> None:
     description = described(place)
     store.cut = 1000
     writer = JournalWriter(place, description, flush_every=3600, patience=0.1, first_pause=0.01)
@@ -107,7 +108,7 @@ def test_J2_a_put_that_is_always_cut_leaves_nothing_and_ends_the_writer(place: P
     assert files(store) == []
 
 
-def test_J2_a_slow_store_delays_the_acknowledgement_and_nothing_else(place: Place, store: ObjectStore) -> None:
+def test_J2_a_slow_store_delays_the_acknowledgement_and_nothing_else(place: Place, store: FailingServer) -> None:
     description = described(place)
     store.delay = 0.3
     writer = JournalWriter(place, description, flush_every=0.001)
@@ -119,7 +120,7 @@ def test_J2_a_slow_store_delays_the_acknowledgement_and_nothing_else(place: Plac
     assert read(place, description, range(5)) == {key: ["a"] for key in range(5)}
 
 
-def test_J2_a_missing_bucket_is_not_taken_for_a_failure_that_passes(store: ObjectStore) -> None:
+def test_J2_a_missing_bucket_is_not_taken_for_a_failure_that_passes(store: FailingServer) -> None:
     place = open_place(Journal(store.url("answers").replace("bucket", "other")).location)
     described_elsewhere = described(open_place(Journal(store.url("answers")).location))
     writer = JournalWriter(place, described_elsewhere, flush_every=3600, first_pause=6)
@@ -128,7 +129,19 @@ def test_J2_a_missing_bucket_is_not_taken_for_a_failure_that_passes(store: Objec
         writer.close()
 
 
-def test_J4_a_half_object_is_ignored(place: Place, store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_J2_a_wrong_secret_is_refused_and_not_repeated(
+    place: Place, store: FailingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    description = described(place)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    writer = JournalWriter(open_place(Journal(store.url("answers")).location), description, flush_every=3600)
+    writer.append(batch({1: ["a"]}))
+    with pytest.raises(JournalError, match=r"after [0-2]\.\d seconds.*ACCESS_DENIED"):
+        writer.close()
+    assert files(store) == []
+
+
+def test_J4_a_half_object_is_ignored(place: Place, store: FailingServer, caplog: pytest.LogCaptureFixture) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
     first, second = sorted(files(store))
@@ -138,7 +151,7 @@ def test_J4_a_half_object_is_ignored(place: Place, store: ObjectStore, caplog: p
     assert first != second
 
 
-def test_J7_many_keys_are_compacted_in_buckets(place: Place, store: ObjectStore) -> None:
+def test_J7_many_keys_are_compacted_in_buckets(place: Place, store: FailingServer) -> None:
     description = described(place)
     write(place, description, *(batch({key: [str(n)] for key in range(50)}, NOW + n) for n in range(3)))
     done = compact(place, description, grace=0, bucket=2_000, clock=lambda: NOW)
