@@ -47,10 +47,11 @@ spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 
 
-def logged(path, latency):
+def logged(path, latency, throttled):
     async def look(key):
         import asyncio, os, time
         from asyncio_operator.budget.usage import running
+        from asyncio_operator.enricher import hint
 
         begun = running.get()._call.admitted
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -58,6 +59,8 @@ def logged(path, latency):
             os.write(file, f"start {begun} {os.getpid()} {key}\\n".encode())
             await asyncio.sleep(latency)
             os.write(file, f"end {time.monotonic()} {os.getpid()} {key}\\n".encode())
+            if key == throttled:
+                hint(retry_after=3)
         finally:
             os.close(file)
         return {"answer": key}
@@ -65,7 +68,7 @@ def logged(path, latency):
     return look
 
 
-lookup = FunctionEnricher(logged(job["log"], job["latency"]), "answer long")
+lookup = FunctionEnricher(logged(job["log"], job["latency"], job["throttled"]), "answer long")
 limit, patience = Limit(job["rate"], job["per"], "calls"), job["patience"]
 budget = Budget("shared", limit, in_flight=job["in_flight"], coordinator=job["at"], patience=patience)
 rows = spark.range(0, job["rows"], 1, job["partitions"])
@@ -113,6 +116,7 @@ class Job:
             "latency": 0.02,
             "copies": 1,
             "patience": 30,
+            "throttled": None,
             "at": at,
             **more,
         }
@@ -278,6 +282,17 @@ def test_G1_calls_that_outlast_a_pause_of_their_coordinator_keep_their_slots(tmp
             server.resume()
         assert running.wait() == list(range(3 * IN_FLIGHT))
     assert most_in_flight(log) == IN_FLIGHT
+
+
+def test_G5_what_one_task_hears_stops_the_tasks_of_all_workers_within_half_a_second(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with job(log, rows=300, throttled=20) as running:
+        running.start()
+        assert running.wait() == list(range(300))
+    [heard] = [event.time for event in events(log) if event.what == "end" and event.key == 20]
+    before = {event.process for event in events(log) if event.time < heard}
+    assert len(before) == 2, "only one worker has made calls by then"
+    assert not [start for start in starts(log) if heard + 0.5 < start < heard + 3]
 
 
 @pytest.mark.parametrize("fault", ["restart", "pause"])
