@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
+from textwrap import indent
 from urllib.parse import unquote, urlsplit
 
 import yaml
@@ -34,6 +35,11 @@ FOLDERS = ("examples",)
 
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[#)])")
 """The path of a link to a file, as Markdown writes it."""
+
+TAB = re.compile(
+    r'^<details class="tab" markdown="1"><summary>(.*?)</summary>\n(.*?)^</details>\n', re.DOTALL | re.MULTILINE
+)
+"""A note that is a tab in the site, beside its neighbours. The repository shows it folded: it has no tabs."""
 
 FETCHED = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
 """Elements for which a browser fetches something without being asked, and the attribute that says what."""
@@ -56,7 +62,8 @@ def staged(file: str, linked: set[str]) -> str:
         linked.add(target)
         return os.path.relpath(page_of(target), PurePosixPath(page_of(file)).parent)
 
-    return LINK.sub(lead, (ROOT / file).read_text(encoding="utf-8"))
+    text = LINK.sub(lead, (ROOT / file).read_text(encoding="utf-8"))
+    return TAB.sub(lambda note: f'=== "{note[1]}"\n{indent(note[2], "    ")}', text)
 
 
 def source_page(file: str) -> str:

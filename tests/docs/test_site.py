@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,16 @@ def test_a_page_links_to_programs_and_to_other_pages_as_they_are_in_the_site() -
     assert {"examples/own_enricher.py", "docs/postgres.md"} <= linked
     assert "](http.md)" in docs.staged("README.md", linked)
     assert "](../readme.md" not in docs.staged("docs/options.md", linked)
+
+
+def test_folded_notes_of_the_class_tab_are_tabs_of_one_group(site: Path) -> None:
+    page = (site / "start.html").read_text(encoding="utf-8")
+    assert page.count('class="tabbed-set') == 1
+    assert re.findall(r"<label[^>]*>([^<]+)", page.partition('class="tabbed-labels"')[2].partition("</div>")[0]) == [
+        "In SQL",
+        "As a column function",
+    ]
+    assert '<details class="tab"' not in page
 
 
 def test_what_is_wrong_in_a_site_is_told(tmp_path: Path) -> None:

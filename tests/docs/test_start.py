@@ -81,10 +81,10 @@ def test_the_programs_of_the_page_print_what_it_says(spark: SparkSession, capsys
     assert [table in printed for table in tables] == [True, True]
 
 
-# It starts two Sparks, and installs: half a minute. tests/release is about what is installed.
+# It starts four Sparks, and installs: a minute. tests/release is about what is installed.
 @pytest.mark.faults
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(360)
 def test_every_command_and_program_of_the_page_runs_and_prints_what_it_says(tmp_path: Path) -> None:
     text = (DOCS / "start.md").read_text(encoding="utf-8")
     script = script_of(text)
