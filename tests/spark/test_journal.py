@@ -24,7 +24,7 @@ from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.identity import wanted_description
 from asyncio_operator.journal.noted import NotedAnswers
-from asyncio_operator.journal.storage import Disk, Entry
+from asyncio_operator.journal.storage import Disk, Entry, open_place
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
@@ -310,9 +310,10 @@ def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error
 
 
 def in_a_task(path: Path, program: Callable[[JournalTask], Awaitable[None]]) -> None:
-    """Run a program with the journal of a task, on the loop of tasks."""
+    """Run a program with the journal of a task, which a driver has made, on the loop of tasks."""
     location = Journal(path).location
     description = wanted_description("x", pa.schema([("id", pa.int64())]), ANSWERS)
+    open_place(location).put(description.name, description.text.encode())
     task = JournalTask(location, description, Seen(), False, "test", 3600.0, None, keep_missing=True)
 
     async def main() -> None:
@@ -372,6 +373,7 @@ def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_o
             await journal.find([1])
         await journal.flush()
         monkeypatch.setattr(Disk, "list", listed)
+        monkeypatch.setattr(watched, "ONE_READ", 20.0)  # A busy machine is no place that hangs.
         following = task.opened(ANSWERS, False, "1", this_process)
         assert await following.find([1]) == [ABSENT]
         await following.flush()
