@@ -286,10 +286,10 @@ def test_G1_calls_that_outlast_a_pause_of_their_coordinator_keep_their_slots(tmp
 
 def test_G5_what_one_task_hears_stops_the_tasks_of_all_workers_within_half_a_second(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with job(log, rows=300, throttled=20) as running:
+    with job(log, rows=300, throttled=90) as running:
         running.start()
         assert running.wait() == list(range(300))
-    [heard] = [event.time for event in events(log) if event.what == "end" and event.key == 20]
+    [heard] = [event.time for event in events(log) if event.what == "end" and event.key == 90]
     before = {event.process for event in events(log) if event.time < heard}
     assert len(before) == 2, "only one worker has made calls by then"
     assert not [start for start in starts(log) if heard + 0.5 < start < heard + 3]
