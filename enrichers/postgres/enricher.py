@@ -21,7 +21,7 @@ from asyncio_operator.services.causes import TooLargeError
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location
 from asyncio_operator.services.span_attributes import database
-from enrichers.database import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
+from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
 from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, key_at, unpack
