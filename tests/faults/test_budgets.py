@@ -355,8 +355,8 @@ def test_G2_a_slow_coordinator_lets_nothing_through_and_the_job_ends(tmp_path: P
         at = (server.url if isinstance(server, RedisServer) else server.tcp_dsn()).replace(
             f":{server.port}", f":{proxy.port}"
         )
-        proxy.delay(0.3)
-        # An answer comes after two round trips, and permits of a window of a second last for half of it.
+        proxy.delay(0.1)
+        # An exchange is two round trips with Redis, and four with PostgreSQL; permits last for a second.
         running = stack.enter_context(job(log, rows=100, rate=40, per=10.0, at=at, in_flight=IN_FLIGHT))
         running.start()
         assert running.wait() == list(range(100))
