@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -76,13 +75,11 @@ class MariadbServer(Server):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing answers, though every connection stands."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        self.pause()
         try:
             yield
         finally:
-            self._process.send_signal(signal.SIGCONT)
+            self.resume()
 
     def close(self) -> None:
         super().close()

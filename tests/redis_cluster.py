@@ -7,13 +7,12 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 import pytest
 from redis.crc import key_slot
 
 from tests.redis_service import RedisServer, needs_redis
+from tests.servers import Started
 
 SLOTS = 16_384
 
@@ -31,7 +30,7 @@ class Node(RedisServer):
                 return
 
 
-class RedisCluster:
+class RedisCluster(Started):
     """Three primaries, `nodes`, and with `replicas` one more node for each, in the same order.
 
     Args:
@@ -62,20 +61,10 @@ class RedisCluster:
     def identity(self, node: RedisServer) -> str:
         return node.command("CLUSTER", "MYID").split(b"\r\n")[1].decode()
 
-    def __enter__(self) -> Self:
-        try:
-            for node in self.nodes:
-                node.start()
-            self._join()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        self._join()
 
     def close(self) -> None:
         for node in self.nodes:

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import importlib.util
 import shutil
-import signal
 import socket
 import ssl
 import threading
@@ -75,15 +74,6 @@ class RedisServer(Server):
     @property
     def ca(self) -> Path:
         return self.directory / "authority.pem"
-
-    def pause(self) -> None:
-        """Nothing answers any more, though every connection stands; until `resume`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         if self._tls is not None:

@@ -50,7 +50,47 @@ _initialized: dict[tuple[Path, str], Path] = {}
 """The files of a server that was never started, by its programs and the password of its superuser."""
 
 
-class Server:
+def stopped(process: psutil.Process) -> None:
+    """Wait until SIGSTOP holds in every thread: on a busy machine one may still answer after the signal is sent."""
+    deadline = time.monotonic() + 10
+    while not all(line.rpartition(")")[2].split()[0] in "TZ" for line in _stats(process.pid)):
+        assert time.monotonic() < deadline, f"{process} did not stop"
+        time.sleep(0.001)
+
+
+def _stats(process: int) -> list[str]:
+    """What Linux says of each thread, as proc_pid_stat(5) has it: number, (name), state."""
+    stats: list[str] = []
+    for path in Path(f"/proc/{process}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            stats.append(path.read_text())
+    return stats
+
+
+class Started:
+    """Runs inside of a `with`."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Server(Started):
     """A program that serves on a port of its own, with its files in a temporary directory.
 
     Args:
@@ -91,6 +131,14 @@ class Server:
         self.stop()
         self.start()
 
+    def pause(self) -> None:
+        """Nothing answers any more, though every connection stands; until `resume`."""
+        for process in self._signal_all(signal.SIGSTOP):
+            stopped(process)
+
+    def resume(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
     def close(self) -> None:
         """Stop, and remove every file."""
         self.stop()
@@ -100,19 +148,6 @@ class Server:
         """What the server wrote to its log."""
         return self._log.read_text(errors="replace")
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _command(self) -> list[str]:
         raise NotImplementedError
 
@@ -121,6 +156,15 @@ class Server:
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
+
+    def _signal_all(self, number: signal.Signals) -> list[psutil.Process]:
+        assert self._process is not None
+        server = psutil.Process(self._process.pid)
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        return processes
 
     def _as_owner(self) -> dict[str, Any]:
         """Arguments for `subprocess` that run a program as another user."""
@@ -171,13 +215,6 @@ class PostgresServer(Server):
             psutil.wait_procs(processes[1:], 30)
             (self._data / "postmaster.pid").unlink()  # it would say "ready" to the next start
             self._process = None
-
-    def pause(self) -> None:
-        """Nothing answers any more, though every connection stands; until `resume`."""
-        self._signal_all(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal_all(signal.SIGCONT)
 
     def fetch(self, sql: str) -> list[Any]:
         """The rows that a statement gives its superuser."""
@@ -240,15 +277,6 @@ class PostgresServer(Server):
 
     def _binaries(self) -> Path:
         return _reachable_binaries()
-
-    def _signal_all(self, number: signal.Signals) -> list[psutil.Process]:
-        assert self._process is not None
-        server = psutil.Process(self._process.pid)
-        processes = [server, *server.children(recursive=True)]
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-        return processes
 
     def _as_owner(self) -> dict[str, Any]:
         if self._owner is None:
