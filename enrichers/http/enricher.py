@@ -155,8 +155,7 @@ class HttpEnricher(Enricher):
         self._parts = names_of("key", key, words=True, reserved=KEYS)
         self._method = one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
         self._headers = _checked(headers)
-        self._params = copy.deepcopy(params)
-        self._json_body = copy.deepcopy(json_body)
+        self._params, self._json_body = copy.deepcopy(params), copy.deepcopy(json_body)
         self._extract = extract
         self._missing_statuses = _statuses(missing_statuses)
         self._empty_key = one_of("empty_key", empty_key, EMPTY_KEYS)

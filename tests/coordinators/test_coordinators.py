@@ -132,23 +132,13 @@ class Driver(Place):
         self.service.stop()
 
 
-class Redis(Place):
-    def __init__(self) -> None:
-        needs_redis()
-        self.server = RedisServer()
-        self.server.start()
-        self.secret = self.server.password
-        self.expire_after: float | None = None
+class Served(Place):
+    """At a server, which it starts."""
 
-    def coordinator(self, name: str = NAME) -> RedisCoordinator:
-        return RedisCoordinator(self.server.url, name, count, expire_after=self.expire_after)
-
-    def store(self, name: str, text: str) -> bool:
-        self.server.command("SET", PREFIX + name, "0123456789abcdef" + text)
-        return True
-
-    def restart(self) -> None:
-        self.server.restart()
+    def __init__(self, server: RedisServer | PostgresServer) -> None:
+        self.server = server
+        server.start()
+        self.secret = server.password
 
     def stop(self) -> None:
         self.server.stop()
@@ -166,11 +156,30 @@ class Redis(Place):
         self.server.close()
 
 
-class Postgres(Place):
+class Redis(Served):
+    server: RedisServer
+
     def __init__(self) -> None:
-        self.server = PostgresServer()
-        self.server.start()
-        self.secret = self.server.password
+        needs_redis()
+        super().__init__(RedisServer())
+        self.expire_after: float | None = None
+
+    def coordinator(self, name: str = NAME) -> RedisCoordinator:
+        return RedisCoordinator(self.server.url, name, count, expire_after=self.expire_after)
+
+    def store(self, name: str, text: str) -> bool:
+        self.server.command("SET", PREFIX + name, "0123456789abcdef" + text)
+        return True
+
+    def restart(self) -> None:
+        self.server.restart()
+
+
+class Postgres(Served):
+    server: PostgresServer
+
+    def __init__(self) -> None:
+        super().__init__(PostgresServer())
 
     def coordinator(self, name: str = NAME) -> PostgresCoordinator:
         return PostgresCoordinator(self.server.tcp_dsn(), name, count)
@@ -187,21 +196,6 @@ class Postgres(Place):
         self.server.restart()
         with ThreadPoolExecutor(1) as thread:  # The test's own loop runs in this one.
             thread.submit(self.server.fetch, "DROP TABLE IF EXISTS asyncio_operator_budgets").result()
-
-    def stop(self) -> None:
-        self.server.stop()
-
-    def start(self) -> None:
-        self.server.start()
-
-    def pause(self) -> None:
-        self.server.pause()
-
-    def resume(self) -> None:
-        self.server.resume()
-
-    def close(self) -> None:
-        self.server.close()
 
 
 @pytest.fixture(scope="module", params=[InProcess, Driver, Redis, Postgres])

@@ -206,6 +206,10 @@ def coordinating(place: str) -> RedisServer | PostgresServer:
     return PostgresServer()
 
 
+def address_of(server: RedisServer | PostgresServer) -> str:
+    return server.url if isinstance(server, RedisServer) else server.tcp_dsn()
+
+
 def begun(log: Path, at_least: int = RATE) -> None:
     wait_until(lambda: len(starts(log)) >= at_least, 40, f"{at_least} calls")
 
@@ -352,9 +356,7 @@ def test_G2_a_slow_coordinator_lets_nothing_through_and_the_job_ends(tmp_path: P
         server = coordinating(place)
         stack.enter_context(server)
         proxy = stack.enter_context(Proxy(("127.0.0.1", server.port)))
-        at = (server.url if isinstance(server, RedisServer) else server.tcp_dsn()).replace(
-            f":{server.port}", f":{proxy.port}"
-        )
+        at = address_of(server).replace(f":{server.port}", f":{proxy.port}")
         proxy.delay(0.1)
         # An exchange is two round trips with Redis, and four with PostgreSQL; permits last for a second.
         running = stack.enter_context(job(log, rows=100, rate=40, per=10.0, at=at, in_flight=IN_FLIGHT))
@@ -370,7 +372,7 @@ def test_G1_two_applications_share_a_budget(tmp_path: Path, place: str) -> None:
     with contextlib.ExitStack() as stack:
         server = coordinating(place)
         stack.enter_context(server)
-        at = server.url if isinstance(server, RedisServer) else server.tcp_dsn()
+        at = address_of(server)
         one = stack.enter_context(job(log, rows=200, at=at, in_flight=IN_FLIGHT))
         other = stack.enter_context(job(log, rows=200, at=at, in_flight=IN_FLIGHT))
         one.start()

@@ -84,7 +84,7 @@ def read_answers(
     count = len(outcomes)
     if isinstance(outcomes, WholeAnswers):
         return _whole(outcomes, miss, empty)
-    # Most batches have one kind of answers. Their keys need no step in Python each, as the loop below takes.
+    # Most batches have one kind of answers. Their keys need no step in Python each.
     types = set(map(type, outcomes))
     if types <= {dict, type(None)}:
         plain, kinds = [*outcomes, empty], np.full(count + 1, FOUND)
@@ -95,6 +95,13 @@ def read_answers(
         return Answers(plain, np.arange(count + 1), np.where(kinds == FOUND, 1, miss), kinds)
     if types <= {TableRows, type(None)}:
         return _in_tables(outcomes, miss, empty)
+    return _one_by_one(keys, outcomes, miss, failure, empty, on_result_error)
+
+
+def _one_by_one(
+    keys: Sequence[Any], outcomes: list[Any], miss: int, failure: int, empty: Row, on_result_error: OnResultError
+) -> Answers:
+    """The rows of outcomes of any kinds."""
     rows: list[Row] = []
     added: list[int] = []
     fates: list[int] = []
