@@ -142,7 +142,7 @@ def in_utc(array: pa.Array) -> pa.Array:
 @lru_cache(maxsize=1000)
 def canonical_type(kind: pa.DataType) -> pa.DataType:
     """The type that `canonical_array` gives to arrays of this type."""
-    return canonical_array(pa.array([], kind)).type
+    return canonical_array(pa.nulls(0, kind)).type
 
 
 @lru_cache(maxsize=1000)

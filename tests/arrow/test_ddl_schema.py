@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import string
 import subprocess
@@ -20,6 +21,10 @@ from asyncio_operator.arrow.schema import as_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+JOINED_TEXTS = pytest.mark.skipif(
+    importlib.metadata.version("pyspark") < "4.1", reason="Spark 4.0 refuses a comment of several texts in quotes"
+)
+
 SIMPLE = (
     *("boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double"),
     *("string", "binary", "date", "timestamp", "timestamp_ltz", "timestamp_ntz", "decimal", "dec", "numeric"),
@@ -32,7 +37,8 @@ SAME_AS_SPARK = [
     "a: int, b:string",
     "a INT NOT NULL, B String not null",
     "`a b` int, `c``d` string, `` date, `日本` int, `a.b` int",
-    "a int COMMENT 'it''s', b int comment \"say \\\" it\", c string NOT NULL COMMENT 'x' 'y'",
+    "a int COMMENT 'it', b int comment \"say \\\" it\", c string NOT NULL COMMENT 'x'",
+    pytest.param("a int COMMENT 'it''s', b string NOT NULL COMMENT 'x' 'y'", marks=JOINED_TEXTS),
     "a array<int>, m map<string,array<double>>, s struct<x: int, `y z` string>",
     "s struct<x: int NOT NULL COMMENT 'q', y: struct<>, z map<date, struct<a:decimal(3,1)>>>",
     "a array<array<array<bigint>>>",
