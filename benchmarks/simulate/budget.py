@@ -43,13 +43,16 @@ class Scenario:
         """The part of the first limit that one could use who knows all, but hears and answers by messages.
 
         With slots it hears of a free one after a round trip. And a worker knows the time of another clock to a round
-        trip only, if all take the same time: so a unit that comes back may start so much later.
+        trip only, if all take the same time: so a unit that comes back may start so much later. Otherwise it grants
+        each unit just before its call, and loses what is on its way to a worker that dies, or with a lost message.
         """
         slots, limit = self.budget.in_flight, self.budget.limits[0]
-        network = self.options.get("network", Network())
+        network: Network = self.options.get("network", Network())
         round_trip, begin = 2 * network.mean(), seconds(limit.per)
+        if slots is None and network.steady:
+            return begin / (begin + round_trip)
         if slots is None:
-            return begin / (begin + round_trip) if network.steady else 1.0
+            return 1.0 - network.lost - network.dies * network.mean()
         end = begin * (1 + self.windows)
         calls = most_calls(limit, slots, self.options.get("latency", LATENCY), round_trip, begin, end)
         return min(1.0, calls / (limit.rate * self.windows))
@@ -74,6 +77,11 @@ def one_of_sixteen(worker: Worker, now: float) -> bool:
     return worker.place % 16 == 0
 
 
+def skewed(worker: Worker, now: float) -> bool:
+    """One of sixteen has work always; each of the others for half a second of sixteen, at its own times."""
+    return worker.place % 16 == 0 or (now + worker.place * 0.37) % 16.0 < 0.5
+
+
 def moving(worker: Worker, now: float) -> bool:
     """The work is with another worker every two seconds."""
     return worker.place % 16 == int(now / 2) % 16
@@ -96,12 +104,23 @@ def _heavy(source: random.Random) -> Weights:
     return {"tokens": source.choice([100.0] * 20 + [20_000.0])}
 
 
+ALL_FAULTS = Network(delay=0.02, lost=0.003, dies=0.02, pauses=0.05)
+"""Of 1,000 workers 20 are killed and 50 begin to stand still in each second. Clocks differ as in all scenarios."""
+
 SCENARIOS = (
     Scenario("1,000 workers, all have work", Budget("b", Limit(20_000, 10.0)), 1000, always, 2),
     Scenario(
         "1,000 workers, one of sixteen has all the work", Budget("b", Limit(20_000, 10.0)), 1000, one_of_sixteen, 2
     ),
     Scenario("1,000 workers, fewer calls than workers", Budget("b", Limit(400, 4.0)), 1000, always, 5),
+    Scenario(
+        "1,000 workers with skewed work die, stand still, and get late or no replies",
+        Budget("b", Limit(20_000, 10.0)),
+        1000,
+        skewed,
+        2,
+        {"network": ALL_FAULTS},
+    ),
     Scenario("16 workers, one has all the work", Budget("b", Limit(6000, 60.0)), 16, one_of_sixteen, 2),
     Scenario("16 workers, windows of a second", Budget("b", Limit(500, 1.0)), 16, always, 30),
     Scenario("16 workers, the work moves", Budget("b", Limit(1000, 5.0)), 16, moving, 8),
