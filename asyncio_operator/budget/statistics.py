@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.terms import FORGOTTEN, Json
@@ -46,20 +48,55 @@ class BudgetStatistics:
     workers: int
     paused_for: float
 
+    def show(self) -> None:
+        """Print a table of at most 100 columns: what is used of each unit, and what the source said of it."""
+        from asyncio_operator.view.tables import WIDTH, text_table
+
+        print(text_table(*self._table()))
+        print(textwrap.fill(self._remark(), WIDTH))
+
     def _repr_html_(self) -> str:
         """A table for a notebook."""
-        # Imported here: only a notebook needs it.
+        # Imported where it is needed: workers have these figures too, and show none.
         from asyncio_operator.view.tables import html_table
 
-        names = ("allowed", "used", "reserved", "refused")
-        rows = [(unit, [f"{getattr(one, name):,.6g}" for name in names]) for unit, one in self.units.items()]
-        return html_table(names, rows, f"{self.workers:,} workers")
+        return html_table(*self._table(), self._remark())
+
+    def _table(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
+        """The titles of the columns, and the rows. What the source says has columns only if it said it of some unit."""
+        from asyncio_operator.view.tables import amount
+
+        said = {name for one in self.units.values() for name in one.hint or {}}
+        columns: dict[str, Callable[[UnitStatistics], str]] = {
+            "allowed": lambda one: amount(one.allowed),
+            "used": lambda one: amount(one.used),
+            "reserved": lambda one: amount(one.reserved),
+            "refused": lambda one: f"{one.refused:,}",
+        }
+        for title, name in (("source's limit", "limit"), ("remaining", "remaining")):
+            if name in said:
+                columns[title] = partial(_said, name, amount)
+        if "reset_after" in said:
+            columns["reset after"] = partial(_said, "reset_after", "{:,.1f} s".format)
+        rows = [(unit, [shown(one) for shown in columns.values()]) for unit, one in self.units.items()]
+        return list(columns), rows
+
+    def _remark(self) -> str:
+        workers = f"{self.workers:,} worker" + "s" * (self.workers != 1)
+        if not self.paused_for:
+            return f"{workers}."
+        return f"{workers}. No call starts for {self.paused_for:,.1f} s, because the source asked for it."
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> BudgetStatistics:
         """From the JSON of a coordinator."""
         units = {unit: UnitStatistics(**values) for unit, values in reply["units"].items()}
         return cls(units, reply["workers"], reply["paused_for"])
+
+
+def _said(name: str, shown: Callable[[float], str], unit: UnitStatistics) -> str:
+    hint = unit.hint or {}
+    return shown(hint[name]) if name in hint else ""
 
 
 def statistics(state: Json, windows: list[RateWindow], now: float) -> Json:

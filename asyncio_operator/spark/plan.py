@@ -51,7 +51,7 @@ from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of
 from asyncio_operator.view.statistics import EnrichmentStatistics
-from asyncio_operator.view.tables import WIDTH, Row, html_table, text_table
+from asyncio_operator.view.tables import WIDTH, Row, amount, html_table, text_table
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""
@@ -154,12 +154,12 @@ class EnrichmentPlan:
     def _under_budget(self) -> str:
         units = [unit for unit in self.weights if unit not in ("calls", "keys")]
         text = "".join(
-            f", {self.weights[unit]:,.6g} {unit} without a cache and {self.cached_weights[unit]:,.6g} with one"
+            f", {amount(self.weights[unit])} {unit} without a cache and {amount(self.cached_weights[unit])} with one"
             for unit in units
         )
         for unit, limit in ({} if self.budget is None else self.budget.spend or {}).items():
             if self.weights.get(unit, 0.0) > limit:
-                text += f"; without a cache that is more than the {limit:,.6g} {unit} that may be spent"
+                text += f"; without a cache that is more than the {amount(limit)} {unit} that may be spent"
         return text if self.never is None else f"{text}; {self.never}"
 
 
@@ -172,14 +172,14 @@ def _rows_of_plan(plan: EnrichmentPlan) -> list[Row]:
     if plan.seconds is not None and plan.cached_seconds is not None:
         rows.append(("seconds", [f"{plan.seconds:,.2f}", f"{plan.cached_seconds:,.2f}"]))
     units = [unit for unit in plan.weights if unit not in ("calls", "keys")]
-    rows += [(unit, [f"{weights[unit]:,.6g}" for weights in (plan.weights, plan.cached_weights)]) for unit in units]
+    rows += [(unit, [amount(weights[unit]) for weights in (plan.weights, plan.cached_weights)]) for unit in units]
     return rows
 
 
 def _over_spend(weights: Mapping[str, float], spend: Mapping[str, float]) -> list[str]:
     """What is more than may be spent, as sentences."""
     return [
-        f"Without a cache {weights[unit]:,.6g} {unit} are more than the {limit:,.6g} that may be spent."
+        f"Without a cache {amount(weights[unit])} {unit} are more than the {amount(limit)} that may be spent."
         for unit, limit in spend.items()
         if weights.get(unit, 0.0) > limit
     ]

@@ -53,6 +53,11 @@ def _widest(texts: list[str]) -> int:
     return max(map(len, texts))
 
 
+def amount(value: float) -> str:
+    """A number of units, such as tokens or money: 6 digits, and all digits before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100_000 else f"{value:,.6g}"
+
+
 def html_table(head: Sequence[str], rows: Sequence[Row], caption: str = "") -> str:
     """The same for a notebook. No text becomes markup."""
     titles = "".join(f'<th scope="col" style="{STYLE}">{html.escape(title)}</th>' for title in head)

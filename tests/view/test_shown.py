@@ -86,9 +86,26 @@ def test_V3_the_statistics_of_operators_and_budgets_are_tables_too() -> None:
     assert "12,345" in shown.text
     assert "p50 500.00 ms" in shown.text
     units = {HOSTILE: UnitStatistics(allowed=600.0, used=12.0, reserved=0.0, refused=3)}
-    shown = Tags(BudgetStatistics(units, workers=2, paused_for=0.0)._repr_html_())
+    shown = Tags(BudgetStatistics(units, workers=1, paused_for=0.0)._repr_html_())
     assert HOSTILE in shown.text
+    assert "1 worker." in shown.text
     assert not shown.found & {"img", "script"}
+
+
+def test_V3_a_budget_prints_what_is_used_and_what_its_source_says(capsys: pytest.CaptureFixture[str]) -> None:
+    units = {
+        "calls": UnitStatistics(600.0, 12.0, 0.5, 3, {"limit": 600.0, "reset_after": 2.04}),
+        "tokens": UnitStatistics(2_000_000.0, 1_234_567.0, 0.0, 0),
+    }
+    BudgetStatistics(units, workers=3, paused_for=1.26).show()
+    assert capsys.readouterr().out.splitlines() == [
+        "          allowed       used  reserved  refused  source's limit  reset after",
+        "calls         600         12       0.5        3             600        2.0 s",
+        "tokens  2,000,000  1,234,567         0        0",
+        "3 workers. No call starts for 1.3 s, because the source asked for it.",
+    ]
+    BudgetStatistics({"t" * 64: units["calls"]}, workers=1, paused_for=0.0).show()
+    assert all(len(line) <= WIDTH for line in capsys.readouterr().out.splitlines())
 
 
 def test_V3_a_plan_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:

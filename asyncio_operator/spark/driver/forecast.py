@@ -139,8 +139,8 @@ def worked_off(
 
 
 def weights_of(calls: float, keys: float, per_key: Mapping[str, float]) -> dict[str, float]:
-    """What calls weigh, by unit. `per_key`: the average weights of a key."""
-    return {"calls": calls, "keys": keys, **{unit: keys * amount for unit, amount in per_key.items()}}
+    """What calls weigh, by unit, without the rounding errors of sums. `per_key`: the average weights of a key."""
+    return {"calls": calls, "keys": keys, **{unit: float(f"{keys * amount:.12g}") for unit, amount in per_key.items()}}
 
 
 def budget_seconds(budget: Budget, weights: Mapping[str, float], latency: float) -> float:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import RateLimit
 from asyncio_operator.metrics import Latency
-from asyncio_operator.spark.driver.forecast import Caches, Pace, Whole, mean_latency, worked_off
+from asyncio_operator.spark.driver.forecast import Caches, Pace, Whole, mean_latency, weights_of, worked_off
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures
 
 ALL = 10**9
@@ -240,3 +240,8 @@ def test_tasks_of_a_worker_share_the_window_of_a_rate_limit() -> None:
     assert worked_off(tasks, 2, pace, lambda worker, one: (one.lookups, one.calls)).seconds == pytest.approx(
         5.0, abs=0.1
     )
+
+
+def test_what_calls_weigh_has_no_rounding_errors() -> None:
+    assert 3 * (0.1 + 0.2) != 0.9
+    assert weights_of(3, 3, {"usd": 0.1 + 0.2}) == {"calls": 3, "keys": 3, "usd": 0.9}
