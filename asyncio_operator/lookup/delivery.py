@@ -183,6 +183,8 @@ class _Following:
         self.batch = batch
         self.places: dict[int, tuple[KeyBatch, int]] = {}
         for other in reversed(earlier):
+            if not other.keys or (other.ascending and batch.is_above(other.keys[-1])):
+                continue
             if batch.keys and other.outcomes and other.answered() < len(other.keys):
                 for key in other.places.keys() & batch.keys:
                     position, place = batch.places[key], other.places[key]

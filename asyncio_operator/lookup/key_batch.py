@@ -84,6 +84,7 @@ class KeyBatch:
         keys: in the order of their first row.
         rows: number of rows that have these keys.
         payload: the rows themselves. This class does not read them.
+        ascending: whether every key is known to be greater than the one before.
 
     Attributes:
         delivered: number of leading keys that have been delivered (in unordered mode: number of keys).
@@ -91,10 +92,11 @@ class KeyBatch:
         known: number of keys whose outcome was set before the batch was read.
     """
 
-    __slots__ = ("_places", "delivered", "ended", "keys", "known", "outcomes", "payload", "rows")
+    __slots__ = ("_places", "ascending", "delivered", "ended", "keys", "known", "outcomes", "payload", "rows")
 
-    def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None) -> None:
+    def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None, ascending: bool = False) -> None:
         self.keys = keys
+        self.ascending = ascending
         self.rows = rows
         self.payload = payload
         self.outcomes: list[Any] = [PENDING] * len(keys)
@@ -109,6 +111,10 @@ class KeyBatch:
         if self._places is None:
             self._places = {key: i for i, key in enumerate(self.keys)}
         return self._places
+
+    def is_above(self, key: Any) -> bool:
+        """Whether every key is known to be greater than this one."""
+        return self.ascending and (not self.keys or self.keys[0] > key)
 
     def ready(self) -> int:
         """The number of leading keys that all have an outcome."""

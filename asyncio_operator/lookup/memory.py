@@ -3,6 +3,9 @@
 It is one dictionary from keys to outcomes, and a queue of blocks of keys in the order of their answers. A key that is
 in the dictionary is not asked, so it is in one block only. Forgetting a block removes its keys. Errors are not
 remembered. A cache, which also outlives the task, takes its place where one is given.
+
+As long as the keys ascend, from batch to batch too, no key can come again, as in a table that is sorted by its key.
+Until then the blocks keep the outcomes, and nothing is entered into the dictionary or searched in it.
 """
 
 from __future__ import annotations
@@ -35,15 +38,20 @@ SPAN: Final = 0.01
 
 
 class Block:
-    """Keys that were answered at about the same time."""
+    """Keys that were answered at about the same time.
 
-    __slots__ = ("begun", "bytes", "ended", "keys")
+    Attributes:
+        outcomes: those of the keys, until they are entered into the dictionary.
+    """
+
+    __slots__ = ("begun", "bytes", "ended", "keys", "outcomes")
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
         self.ended = begun
         self.bytes = 0
         self.keys: list[Any] = []
+        self.outcomes: list[Any] = []
 
     def is_full(self) -> bool:
         return len(self.keys) >= BLOCK or self.bytes * 16 >= MOST_BYTES
@@ -65,6 +73,9 @@ class Memory:
         self._seconds = seconds
         self._timed = timed
         self._clock = clock
+        self._ascending = True
+        self._greatest: Any = None  # of the keys so far; None before the first
+        self._waiting = 0  # keys that are not entered into the dictionary
         self._known: dict[Any, Any] = {}
         self._blocks: deque[Block] = deque()
         self._forgotten: Counter[Any] = Counter()  # keys by the number of blocks that still list them for nothing
@@ -80,6 +91,8 @@ class Memory:
             self._learn_noted()
         if self._blocks:
             self._forget_until(self._clock() - self._seconds)
+        if self._ascending and self._goes_on(batch):
+            return None
         known, keys = self._known, batch.keys
         if not known or known.keys().isdisjoint(keys):
             return None
@@ -87,6 +100,22 @@ class Memory:
         asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
         batch.outcomes = [shared(outcome) for outcome in outcomes] if self._timed else outcomes
         return asked
+
+    def _goes_on(self, batch: KeyBatch) -> bool:
+        """Whether the keys still ascend, so that none of the batch is remembered. If not, all outcomes are entered."""
+        if not batch.ascending or (self._greatest is not None and not batch.is_above(self._greatest)):
+            self._enter()
+            return False
+        if batch.keys:
+            self._greatest = batch.keys[-1]
+        return True
+
+    def _enter(self) -> None:
+        """From now on, every outcome is entered into the dictionary."""
+        self._ascending, self._waiting = False, 0
+        for block in self._blocks:
+            self._known.update(zip(block.keys, block.outcomes, strict=True))
+            block.outcomes = []
 
     def recall_one(self, key: Any, absent: Any) -> Any:
         """The outcome of a key that is remembered, or `absent`: it may have been answered since its batch was read."""
@@ -147,8 +176,13 @@ class Memory:
             block.ended = now
             block.keys += some
             block.bytes += size * len(some)
+            if self._ascending:
+                block.outcomes += outcomes[start : start + most]
         self._bytes += size * len(keys)
-        self._known.update(zip(keys, outcomes, strict=True))
+        if self._ascending:
+            self._waiting += len(keys)
+        else:
+            self._known.update(zip(keys, outcomes, strict=True))
         while self._blocks and self._is_over():
             self._forget()
 
@@ -157,6 +191,8 @@ class Memory:
 
         It is found to be of no use when its columns are built, and the key may have a later answer by then.
         """
+        if self._ascending:
+            self._enter()
         if _answer(self._noted.get(key, PENDING)) is _answer(outcome):
             del self._noted[key]
         elif _answer(self._known.get(key, PENDING)) is _answer(outcome):
@@ -166,7 +202,8 @@ class Memory:
 
     def _is_over(self) -> bool:
         # Without its oldest block it would still remember enough.
-        return self._bytes > MOST_BYTES or len(self._known) - len(self._blocks[0].keys) >= MOST_KEYS
+        known = len(self._known) + self._waiting
+        return self._bytes > MOST_BYTES or known - len(self._blocks[0].keys) >= MOST_KEYS
 
     def _forget_until(self, time: float) -> None:
         while self._blocks and self._blocks[0].ended <= time:
@@ -175,6 +212,9 @@ class Memory:
     def _forget(self) -> None:
         block = self._blocks.popleft()
         self._bytes -= block.bytes
+        if self._ascending:
+            self._waiting -= len(block.keys)
+            return
         keys = filterfalse(self._is_forgotten, block.keys) if self._forgotten else block.keys
         deque(map(self._known.pop, keys, repeat(None)), maxlen=0)
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncio_operator.arrow.key_arrays import canonical_array, distinct, distinct_keys, key_array, python_keys
+from asyncio_operator.arrow.key_arrays import (
+    ascend,
+    canonical_array,
+    distinct,
+    distinct_keys,
+    key_array,
+    python_keys,
+)
 from asyncio_operator.arrow.key_index import KeyIndex, _mixed, match
 from tests.arrow.test_key_identity import COLUMNS, names_of, rows_of
 
@@ -74,6 +83,32 @@ def test_L10_distinct_keys_as_an_array_are_those_in_python(data: st.DataObject, 
     expected: dict[Any, int] = {}
     assert codes.tolist() == [-1 if key is None else expected.setdefault(key, len(expected)) for key in python(rows)]
     assert names_of(keys) == [*expected]
+
+
+@given(st.data(), st.sampled_from(sorted(COLUMNS)))
+@settings(max_examples=100)
+def test_L10_keys_that_ascend_are_numbered_like_others(data: st.DataObject, name: str) -> None:
+    drawn = canonical_array(data.draw(keys_of([name], nulls=False)))
+    rows = drawn.take(pc.array_sort_indices(drawn)) if data.draw(st.booleans()) else drawn
+    found = python(rows)
+    if ascend([rows]):
+        keys = python_keys(rows)
+        assert all(one < other for one, other in itertools.pairwise(keys)), keys
+    elif len(rows) and name in ("bigint", "smallint", "string", "date", "timestamp", "timestamp_ntz"):
+        assert any(not one < other for one, other in itertools.pairwise(python_keys(rows)))
+    assert distinct([rows])[1].tolist() == [[*dict.fromkeys(found)].index(key) for key in found]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[1, 1], [2, 1], [1, None], [None, 1], ["a", "a"], ["b", "a"], [0.0, 1.0], [float("nan"), 1.0], [b"a", b"b"]],
+    ids=repr,
+)
+def test_L10_keys_that_do_not_ascend_or_may_not_are_told_from_those_that_do(keys: list[Any]) -> None:
+    assert not ascend([pa.array(keys)])
+    assert not ascend([pa.array([1, 2]), pa.array([1, 2])])
+    assert ascend([pa.array([1, 2])])
+    assert ascend([pa.array(["\uffff", "\U00010000"])])
 
 
 def test_L10_parts_whose_joint_numbers_exceed_64_bits_are_numbered_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -123,11 +124,21 @@ class Trickle:
         """The batches are in memory."""
 
 
+def _ascend(keys: Sequence[Any]) -> bool:
+    return set(map(type, keys)) == {int} and all(one < other for one, other in itertools.pairwise(keys))
+
+
+def batch_of(keys: Iterable[Any]) -> KeyBatch:
+    """A batch of distinct keys, one row each, which says whether they ascend, as those of a task do."""
+    keys = list(keys)
+    return KeyBatch(keys, len(keys), None, _ascend(keys))
+
+
 def batches_of(*sizes: int) -> list[KeyBatch]:
     """Batches of these sizes, their keys numbered through, one row each."""
     batches, start = [], 0
     for size in sizes:
-        batches.append(KeyBatch(list(range(start, start + size)), size))
+        batches.append(batch_of(range(start, start + size)))
         start += size
     return batches
 

@@ -15,12 +15,11 @@ from asyncio_operator.lookup import shared_cache, shared_store
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.shared_cache import SharedCache
 from asyncio_operator.lookup.shared_format import Format
-from tests.lookup.helpers import Consumer, Recorded, Trickle
+from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of
 from tests.redis_service import RedisServer
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -57,7 +56,7 @@ class Worker:
         self, enricher: Recorded, *keys: Sequence[Any], pause: float = 0.0, **options: Any
     ) -> tuple[list[list[tuple[Any, str]]], LookupPipeline]:
         """Run batches of these keys; for each key its answer and where that came from."""
-        batches = [KeyBatch(list(some), len(some)) for some in keys]
+        batches = [batch_of(some) for some in keys]
         defaults: dict[str, Any] = {
             "fail": False,
             "timed": True,

@@ -14,7 +14,7 @@ from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.lookup.helpers import Consumer, Recorded, Trickle, now
+from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of, now
 from tests.operator.helpers import virtual
 from tests.operator.meter import Meter
 
@@ -45,7 +45,7 @@ async def look_up(
     **options: Any,
 ) -> list[KeyBatch]:
     """Run batches of keys through a pipeline whose calls take what they need of the meter."""
-    batches = [KeyBatch(list(some), len(some)) for some in keys]
+    batches = [batch_of(some) for some in keys]
     batching = batching_of(enricher, options.pop("batching", None))
     chosen = LookupOptions(fail=fail, cache=cache, batching=batching, **options)
     consumer = Consumer(batches, chosen.ordered)

@@ -21,7 +21,7 @@ from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from enrichers import TableEnricher
-from tests.lookup.helpers import Consumer, Recorded, Trickle, now
+from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of, now
 from tests.operator.helpers import virtual
 
 CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
@@ -37,7 +37,7 @@ async def look_up(
     **options: Any,
 ) -> tuple[list[KeyBatch], LookupPipeline]:
     """Run batches of these keys, one row each, through a pipeline with a cache."""
-    batches = [KeyBatch(list(some), len(some)) for some in keys]
+    batches = [batch_of(some) for some in keys]
     defaults: dict[str, Any] = {"fail": False, "timed": True, "cache": cache, "batching": batching_of(enricher, None)}
     chosen = LookupOptions(**defaults | options)
     consumer = Consumer(batches, chosen.ordered)

@@ -25,7 +25,7 @@ from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
-from tests.lookup.helpers import Consumer, Recorded, Trickle, now
+from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of, now
 from tests.lookup.test_cached_pipeline import FATES, Fated
 from tests.operator.helpers import run_on, virtual
 
@@ -91,7 +91,7 @@ async def look_up(
     trace: Trace | None = None,
     **options: Any,
 ) -> tuple[list[KeyBatch], LookupPipeline]:
-    batches = [KeyBatch(list(some), len(some)) for some in keys]
+    batches = [batch_of(some) for some in keys]
     kept = open_cache(cache, "s", now) if isinstance(cache, Cache) else cache
     given = Cache() if isinstance(cache, LookupCache) else cache
     defaults = {"fail": False, "timed": True, "cache": given, "batching": batching_of(enricher, None)}

@@ -21,10 +21,10 @@ from asyncio_operator import (
     Retry,
 )
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.lookup.helpers import Consumer, Recorded, Source, forever
+from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, forever
 from tests.operator.helpers import now, virtual
 
 FATES = ["found", "missing", "fails", "fails once", "hangs", "deaf", "odd"]
@@ -42,6 +42,9 @@ class World:
 
     def fate(self, key: int) -> str:
         return self.fates[key % len(self.fates)][0]
+
+    def delay(self, key: int) -> float:
+        return self.fates[key % len(self.fates)][1]
 
     async def answer(self, key: Any) -> Any:
         keys = key if isinstance(key, list) else [key]
@@ -142,7 +145,7 @@ def test_L1_L2_every_key_gets_an_outcome_that_it_may_have_whatever_happens(
     async def main() -> None:
         world = World(fates, max_batch)
         enricher = world.enricher
-        batches = [KeyBatch(list(batch), len(batch)) for batch in keys]
+        batches = [batch_of(batch) for batch in keys]
         options = LookupOptions(
             ordered=ordered,
             capacity=capacity,
@@ -168,7 +171,8 @@ def test_L1_L2_every_key_gets_an_outcome_that_it_may_have_whatever_happens(
         for batch in batches:
             assert PENDING not in batch.outcomes
             for key, outcome in zip(batch.keys, batch.outcomes, strict=True):
-                assert world.may_be(key, outcome, max_batch > 1, limited), (key, outcome, ended)
+                cut = attempt_timeout is not None and world.delay(key) > attempt_timeout
+                assert world.may_be(key, outcome, max_batch > 1, limited or cut), (key, outcome, ended)
         assert sorted(consumer.ended()) == list(range(len(batches)))
         assert consumer.left == [len(batch) for batch in keys]
         assert enricher.running == 0

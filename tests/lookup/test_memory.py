@@ -21,15 +21,15 @@ from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.testing import ManualClock, VirtualTimeLoop
-from tests.lookup.helpers import Consumer, Recorded, Trickle
+from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of
 from tests.operator.helpers import virtual
 
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "managed": {"retry": Retry(1)}}
 
 
-def recalled(memory: Memory, *keys: Any) -> list[Any]:
+def recalled(memory: Memory, *keys: Any, ascending: bool = False) -> list[Any]:
     """The outcomes of keys; PENDING for those to be asked."""
-    batch = KeyBatch(list(keys), len(keys))
+    batch = KeyBatch(list(keys), len(keys), None, ascending)
     asked = memory.recall(batch)
     assert asked is None or asked == [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
     return batch.outcomes
@@ -48,6 +48,7 @@ def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:
 def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> None:
     clock, absent = ManualClock(), object()
     memory = Memory(60, False, clock)
+    recalled(memory, *"abc")
     memory.note("a", {"x": 1})
     clock.advance(1)
     memory.note("b", {"x": 2})
@@ -187,8 +188,32 @@ def test_L12_large_answers_are_forgotten_before_the_memory_is_full(monkeypatch: 
     memory = Memory(60, False, ManualClock())
     for start in range(0, 1_000, 10):
         memory.learn(range(start, start + 10), [{"text": "x" * 5_000}, {"nested": ["y" * 5_000]}] * 5)
-        assert len(memory._known) * 5_000 <= 100_000 + 50_000
+        assert (len(memory._known) + memory._waiting) * 5_000 <= 100_000 + 50_000
     assert recalled(memory, 999) != [PENDING]
+
+
+def test_L12_keys_that_ascend_are_remembered_too_and_at_the_cost_of_no_dictionary() -> None:
+    clock = ManualClock()
+    memory = Memory(60, False, clock)
+    for start in range(0, 500_000, 5_000):
+        keys = range(start, start + 5_000)
+        assert recalled(memory, *keys, ascending=True) == [PENDING] * 5_000
+        memory.learn(keys, [{"x": key} for key in keys])
+    assert not memory._known
+    assert memory._waiting < 1.1 * module.MOST_KEYS
+    # They ascend inside of the batch, but not from batch to batch.
+    assert recalled(memory, 499_999, 500_000, ascending=True) == [{"x": 499_999}, PENDING]
+    assert recalled(memory, 1, 400_001) == [PENDING, {"x": 400_001}]
+    clock.advance(60)
+    assert recalled(memory, 499_999, ascending=True) == [PENDING]
+
+
+def test_L12_a_useless_answer_to_keys_that_ascend_is_asked_again() -> None:
+    memory, useless = Memory(60, False, ManualClock()), {"x": "text"}
+    recalled(memory, 1, 2, ascending=True)
+    memory.learn([1, 2], [useless, {"x": 2}])
+    memory.forget(1, useless)
+    assert recalled(memory, 1, 2, ascending=True) == [PENDING, {"x": 2}]
 
 
 STEPS = st.lists(
@@ -206,7 +231,7 @@ def test_L12_it_is_what_a_list_of_the_last_answers_says(monkeypatch: pytest.Monk
         memory = Memory(10, False, clock)
         answered: list[tuple[int, float]] = []
         for keys, pause in steps:
-            outcomes = recalled(memory, *keys)
+            outcomes = recalled(memory, *keys, ascending=keys == sorted(keys))
             alive = {key: time for key, time in answered[-6:] if clock() - time < 10}
             old = {key for key, time in answered if clock() - time >= 10 + 0.1}
             for key, outcome in zip(keys, outcomes, strict=True):
@@ -218,7 +243,7 @@ def test_L12_it_is_what_a_list_of_the_last_answers_says(monkeypatch: pytest.Monk
             asked = [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is PENDING]
             memory.learn(asked, [{"x": key} for key in asked])
             answered = [(key, time) for key, time in answered if key not in asked] + [(key, clock()) for key in asked]
-            assert len(memory._known) <= 6 + 5
+            assert len(memory._known) + memory._waiting <= 6 + 5
             clock.advance(pause)
 
     run()
@@ -230,6 +255,7 @@ def test_L12_rows_of_a_table_count_with_their_part_of_it(monkeypatch: pytest.Mon
     for start in range(0, 1_000, 10):
         table = pa.table({"text": ["x" * 5_000] * 10})
         memory.learn(range(start, start + 10), [TableRows(table, place, 1) for place in range(10)])
+    recalled(memory, 0)
     assert 10 <= len(memory._known) <= 40
 
 
@@ -254,7 +280,7 @@ async def asked(batches: list[list[int]], way: str, *, pause: float = 1.0, slow:
         return {"x": keys} if keys < 50 else None
 
     enricher = Recorded(answer)
-    made = [KeyBatch(keys, len(keys)) for keys in batches]
+    made = [batch_of(keys) for keys in batches]
     chosen: dict[str, Any] = {"remember": 60.0, "timeout": None, "fail": False} | WAYS[way] | options
     consumer = await run(enricher, made, pause, LookupOptions(**chosen))
     if "cache" not in options:
@@ -291,7 +317,7 @@ async def test_O1_remembered_keys_that_leave_first_make_no_room_beyond_the_buffe
         return {"x": key}
 
     enricher, known = Recorded(answer), list(range(10))
-    batches = [KeyBatch(keys, len(keys)) for keys in (known, [*range(100, 150), *known])]
+    batches = [batch_of(keys) for keys in (known, [*range(100, 150), *known])]
     options = LookupOptions(remember=1e6, buffer=3, ordered=ordered, **WAYS[way])
     async with asyncio.timeout(10_000):
         await run(enricher, batches, 1.0, options)
@@ -373,7 +399,7 @@ def test_O1_O5_L12_no_key_waits_for_the_room_of_keys_that_are_known(
 
     async def run_all() -> Recorded:
         enricher = Recorded(answer)
-        made = [KeyBatch(keys, len(keys)) for keys in batches]
+        made = [batch_of(keys) for keys in batches]
         chosen = LookupOptions(ordered=ordered, buffer=buffer, remember=60.0, **options)
         cache = None if chosen.cache is None else open_cache(chosen.cache, "owner", asyncio.get_running_loop().time)
         async with asyncio.timeout(10_000):

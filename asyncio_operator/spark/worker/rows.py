@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.arrow.columns import Column, check_row
-from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, distinct, distinct_keys, key_values
+from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, ascend, distinct, distinct_keys, key_values
 from asyncio_operator.errors import MissingKeyError, ResultError
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, OnResultError, failure_of, read_answers
@@ -92,7 +92,7 @@ def key_batch(
         array, codes = distinct(columns)
         return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments))
     keys, codes = distinct_keys(columns)
-    return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments))
+    return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
 
 
 class Enrichment:
