@@ -277,7 +277,7 @@ SPANS = {
 MARKS = {
     "emitted": Look("#101418", "emitted"),
     "skipped": Look("#8a1c7c", "skipped"),
-    "failed": Look("#c8324a", "failed, which ended the run"),
+    "failed": Look("#c8324a", "failed"),
 }
 
 WATERMARK = Look("#6a3d9a", "watermark")

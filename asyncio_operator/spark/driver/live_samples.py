@@ -18,6 +18,7 @@ from asyncio_operator.spark.driver.ledger import SILENT, Ledger, TaskView
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.trace import Trace
+from asyncio_operator.trace.stories import Life
 
 KEPT = 900
 """Samples that are kept: a quarter of an hour."""
@@ -180,22 +181,26 @@ def _task(task: TaskView) -> dict[str, Any]:
 
 
 def slowest(trace: Trace, most: int = SLOWEST) -> list[dict[str, Any]]:
-    """The keys of a trace that took longest, from their first call to their outcome. Times are in milliseconds."""
+    """The keys of a trace that took longest, from the start of their first call to the end of their last one.
+
+    Times are in milliseconds. A wait for a turn does not count: it says nothing of a key.
+    """
     with suppress(Exception):  # An empty trace, or one that a report changes at this moment.
         story = trace.story()
-        lives = sorted(story.lives, key=lambda life: life.admitted - _end(life.completed, story.end))[:most]
+        called = [(_seconds_in_calls(life, story.end), life) for life in story.lives if life.attempts]
         return [
             {
                 "key": life.key or life.value,
-                "milliseconds": round(1000 * (_end(life.completed, story.end) - life.admitted), 3),
+                "milliseconds": round(1000 * seconds, 3),
                 "attempts": len(life.calls),
                 "outcome": life.outcome or "running",
                 "error": next((one.text for one in reversed(life.attempts) if one.text), ""),
             }
-            for life in lives
+            for seconds, life in sorted(called, key=lambda one: -one[0])[:most]
         ]
     return []
 
 
-def _end(completed: float | None, end: float) -> float:
-    return end if completed is None else completed
+def _seconds_in_calls(life: Life, now: float) -> float:
+    ends = (now if call.end is None else call.end for call in life.calls)
+    return max(ends) - life.attempts[0].start

@@ -153,6 +153,28 @@ def test_V2_slowest_keys_come_from_the_trace(ledger: Ledger) -> None:
     assert others["slowest"] == []
 
 
+def test_V2_the_time_of_a_key_begins_with_its_first_call(ledger: Ledger) -> None:
+    trace = Trace()
+    trace.started(0.0)
+    for number, key in enumerate(["waits for the budget", "slow", "never called"]):
+        trace.admitted(0.0, number, key)
+    trace.attempt_started(0.0, 1, 1)
+    trace.attempt_ended(1.0, 1, 1, "error", "OSError: gone")
+    trace.attempt_started(2.0, 1, 2)
+    trace.attempt_started(50.0, 0, 1)
+    for number in (0, 1):
+        trace.attempt_ended(50.5, number, 2 - (number == 0), "result")
+        trace.completed(60.0, number, "result")
+    trace.ended(60.0)
+    ledger.begin(Lookup("prices", "", None, trace))
+    samples = LiveSamples(ledger)
+    samples.take()
+    [prices] = samples.page()["lookups"]
+    assert [(one["key"], one["milliseconds"]) for one in prices["slowest"]] == [
+        ("'slow'", 50_500), ("'waits for the budget'", 500)
+    ]  # fmt: skip
+
+
 def test_V2_percentiles_are_those_of_the_last_seconds_and_samples_are_bounded(ledger: Ledger) -> None:
     clock = ManualClock()
     samples, name = LiveSamples(ledger, clock, clock), ledger.begin(Lookup("prices", ""))
