@@ -7,16 +7,14 @@ says whether it was applied, and it must not be sent again.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
-from asyncio_operator.errors import CoordinatorError
 
-__all__ = ["ASK_TIMEOUT", "Answer", "Coordinator", "LocalCoordinator", "States", "stored_state"]
+__all__ = ["ASK_TIMEOUT", "Answer", "Coordinator", "LocalCoordinator", "States"]
 
 Answer = Callable[[Json | None, Json, float], tuple[Json, Json]]
 """State, message and the coordinator's seconds; the new state and the reply. The state is None if it may have been
@@ -54,29 +52,6 @@ class Coordinator(Protocol):
     async def close(self) -> None:
         """Close its connections. Another `ask` opens new ones."""
         ...
-
-
-def stored_state(text: str | bytes, shown: str, place: str) -> Json:
-    """The state that a server has stored as JSON.
-
-    Args:
-        shown: names the coordinator.
-        place: names what holds the text.
-
-    Raises:
-        CoordinatorError: it is something else.
-    """
-    try:
-        state = json.loads(text)
-    except ValueError:
-        state = None
-    if isinstance(state, dict):
-        return state
-    raise CoordinatorError(
-        f"the coordinator {shown}: {place} is not the state of a budget; delete it, or take another "
-        "name for the budget",
-        lasting=True,
-    )
 
 
 def _never(state: Json, now: float) -> bool:

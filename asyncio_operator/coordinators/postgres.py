@@ -1,8 +1,9 @@
-"""A budget in PostgreSQL: one row of the table ``asyncio_operator_budgets`` for each, locked while it is replaced.
+"""A budget in PostgreSQL: one row of the table ``asyncio_operator_budgets`` for each.
 
-The table is made at first use if it is missing and the user may create it; otherwise the error has the statement. Time
-is ``clock_timestamp()``, read when the row is locked. A client that stalls while it holds the lock is disconnected by
-the server after a second. Rows are small and often replaced, so pages keep room for new versions (HOT updates).
+The table is made at first use if it is missing and the user may create it; otherwise the error has the statement. Each
+request of an exchange (`exchange`) is one statement, and a transaction of its own: so no lock is held while messages
+travel, and the state is that of the last transaction. Time is ``clock_timestamp()``. Rows are small and often replaced,
+so pages keep room for new versions (HOT updates).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import json
 from typing import Any
 
 from asyncio_operator.budget.terms import Json
-from asyncio_operator.clock import monotonic
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, CHECK_SERVER, Answer, stored_state
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, CHECK_SERVER, Answer
+from asyncio_operator.coordinators.exchange import Client, Stored
 from asyncio_operator.errors import CoordinatorError, shown_address
 from asyncio_operator.hints import not_installed
 
@@ -32,27 +33,31 @@ from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, secrets_
 __all__ = ["CREATE", "PostgresCoordinator", "check_dsn"]
 
 CREATE = (
-    "CREATE TABLE IF NOT EXISTS asyncio_operator_budgets "
-    "(name text PRIMARY KEY, state text NOT NULL) WITH (fillfactor = 25)"
+    "CREATE TABLE IF NOT EXISTS asyncio_operator_budgets (name text PRIMARY KEY, version text NOT NULL, "
+    "state text NOT NULL, mailbox jsonb NOT NULL) WITH (fillfactor = 25)"
 )
 
 GRANT = "GRANT SELECT, INSERT, UPDATE ON asyncio_operator_budgets TO this_user"
 
-BEGIN = """
-    BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
-    SET LOCAL idle_in_transaction_session_timeout = 1000;
-    SET LOCAL lock_timeout = 1500;
+SESSION = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+
+# What an update returns is the row as it is then. A SELECT might return it as it was before a wait for another client.
+POST = """
+    INSERT INTO asyncio_operator_budgets AS kept (name, version, state, mailbox)
+    VALUES ($1, '', '', jsonb_build_object($2::text, extract(epoch FROM clock_timestamp())::text || ' ' || $3::text))
+    ON CONFLICT (name) DO UPDATE SET mailbox = kept.mailbox || excluded.mailbox
+    RETURNING version, state, mailbox::text, extract(epoch FROM clock_timestamp())::float8 AS now
 """
 
-# Outside of the inner query, the time is read after the lock was given.
-LOCK = """
-    SELECT state, extract(epoch FROM clock_timestamp())::float8 AS now
-    FROM (SELECT state FROM asyncio_operator_budgets WHERE name = $1 FOR UPDATE) AS locked
+SWAP = """
+    UPDATE asyncio_operator_budgets
+    SET version = CASE WHEN version = $2 THEN $3 ELSE version END,
+        state = CASE WHEN version = $2 THEN $4 ELSE state END,
+        mailbox = CASE WHEN version = $2 THEN mailbox - $5::text[] ELSE mailbox END
+    WHERE name = $1
+    RETURNING version, CASE WHEN version = $3 THEN '' ELSE state END AS state, mailbox::text,
+        extract(epoch FROM clock_timestamp())::float8 AS now
 """
-
-INSERT = "INSERT INTO asyncio_operator_budgets (name, state) VALUES ($1, '') ON CONFLICT DO NOTHING"
-
-UPDATE = "UPDATE asyncio_operator_budgets SET state = $2 WHERE name = $1"
 
 LOST_STATEMENTS = {"26000", "42P05"}
 """Prepared statements went to another session: a pooler is in between."""
@@ -63,17 +68,22 @@ class PostgresCoordinator:
 
     def __init__(self, source: Dsn, name: str, answer: Answer) -> None:
         self.shown = shown_address(source)
+        self.place = f"the row {name!r} of asyncio_operator_budgets"
         self._source = source
         self._name = name
-        self._answer = answer
+        self._exchange = Client(self, answer)
         self._connection: Any = None
         self._dsn = source if isinstance(source, str) else ""
         self._prepares = True
 
     async def ask(self, message: Json) -> Json:
         try:
+            if self._connection is None:
+                # It has a time of its own, so that a server that is far away has time for the exchange.
+                async with asyncio.timeout(ASK_TIMEOUT):
+                    await self._connect()
             async with asyncio.timeout(ASK_TIMEOUT):
-                return await self._with_table(message)
+                return await self._exchange.ask(message)
         except CoordinatorError:
             self._drop()
             raise
@@ -87,48 +97,37 @@ class PostgresCoordinator:
             raise
         raise problem
 
-    async def _with_table(self, message: Json) -> Json:
-        await self._begin()
+    async def post(self, identity: str, message: str) -> Stored:
         try:
-            return await self._ask(message)
+            return _stored(await self._posted(identity, message))
         except asyncpg.UndefinedTableError:
-            await self._connection.execute("ROLLBACK")
-        # Two clients that create a table at the same time may both see that it is missing.
-        with contextlib.suppress(
-            asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError
-        ):
-            await self._connection.execute(CREATE)
-        await self._begin()
-        return await self._ask(message)
+            # Two clients that create a table at the same time may both see that it is missing.
+            with contextlib.suppress(
+                asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError
+            ):
+                await self._connection.execute(CREATE)
+        return _stored(await self._posted(identity, message))
 
-    async def _begin(self) -> None:
-        if self._connection is not None:
-            # The connection may have been lost long ago, and nothing has been changed yet.
-            with contextlib.suppress(Exception):
-                await self._connection.execute(BEGIN)
-                return
-        await self._connect()
-        await self._connection.execute(BEGIN)
+    async def _posted(self, identity: str, message: str) -> Any:
+        try:
+            return await self._connection.fetchrow(POST, self._name, identity, message)
+        except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
+            # The connection may have been lost long ago. The same message may be posted twice, unlike a swap.
+            await self._connect()
+            return await self._connection.fetchrow(POST, self._name, identity, message)
 
-    async def _ask(self, message: Json) -> Json:
-        connection = self._connection
-        sent = monotonic()
-        row = await connection.fetchrow(LOCK, self._name)
+    async def swap(self, version: str, new_version: str, text: str, answered: list[str]) -> Stored | None:
+        row = await self._connection.fetchrow(SWAP, self._name, version, new_version, text, answered)
         if row is None:
-            await connection.execute(INSERT, self._name)
-            row = await connection.fetchrow(LOCK, self._name)
-        place = f"the row {self._name!r} of asyncio_operator_budgets"
-        before = stored_state(row["state"], self.shown, place) if row["state"] else None
-        state, reply = self._answer(before, message, row["now"])
-        await connection.execute(UPDATE, self._name, json.dumps(state, separators=(",", ":")))
-        await connection.execute("COMMIT")
-        return {**reply, "sent": sent}
+            raise CoordinatorError(f"the coordinator {self.shown}: {self.place} was deleted")
+        return None if row["version"] == new_version else _stored(row)
 
     async def _connect(self) -> None:
         self._drop()
         self._dsn = await DSN.get(self._source, ASK_TIMEOUT)
         cached = 100 if self._prepares else 0
         self._connection = await connect(self._dsn, ASK_TIMEOUT, "asyncio-operator budget", statement_cache_size=cached)
+        await self._connection.execute(SESSION)
 
     def _problem(self, error: Exception) -> CoordinatorError:
         cause, hidden = cause_of(error, self._dsn), secrets_of(self._dsn)
@@ -148,3 +147,7 @@ class PostgresCoordinator:
         if connection is not None:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=CLOSE_TIMEOUT)
+
+
+def _stored(row: Any) -> Stored:
+    return Stored(row["version"], row["state"], json.loads(row["mailbox"]), row["now"])

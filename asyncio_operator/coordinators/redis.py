@@ -1,23 +1,21 @@
-"""A budget in Redis, or in a server with the same protocol: one key for each budget, replaced by compare-and-swap.
+"""A budget in Redis, or in a server with the same protocol: one hash for each budget.
 
-The key is ``asyncio-operator:budget:NAME``. Its value is a random version of 16 characters, then the state as JSON. A
-script of the server replaces it if the version is still the one that was read; otherwise it returns the present value,
-and the decision is made again. So no client ever holds a lock, and one that stalls stops no other. Time is that of the
-server. The key of a budget without a spend limit expires some time after its last use.
+Its key is ``asyncio-operator:budget:NAME``. Its fields are ``version``, ``state`` and, for each message that waits, its
+identity (`exchange`). Two scripts of the server post a message, and swap the state. Time is that of the server. The key
+of a budget without a spend limit expires some time after its last use.
 
-A user of the server with limited rights needs the commands GET, TIME, EVAL, GETRANGE and SET for these keys.
+A user of the server with limited rights needs the commands TIME, EVAL, HGET, HGETALL, HSET, HDEL and PEXPIRE for these
+keys.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
 from typing import Any
 
 from asyncio_operator.budget.terms import Json
-from asyncio_operator.clock import monotonic
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, CHECK_SERVER, Answer, stored_state
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, CHECK_SERVER, Answer
+from asyncio_operator.coordinators.exchange import Client, Stored
 from asyncio_operator.errors import CoordinatorError, shown_address
 from asyncio_operator.hints import not_installed
 
@@ -35,25 +33,26 @@ __all__ = ["PREFIX", "RedisCoordinator", "check_url"]
 
 PREFIX = "asyncio-operator:budget:"
 
-VERSION = 16
-"""Characters of a version. It is random: a counter would repeat itself after a restart that lost the state."""
+EXPIRE = "if ARGV[1] ~= '0' then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end"
 
-SWAP = f"""
-if redis.call('GETRANGE', KEYS[1], 0, {VERSION - 1}) ~= ARGV[1] then
-    return {{redis.call('GET', KEYS[1]), redis.call('TIME')}}
-end
-if ARGV[3] == '0' then
-    redis.call('SET', KEYS[1], ARGV[2])
-else
-    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-end
-return 1
+POST = f"""
+local time = redis.call('TIME')
+local posted = time[1] .. '.' .. string.format('%06d', time[2])
+redis.call('HSET', KEYS[1], ARGV[2], posted .. ' ' .. ARGV[3])
+{EXPIRE}
+return {{redis.call('HGETALL', KEYS[1]), posted}}
 """
 
-PAUSE = 0.001
-"""Seconds of the longest first pause after a swap that came too late; each later one may be twice as long."""
-
-LONGEST_PAUSE = 0.032
+SWAP = f"""
+if (redis.call('HGET', KEYS[1], 'version') or '') ~= ARGV[2] then
+    local time = redis.call('TIME')
+    return {{redis.call('HGETALL', KEYS[1]), time[1] .. '.' .. string.format('%06d', time[2])}}
+end
+redis.call('HSET', KEYS[1], 'version', ARGV[3], 'state', ARGV[4])
+for place = 5, #ARGV do redis.call('HDEL', KEYS[1], ARGV[place]) end
+{EXPIRE}
+return 1
+"""
 
 
 class RedisCoordinator:
@@ -67,14 +66,19 @@ class RedisCoordinator:
         self.shown = shown_address(source)
         self._source = source
         self._key = PREFIX + name
-        self._answer = answer
+        self.place = f"the key {self._key!r}"
+        self._exchange = Client(self, answer)
         self._milliseconds = 0 if expire_after is None else round(1000 * expire_after)
         self._client: RedisClient | None = None
 
     async def ask(self, message: Json) -> Json:
         try:
+            if self._client is None:
+                # It has a time of its own, so that a server that is far away has time for the exchange.
+                async with asyncio.timeout(ASK_TIMEOUT):
+                    await self._connect()
             async with asyncio.timeout(ASK_TIMEOUT):
-                return await self._ask(message)
+                return await self._exchange.ask(message)
         except CoordinatorError:
             raise
         except Exception as error:
@@ -83,43 +87,29 @@ class RedisCoordinator:
         await self.close()
         raise problem
 
-    async def _ask(self, message: Json) -> Json:
-        if self._client is None:
-            client = RedisClient(self._source, connect_timeout=ASK_TIMEOUT, again=0)
-            await client.open()
-            self._client = client
-        sent = monotonic()
-        found, now = await self._read()
-        pause = PAUSE
-        while True:
-            version, state = b"", None
-            if found is not None:
-                version, state = found[:VERSION], stored_state(found[VERSION:], self.shown, f"the key {self._key!r}")
-            state, reply = self._answer(state, message, _seconds(now))
-            text = secrets.token_hex(VERSION // 2) + json.dumps(state, separators=(",", ":"))
-            next_sent = monotonic()
-            swapped = await self._client.redis.eval(SWAP, 1, self._key, version, text, self._milliseconds)
-            if swapped == 1:
-                return {**reply, "sent": sent}
-            # Clients that try again at the same moment would meet again.
-            await asyncio.sleep(pause * secrets.randbelow(1000) / 1000)
-            pause = min(2 * pause, LONGEST_PAUSE)
-            sent, (found, now) = next_sent, swapped
+    async def _connect(self) -> None:
+        self._client = client = RedisClient(self._source, connect_timeout=ASK_TIMEOUT, again=0)
+        await client.open()
+        async with client.redis.client():
+            """It has made a connection, which stays in the pool."""
 
-    async def _read(self) -> tuple[bytes | None, Any]:
-        assert self._client is not None
+    async def post(self, identity: str, message: str) -> Stored:
         for attempt in range(2):
             try:
-                async with self._client.redis.pipeline(transaction=False) as pipeline:
-                    pipeline.get(self._key)
-                    pipeline.time()
-                    found, now = await pipeline.execute()
-                    return found, now
+                return _stored(*await self._run(POST, identity, message))
             except LostConnectionError:
-                # The connection may have been lost long ago. To read again changes nothing, unlike a swap.
+                # The connection may have been lost long ago. The same message may be posted twice, unlike a swap.
                 if attempt:
                     raise
         raise AssertionError
+
+    async def swap(self, version: str, new_version: str, text: str, answered: list[str]) -> Stored | None:
+        found = await self._run(SWAP, version, new_version, text, *answered)
+        return None if found == 1 else _stored(*found)
+
+    async def _run(self, script: str, *arguments: str) -> Any:
+        assert self._client is not None
+        return await self._client.redis.eval(script, 1, self._key, self._milliseconds, *arguments)
 
     def _problem(self, error: Exception) -> CoordinatorError:
         url = self._client.url if self._client is not None else ""
@@ -134,6 +124,7 @@ class RedisCoordinator:
             await client.close()
 
 
-def _seconds(now: Any) -> float:
-    seconds, microseconds = now
-    return int(seconds) + int(microseconds) / 1e6
+def _stored(fields: list[bytes], now: bytes) -> Stored:
+    texts = [field.decode("utf-8", "replace") for field in fields]
+    found = dict(zip(texts[::2], texts[1::2], strict=True))
+    return Stored(found.pop("version", ""), found.pop("state", ""), found, float(now))

@@ -24,6 +24,7 @@ NO_PASSWORD = Cause(
     "the server refuses the credentials: it wants a password and got none; the URL takes it, percent-encoded, as in "
     "redis://:password@host, or redis://user:password@host"
 )
+NO_PERMISSION = Cause("the permissions do not suffice")
 NEEDLESS = Cause(
     "the server refuses the credentials: it has no password for the user that is called default; leave it out of the "
     "URL, or name another user, as in redis://user:password@host"
@@ -54,7 +55,7 @@ CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (
 
 CODES = {
     "WRONGTYPE": Cause("the value is of another type of Redis", any_key=False),
-    "NOPERM": Cause("the permissions do not suffice"),
+    "NOPERM": NO_PERMISSION,
     "WRONGPASS": CREDENTIALS,
     "NOAUTH": NO_PASSWORD,
     "BUSY": WAITING,
@@ -74,6 +75,9 @@ WORDS = {
     "NOREPLICAS ": NO_WRITES,
     "called with the client already authenticated": NO_PASSWORD,
     "Authentication required": NO_PASSWORD,
+    # In a script, by Redis up to 6 and by later ones.
+    "The user executing the script can't": NO_PERMISSION,
+    "ACL failure in script": NO_PERMISSION,
     "without any password configured": NEEDLESS,
     "no password is set": NEEDLESS,
     "Cluster mode is not enabled": NO_CLUSTER,

@@ -168,7 +168,7 @@ class Redis(Served):
         return RedisCoordinator(self.server.url, name, count, expire_after=self.expire_after)
 
     def store(self, name: str, text: str) -> bool:
-        self.server.command("SET", PREFIX + name, "0123456789abcdef" + text)
+        self.server.command("HSET", PREFIX + name, "version", "0123456789abcdef", "state", text)
         return True
 
     def restart(self) -> None:
@@ -187,7 +187,7 @@ class Postgres(Served):
     def store(self, name: str, text: str) -> bool:
         self.server.fetch(CREATE)
         self.server.fetch(
-            f"INSERT INTO asyncio_operator_budgets VALUES ('{name}', '{text}') "
+            f"INSERT INTO asyncio_operator_budgets VALUES ('{name}', '0123456789abcdef', '{text}', '{{}}') "
             "ON CONFLICT (name) DO UPDATE SET state = excluded.state"
         )
         return True
@@ -370,9 +370,10 @@ async def test_the_key_of_redis_has_the_prefix_and_expires_where_nothing_was_spe
 async def test_redis_takes_a_user_with_the_rights_that_are_documented_and_says_which_are_missing(redis: Redis) -> None:
     server = redis.server
     keys = f"~{PREFIX}*"
-    server.command("ACL", "SETUSER", "worker", "on", ">w0rker", keys, "+get", "+time", "+eval", "+getrange", "+set")
-    server.command("ACL", "SETUSER", "reader", "on", ">w0rker", keys, "+get", "+time")
-    worker = RedisCoordinator(server.url_with("w0rker", "worker"), NAME, count, expire_after=None)
+    rights = ["+time", "+eval", "+hget", "+hgetall", "+hset", "+hdel", "+pexpire"]
+    server.command("ACL", "SETUSER", "worker", "on", ">w0rker", keys, *rights)
+    server.command("ACL", "SETUSER", "reader", "on", ">w0rker", keys, "+time", "+eval", "+hgetall")
+    worker = RedisCoordinator(server.url_with("w0rker", "worker"), NAME, count, expire_after=60.0)
     reader = RedisCoordinator(server.url_with("w0rker", "reader"), NAME, count, expire_after=None)
     wrong = RedisCoordinator(server.url_with("wr0ng", "worker"), NAME, count, expire_after=None)
     async with asking(worker, reader, wrong):
@@ -414,7 +415,7 @@ async def test_redis_that_has_failed_over_is_connected_to_again(redis: Redis) ->
 async def test_what_is_stored_and_no_state_is_left_alone_and_named(place: Place) -> None:
     coordinator = place.coordinator("foreign")
     async with asking(coordinator):
-        for text in ("x", "null", "[]", '"a"', "\N{SNOWMAN}{"):
+        for text in ("x", "null", "[]", '"a"', '{"state": 1}', "\N{SNOWMAN}{"):
             if await asyncio.to_thread(place.store, "foreign", text):
                 for _ in range(2):
                     error = await refusal(coordinator, place.secret)
@@ -440,8 +441,8 @@ async def test_redis_hears_of_a_swap_that_was_too_late_and_decides_again(redis: 
         nonlocal interfering
         if interfering:
             interfering -= 1
-            key, value = f"{PREFIX}{NAME}", f"{interfering:016d}" + '{"count": 10, "seen": [], "now": 0}'
-            redis.server.command("SET", key, value)
+            text = '{"state": {"count": 10, "seen": [], "now": 0}, "answered": {}}'
+            redis.server.command("HSET", f"{PREFIX}{NAME}", "version", f"{interfering:016d}", "state", text)
         return count(state, message, now)
 
     coordinator = RedisCoordinator(redis.server.url, NAME, slow, expire_after=None)
@@ -490,18 +491,6 @@ async def test_postgres_makes_its_table_once_for_many_and_says_what_to_run_where
         grant = "GRANT SELECT, INSERT, UPDATE ON asyncio_operator_budgets TO poor"
         await asyncio.to_thread(postgres.fetch, grant)
         assert (await poor.ask({"add": 1, "who": ""}))["count"] == 9
-
-
-async def test_postgres_disconnects_a_client_that_stalls_with_the_lock(postgres: PostgresServer) -> None:
-    stalls, other = (PostgresCoordinator(postgres.dsn, "stalled", count) for _ in range(2))
-    async with asking(stalls, other):
-        await stalls.ask({"add": 1, "who": ""})
-        await stalls._connection.execute(
-            "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 300; "
-            "SELECT * FROM asyncio_operator_budgets WHERE name = 'stalled' FOR UPDATE"
-        )
-        assert (await other.ask({"add": 1, "who": ""}))["count"] == 2
-        assert (await stalls.ask({"add": 1, "who": ""}))["count"] == 3
 
 
 async def test_the_driver_answers_only_who_knows_the_token(driver: Driver) -> None:

@@ -1,0 +1,130 @@
+"""Clients of a server that only stores, on virtual time: one of them answers the messages of all that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+from asyncio_operator import Budget, CoordinatorError, Limit
+from asyncio_operator.budget.account import answer
+from asyncio_operator.budget.terms import Json
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
+from asyncio_operator.coordinators.exchange import Client
+from asyncio_operator.engine.share import Share
+from tests.coordinators.slow_store import Server, SlowStore
+from tests.engine.test_share import Run
+from tests.operator.helpers import now, virtual
+
+
+def count(state: Json | None, message: Json, time: float) -> tuple[Json, Json]:
+    """Counts messages. One that says "wrong" cannot be answered."""
+    if message.get("wrong"):
+        raise ZeroDivisionError
+    state = {"count": (state or {"count": 0})["count"] + 1}
+    return state, {**state, "now": time}
+
+
+class SlowCoordinator:
+    """A coordinator at a server in memory, as those at Redis and PostgreSQL are."""
+
+    shown = SlowStore.shown
+
+    def __init__(self, server: Server, decides: Answer = count) -> None:
+        self.store = SlowStore(server)
+        self._client = Client(self.store, decides, now)
+
+    async def ask(self, message: Json) -> Json:
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT):
+                return await self._client.ask(message)
+        except TimeoutError:
+            raise CoordinatorError("it did not answer in time") from None
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("clients", [1, 2, 4, 16, 40])
+@virtual
+async def test_an_exchange_takes_three_round_trips_at_most_however_many_clients_there_are(clients: int) -> None:
+    server, source = Server(0.3), random.Random(1)
+    replies: list[Json] = []
+
+    async def ask(coordinator: SlowCoordinator) -> None:
+        for _ in range(5):
+            await asyncio.sleep(source.uniform(0, 0.7))
+            before = now()
+            reply = await coordinator.ask({})
+            assert now() - before <= 3 * 0.3 + 1e-6
+            # The clock was read after the request was sent, and before the reply came.
+            assert before <= reply["sent"] < reply["now"] < now()
+            replies.append(reply)
+
+    await asyncio.gather(*(ask(SlowCoordinator(server)) for _ in range(clients)))
+    assert sorted(reply["count"] for reply in replies) == list(range(1, 5 * clients + 1))
+
+
+@virtual
+async def test_a_message_that_is_posted_twice_is_answered_once() -> None:
+    server = Server(0.1)
+    client, other = SlowCoordinator(server), SlowCoordinator(server)
+    posted = await client.store.post("one 1", "{}")
+    assert (await other.ask({}))["count"] == 2
+    server.mailbox.update(posted.mailbox)
+    assert (await other.ask({}))["count"] == 3
+    assert not server.mailbox
+
+
+@virtual
+async def test_what_a_client_that_has_gone_asked_is_dropped() -> None:
+    server = Server(0.1)
+    gone, other = SlowCoordinator(server), SlowCoordinator(server)
+    await gone.store.post("gone 1", "{}")
+    await asyncio.sleep(ASK_TIMEOUT)
+    assert (await other.ask({}))["count"] == 1
+    assert not server.mailbox
+
+
+@virtual
+async def test_a_message_that_cannot_be_answered_is_an_error_of_its_own_client_only() -> None:
+    server = Server(0.1)
+    wrong, other = SlowCoordinator(server), SlowCoordinator(server)
+    asking = asyncio.ensure_future(wrong.ask({"wrong": True}))
+    assert (await other.ask({}))["count"] == 1
+    with pytest.raises(ZeroDivisionError):
+        await asking
+    assert (await other.ask({}))["count"] == 2
+
+
+@pytest.mark.parametrize("workers", [2, 4, 16])
+@virtual
+async def test_G2_G3_workers_at_a_server_that_replies_late_do_not_starve_each_other(workers: int) -> None:
+    """Their replies take 0.3 s, so that a lease of a second lasts for one exchange and a half."""
+    server, rate, per, ends = Server(0.3), 200, 10.0, 50.0
+    budget = Budget("b", Limit(rate, per), patience=10.0)
+    source = random.Random(1)
+
+    async def work(run: Run) -> None:
+        await asyncio.sleep(source.uniform(0, 0.3))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ends - now()):
+                while True:
+                    await run.start()
+
+    shares = [Share(budget, SlowCoordinator(server, answer), 0.0) for _ in range(workers)]
+    runs = [[Run(share, 0.05) for _ in range(4)] for share in shares]
+    await asyncio.gather(*(work(run) for some in runs for run in some))
+    starts = sorted(time for some in runs for run in some for time in run.times)
+    assert all(later - first >= per for first, later in zip(starts, starts[rate:], strict=False))
+    # What comes back may start an exchange later.
+    at_best = per / (per + 2 * server.round_trip)
+    used = len([time for time in starts if time >= per]) / (rate * (ends / per - 1))
+    assert used >= 0.9 * at_best
+    calls = [sum(len(run.times) for run in some) for some in runs]
+    assert min(calls) >= 0.4 * sum(calls) / workers
+    for run in (run for some in runs for run in some):
+        run.seat.leave()
+    await asyncio.sleep(5)
