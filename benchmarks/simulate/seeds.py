@@ -127,4 +127,5 @@ def _table(used: Counter[tuple[str, ...]]) -> Iterator[str]:
     count = len(features) * (len(features) - 1) // 2 - len(never)
     yield f"pairs of features: {count:,}, each crossed {rarest[0]:,} times or more"
     if never:
-        yield "never crossed: " + ", ".join(" x ".join(pair) for pair in never)
+        more = f", and {len(never) - SHOWN:,} more; take more seeds" if len(never) > SHOWN else ""
+        yield f"never crossed: {', '.join(' x '.join(pair) for pair in never[:SHOWN])}{more}"
