@@ -241,7 +241,8 @@ def test_V2_in_a_browser_nothing_hostile_runs_and_buttons_do_what_they_say(
     monkeypatch.setattr(live_page, "EVERY", 0.1)
     first = ledger.begin(Lookup("prices", "", None, slow_keys()))
     second = ledger.begin(Lookup(HOSTILE, "planes"))
-    ledger.extend([report(first, 10), report(second, 20, part="planes", partition=1)])
+    # Two lookups of one task.
+    ledger.extend([report(first, 10), report(second, 20, part="planes")])
     with LivePage(ledger, 0, "127.0.0.1") as page, playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for width, scheme in ((1400, "light"), (390, "dark")):
@@ -254,6 +255,9 @@ def test_V2_in_a_browser_nothing_hostile_runs_and_buttons_do_what_they_say(
             tab.goto(page.url)
             tab.wait_for_selector("#tasks td")
             assert tab.inner_text("#numbers dd >> nth=0") == "10"
+            assert tab.inner_text("#state").startswith("1 task runs, ")
+            assert tab.inner_text("#tasks th >> nth=2") == "task ID"
+            assert tab.locator(".chart text").all_text_contents()[:3] == ["0", "0.5", "1"]
             assert HOSTILE in tab.inner_text("#errors")
             assert "2,000" in tab.inner_text("#slowest")
             tab.click(f"#lookups button:has-text({json.dumps('planes: ')})")
