@@ -19,9 +19,10 @@ A message of a worker
     horizon     the seconds for which the worker wants permits ahead, at most `Terms.horizon`
     want        for each limit, the units that the worker can use within this time
     call        for each limit, the weight of the call that waits now; 0 if none does
-    waited      seconds that this call has waited
+    usual       for each limit, what a call weighs on average; 0 if none has started
+    waited      seconds that the waiting call has waited
     running     how many calls run
-    slots       calls in flight: how many the worker may have, how many it wants, and how many run
+    slots       calls in flight: how many the worker may have, and how many it wants
     spend       for each unit: how much the worker holds for running calls and ahead, how much it wants to hold, what it
                 must hold if the waiting call is to start, how much it has spent in its life, and how much of that the
                 last reply has confirmed
@@ -131,7 +132,7 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
     reply["pause"] = max(0.0, starts - now)
     slots = reply["slots"] = in_flight.slots(state, message, worker, terms, now)
     if starts <= now and slots != 0:
-        full = slots is not None and slots <= message["slots"][2]
+        full = slots is not None and slots <= message["running"]
         reply["permits"] = sharing.grant(state, windows, message, worker, terms, now, full)
     reply["supply"] = sharing.supply(state, windows, now)
     reply["spend"] = sharing.spend(state, message, worker, now)

@@ -30,7 +30,7 @@ def slots(state: Json, message: Json, worker: Json, terms: Terms, now: float) ->
     most = state["budget"]["in_flight"]
     if most is None:
         return None
-    held, wanted, _ = message["slots"]
+    held, wanted = message["slots"]
     free = max(0, most - sum(other["slots"] for other in state["workers"].values()))
     line = _line(state, most, terms, now)
     share = line["share"]

@@ -206,7 +206,7 @@ class Permits:
                 self._slots.rest()
             for amount in self._amounts:
                 amount.rest()
-        slots, most_calls = [0, 0, 0], math.inf
+        slots, most_calls = [0, 0], math.inf
         if self._slots is not None:
             slots = self._slots.offer(recent)
             most_calls = self._slots.usable(horizon, self._usual_round_trip, self._shortest, self._supply)
@@ -241,6 +241,7 @@ class Permits:
             "horizon": horizon,
             "want": [stock.want for stock in self._stocks],
             "call": [stock.call for stock in self._stocks],
+            "usual": [stock.usual for stock in self._stocks],
             "waited": waited,
             "running": 0 if self._rests else self._running,
             "slots": slots,

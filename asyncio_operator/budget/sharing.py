@@ -72,7 +72,7 @@ def grant(
         if call and held + total < call * (1 - 1e-9):
             # Less than the call needs is of no use to this worker, in no unit.
             return [[] for _ in limits]
-        plans.append(_cut(plan, _whole(held + total, call) - held))
+        plans.append(_cut(plan, _whole(held + total, call or message["usual"][place]) - held))
     for place, (unit, _, per, _) in enumerate(limits):
         total = sum(units for _, units in plans[place])
         if total > 0:

@@ -61,12 +61,13 @@ class Stock:
         ready: units that may start now, as of the last look.
         used: units that have started since the last look.
         call: the weight of the heaviest call that waits for a message.
+        usual: the weight of a call, on average between two messages; 0 before the first.
         starved: whether calls had to wait since the last message.
     """
 
     __slots__ = (
-        *("place", "unit", "most", "per", "default", "ready", "used", "call", "starved", "debt", "want"),
-        *("moved", "permits", "_looked", "_grain", "_groups", "_used_since_message", "_typical"),
+        *("place", "unit", "most", "per", "default", "ready", "used", "call", "usual", "starved", "debt", "want"),
+        *("moved", "permits", "_looked", "_grain", "_groups", "_used_since_message"),
     )
 
     def __init__(self, place: int, unit: str, rate: float, per: float, burst: float) -> None:
@@ -82,7 +83,7 @@ class Stock:
         self._looked = -math.inf
         self._grain = per / GRAINS
         self._groups: deque[Group] = deque()
-        self._used_since_message = self._typical = 0.0
+        self._used_since_message = self.usual = 0.0
 
     def look(self, now: float, last_start: float, clock: ClockBounds) -> float:
         """Find what is ready now; until when this holds."""
@@ -142,15 +143,18 @@ class Stock:
         self._pay(units, now, clock)
 
     def ready_at(self, units: float, now: float) -> float:
-        """When so much may start; infinity if no permits are enough."""
+        """When so much may start; infinity if no permits that hold at one time are enough."""
         if units <= self.ready:
             return now
-        found = 0.0
+        found, ended = 1e-9 * self.most, 0
         for permit in sorted(self.permits, key=_since):
+            at = max(now, permit.since)
             found += permit.units
+            while ended < len(self.permits) and self.permits[ended].until <= at:
+                found -= self.permits[ended].units
+                ended += 1
             if found >= units:
-                at = max(now, permit.since)
-                return at if at < self.permits[0].until else math.inf
+                return at
         return math.inf
 
     def credit(self, units: float, started: float) -> None:
@@ -210,20 +214,20 @@ class Stock:
             most_calls: the calls for which it has slots in this time.
         """
         if calls:
-            self._typical = self._used_since_message / calls
+            self.usual = self._used_since_message / calls
         used, self._used_since_message = self._used_since_message * scale, 0.0
         if self.starved:
             wish = max(GROWTH * used, GROWTH * self.want, 1e-3 * self.most)
         else:
             wish = max(AHEAD * used, self.want / 2) if used else 0.0
-            if wish < self._typical:
+            if wish < self.usual:
                 wish = 0.0
         if recent:
-            wish = max(wish, KEPT_CALLS * self._typical)
+            wish = max(wish, KEPT_CALLS * self.usual)
         self.want = min(self.most, max(wish, self.call))
         if most_calls < math.inf:
             # Permits for which there is no slot would be missing elsewhere.
-            self.want = min(self.want, most_calls * (self._typical or self.call))
+            self.want = min(self.want, most_calls * (self.usual or self.call))
         self.starved = False
 
     def rest(self) -> None:
@@ -279,7 +283,7 @@ class Slots:
             self._latency = before + (lasted - before) / SMOOTHING
 
     def offer(self, recent: bool) -> list[int]:
-        """How many calls this worker may have from now on, how many it wants, and how many run."""
+        """How many calls this worker may have from now on, and how many it wants."""
         if self.starved:
             self._wanted = min(self._most, max(2 * self._wanted, self.used + 1))
         else:
@@ -289,7 +293,7 @@ class Slots:
             self._wanted = max(self._wanted, min(self._most, self.used + 1))
         self.starved = self.waits = False
         self.allowed = max(self.used, min(self.allowed, self._wanted))
-        return [self.allowed, self._wanted, self.used]
+        return [self.allowed, self._wanted]
 
     def usable(self, horizon: float, round_trip: float, per: float, supply: int) -> float:
         """The calls for which this worker wants permits: one for each free slot, and more ahead if that pays.

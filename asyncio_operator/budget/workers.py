@@ -36,7 +36,7 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
     worker["before"], worker["seen"] = worker["seen"], now
     for field in ("held", "want"):
         worker[field] = message[field]
-    held, wanted, _ = message["slots"]
+    held, wanted = message["slots"]
     worker["slots"], worker["wants"] = held, wanted
     worker["idle"] = not (message["running"] or wanted or held or any(message["held"]) or any(message["want"]))
     worker["spend"] = {}

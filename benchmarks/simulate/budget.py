@@ -204,6 +204,14 @@ SCENARIOS = (
         {"network": Network(delay=0.05, steady=True)},
     ),
     Scenario(
+        "16 workers, replies always take 0.2 seconds",
+        Budget("b", Limit(100, 1.0)),
+        16,
+        always,
+        30,
+        {"network": Network(delay=0.1, steady=True)},
+    ),
+    Scenario(
         "100 workers stand still for seconds",
         Budget("b", Limit(2000, 10.0)),
         100,

@@ -10,6 +10,7 @@ import pytest
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import definition
+from asyncio_operator.budget.stock import Permit, Stock
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
 
@@ -431,3 +432,31 @@ def test_G1_a_worker_never_wants_more_calls_in_flight_than_there_may_be() -> Non
         message = second.message(number / 10)
         assert message["slots"][1] <= 1
         assert second.answered(coordinator.ask(message, number / 10), number / 10, number / 10)
+
+
+@pytest.mark.parametrize(
+    ("units", "expected"),
+    [(1.0, 2.0), (2.0, 3.0), (3.0, 5.0), (4.0, math.inf)],
+)
+def test_G2_a_call_starts_as_soon_as_permits_that_hold_together_are_enough(units: float, expected: float) -> None:
+    """A permit that ends early is of no use to a call that starts later, and is no reason to ask before it."""
+    stock = Stock(0, "tokens", 10.0, 60.0, 0.0)
+    for since, until, amount in ((2.0, 4.0, 1.0), (3.0, 8.0, 1.0), (5.0, 9.0, 2.0)):
+        stock.permits.append(Permit(since, until, until, amount))
+    assert stock.ready_at(units, 1.0) == expected
+
+
+def test_G3_a_worker_whose_calls_do_not_wait_gets_whole_calls() -> None:
+    """Less than a call would lapse unused, and be missing elsewhere."""
+    coordinator, budget = Coordinator(), Budget("b", Limit(7, 1.0))
+    workers = [Permits(budget, f"w{place}") for place in range(4)]
+    now = 0.0
+    for step in range(400):
+        now = step * 0.01
+        permits = workers[step % 4]
+        while permits.next_start({}, now) <= now:
+            permits.started({}, now)
+            permits.returned({}, None, now, now)
+        if permits.ask_at(now) <= now:
+            exchange(coordinator, permits, now)
+            assert all(permit.units == round(permit.units) for stock in permits._stocks for permit in stock.permits)

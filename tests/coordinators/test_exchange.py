@@ -103,7 +103,7 @@ async def test_a_message_that_cannot_be_answered_is_an_error_of_its_own_client_o
 @virtual
 async def test_G2_G3_workers_at_a_server_that_replies_late_do_not_starve_each_other(workers: int) -> None:
     """Their replies take 0.3 s, so that a lease of a second lasts for one exchange and a half."""
-    server, rate, per, ends = Server(0.3), 200, 10.0, 50.0
+    server, rate, per, ends = Server(0.3), 100, 5.0, 35.0
     budget = Budget("b", Limit(rate, per), patience=10.0)
     source = random.Random(1)
 
