@@ -182,8 +182,12 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
             what = f"row {row.row} says {out.attempts} attempts, and {flight.calls} calls were made for {_name(flight)}"
             found.broken(what, out.at, *flight.events, out.event)
         gave_up = out.status == "failed" and last.outcome == "error" and last.retryable is True
-        if gave_up and len(flight.attempts) < most and not _no_time(flight) and out.error in (last.error, None):
-            what = f"{_name(flight)} failed after {len(flight.attempts)} of {most} attempts, though its error is to be"
+        made = len(flight.attempts)
+        if may_be_refused(flight.run, last.start):
+            # Each refusal was an attempt too. Without a status their number is not known.
+            made = most if out.attempts is None else out.attempts
+        if gave_up and made < most and not _no_time(flight) and out.error in (last.error, None):
+            what = f"{_name(flight)} failed after {made} of {most} attempts, though its error is to be"
             found.broken(f"{what} retried", out.at, *flight.events, out.event)
 
 

@@ -46,6 +46,8 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
     tasks = given.pop("tasks", None)
     if not isinstance(tasks, tuple):
         tasks = _tasks(source, tasks or source.choice((1, 1, 2, 2, 3, 4)), kind, rows)
+        orders = random.Random(f"order {seed}")
+        tasks = tuple(_sorted(task) if orders.random() < 0.2 else task for task in tasks)
     workers = 1 + max(task.worker for task in tasks)
     kills = tuple(
         Kill(source.randrange(workers), round(source.uniform(0.01, 1.5), 3), source.choice((0.05, 0.2, 1.0)))
@@ -203,6 +205,11 @@ def _coordinator(source: random.Random) -> Coordinator:
         down = ((at, round(at + source.choice((0.2, 1.5, 6.0)), 3)),)
     lost = 0.05 if source.random() < 0.2 else 0.0
     return Coordinator(source.choice((0.0002, 0.002, 0.02)), lost, down, source.choice((0.0, 3.0)))
+
+
+def _sorted(task: Task) -> Task:
+    """The task, with every key once and in order, as in a table that is sorted by its key."""
+    return replace(task, keys=tuple(sorted({key for key in task.keys if key is not None})))
 
 
 def _tasks(source: random.Random, count: int, kind: str, rows: Mapping[Any, Any] | None) -> tuple[Task, ...]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
 
 OPTIONS = (
     *("unordered", "inner", "required", "drop", "fail", "adaptive", "buffer", "timeout", "attempt_timeout", "retry"),
     *("batches", "rate", "breaker", "hedge", "budget", "heap", "rocksdb", "refresh", "stale", "remember", "journal"),
-    "chain",
+    *("chain", "sorted"),
 )
 
 FAULTS = (
@@ -26,6 +30,7 @@ def features_of(scenario: Scenario) -> set[str]:
     tasks, coordinator = scenario.tasks, scenario.coordinator
     used = {
         "chain": len(scenario.lookups) > 1,
+        "sorted": any(_ascend(task.keys) for task in tasks),
         "kill": scenario.kills,
         "clocks": scenario.clocks,
         "closed": any(task.closed_after is not None for task in tasks),
@@ -35,6 +40,10 @@ def features_of(scenario: Scenario) -> set[str]:
         "coord_down": scenario.budget and coordinator.down,
     }
     return found | {name for name, is_used in used.items() if is_used}
+
+
+def _ascend(keys: Sequence[Any]) -> bool:
+    return len(keys) > 1 and None not in keys and all(one < other for one, other in pairwise(keys))
 
 
 def _of_lookup(lookup: Lookup) -> set[str]:

@@ -96,6 +96,18 @@ def test_Y2_a_row_that_gives_up_too_early_is_seen() -> None:
     assert broken(attempts(1)) == set()
 
 
+@pytest.mark.parametrize(
+    ("failures", "said", "laws"), [(2, 2, set()), (2, None, set()), (2, 1, {"R5"}), (0, 2, {"R5"})]
+)
+def test_Y2_a_refusal_of_a_circuit_breaker_is_an_attempt(failures: int, said: int | None, laws: set[str]) -> None:
+    breaker = {"failure_ratio": 0.5, "minimum_calls": 4, "open_for": 0.5}
+    story = Story(max_attempts=2, delay=0.5, on_error="null", circuit_breaker=breaker).task()
+    for number in range(failures):
+        story.row(0, 0.1, number, key=number, status="failed").call(0, 0.1, [number], "error", retryable=False)
+    story.row(0.2, 0.8, 9, key=9, status="failed", source="call", attempts=said)
+    assert broken(story.call(0.7, 0.8, [9], "error", retryable=True)) == laws
+
+
 def test_Y2_a_wrong_number_of_attempts_in_the_status_is_seen() -> None:
     def story(said: int) -> Story:
         story = Story(max_attempts=2, delay=0.0).task().row(0, 2.0, key="a", source="call", attempts=said)
