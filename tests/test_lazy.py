@@ -33,6 +33,8 @@ class Names(NamedTuple):
 
 def names_of(source: str) -> Names | None:
     """None for a module that does not call `lazy`."""
+    if "lazy(" not in source:
+        return None
     tree = ast.parse(source)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy"]
     if not calls:

@@ -11,7 +11,9 @@ import asyncio  # noqa: F401
 import numpy  # noqa: F401
 import pandas  # noqa: F401
 import pyarrow  # noqa: F401
+import pyspark.sql.worker.analyze_udtf
 import pyspark.worker  # noqa: F401
+import uvloop  # noqa: F401
 from pyspark.daemon import manager
 
 import asyncio_operator.spark.worker.enrich_task
@@ -20,6 +22,9 @@ import asyncio_operator.spark.worker.udf_task  # noqa: F401
 import enrichers.function
 import enrichers.http
 import enrichers.postgres  # noqa: F401
+
+# Modules of tests import it, and pytest, where functions of theirs are unpickled.
+import tests.spark.helpers  # noqa: F401
 
 if __name__ == "__main__":
     manager()
