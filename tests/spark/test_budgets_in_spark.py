@@ -66,10 +66,10 @@ def test_G6_with_a_journal_what_was_paid_before_the_spend_limit_is_kept(spark: S
     with pytest.raises(Exception, match=r"BudgetExceeded.*may spend 20 calls"):
         enrich(rows, calls.source(), budget=Budget("spends and keeps", spend={"calls": 20.0}), **options).collect()
     paid = calls.new()
-    assert paid == [str(key) for key in range(10, 30)]
+    assert len(paid) == 20
     found = enrich(rows, calls.source(), budget=Budget("spends the rest", spend={"calls": 20.0}), **options)
     assert len(found.select("id").distinct().collect()) == 40
-    assert calls.new() == [str(key) for key in range(30, 50)]
+    assert calls.new() == sorted({str(key) for key in range(10, 50)} - {*paid})
 
 
 def test_G1_one_name_with_other_limits_in_a_chain_is_refused(spark: SparkSession) -> None:
