@@ -21,7 +21,6 @@ Law: a connection is idle, in use, or being recovered. No lookup waits while a c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import logging
 from collections import OrderedDict
@@ -29,7 +28,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
-from asyncio_operator.enricher import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+from asyncio_operator.enricher import CANCEL_TIMEOUT
+from asyncio_operator.services.closing import closed_in_time
 
 IDLE_TIMEOUT = 60.0
 """Seconds after which an unused connection is closed: a server has 100 of them by default, for all its clients."""
@@ -185,9 +185,7 @@ class Pool(Generic[S]):
             waiter.set_exception(ConnectionAbortedError("the pool is closed"))
         self._give_up()
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT):
-                    await self._farewell()
+            await closed_in_time(self._farewell())
         finally:
             for session in [*self._sessions]:
                 session.terminate()

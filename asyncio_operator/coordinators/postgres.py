@@ -24,8 +24,8 @@ try:
 except ImportError as error:
     raise not_installed("a budget in PostgreSQL", "asyncpg", "postgres") from error
 
-from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 from asyncio_operator.services.causes import caused, own_words
+from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.postgres_causes import cause_of
 from asyncio_operator.services.postgres_client import connect
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, secrets_of
@@ -145,8 +145,7 @@ class PostgresCoordinator:
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(Exception):
-                await connection.close(timeout=CLOSE_TIMEOUT)
+            await closed_in_time(connection.close())
 
 
 def _stored(row: Any) -> Stored:

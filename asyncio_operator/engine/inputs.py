@@ -214,7 +214,8 @@ class Reader:
 
     async def close(self, grace_period: float) -> None:
         """Wait until nothing is read, and let go of the input, for `grace_period` seconds. An input that ignores its
-        cancellation is left behind, and one that is still closing is cancelled.
+        cancellation is left behind, and one that is still closing is cancelled. It is not closed by
+        `ending.close_within`, because its two waits share the seconds.
 
         Raises:
             BaseException: closing the input failed.

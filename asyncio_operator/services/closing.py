@@ -1,7 +1,8 @@
 """How a client of an outside service is closed: within a time, and without an error.
 
-It is used inside of `close`, for which the core waits in a task of its own (`engine.ending`). So a cancellation cuts
-this wait too. This module knows no services.
+It is used inside of `close`, for which the core waits (`engine.ending.close_within`). The core's wait outlasts a
+cancellation and reports what was slow; this one ends with the cancellation, which the core sends when its own time is
+over. This module knows no services.
 """
 
 from __future__ import annotations
@@ -18,4 +19,5 @@ async def closed_in_time(closing: Coroutine[Any, Any, object]) -> None:
     """Await it for `CLOSE_TIMEOUT` seconds; then it is cancelled. Its errors are dropped: what is closed is given up
     in any case."""
     with contextlib.suppress(Exception):
-        await asyncio.wait_for(closing, CLOSE_TIMEOUT)
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await closing

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from asyncio_operator.enricher import CLOSE_TIMEOUT, time_left
+from asyncio_operator.enricher import time_left
 from asyncio_operator.services import postgres_client
 from asyncio_operator.services.causes import own_words
+from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.postgres_causes import cause_of
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, secrets_of
 from enrichers.pool import Pool, warn_of_fewer
@@ -240,5 +241,4 @@ async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any],
     try:
         return await question(connection)
     finally:
-        with contextlib.suppress(Exception):
-            await connection.close(timeout=CLOSE_TIMEOUT)
+        await closed_in_time(connection.close())

@@ -13,6 +13,7 @@ import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import missing_here
+from asyncio_operator.services import closing
 from asyncio_operator.services.postgres_causes import cause_of, lookup_error, source_error
 from enrichers import PostgresEnricher, pool
 from tests.enrichers.conftest import Database
@@ -172,7 +173,7 @@ async def test_a_server_that_hangs_holds_up_neither_a_cancelled_lookup_nor_close
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "CANCEL_TIMEOUT", 0.05)
-    monkeypatch.setattr(pool, "CLOSE_TIMEOUT", 0.05)
+    monkeypatch.setattr(closing, "CLOSE_TIMEOUT", 0.05)
     enricher = PostgresEnricher(server.tcp_dsn(), query=SLEEP, key="id")
     await enricher.open()
     cancelled, running = (asyncio.ensure_future(enricher.lookup(-1)) for _ in range(2))

@@ -14,6 +14,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, EnricherError, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.services import closing
 from asyncio_operator.services.postgres_causes import cause_of
 from enrichers import PostgresEnricher, pool
 from tests.enrichers.helpers import failure, opened
@@ -163,7 +164,7 @@ async def test_L8_a_lookup_waits_for_a_connection_until_its_deadline_and_leaves_
 async def test_a_cancelled_lookup_returns_at_once_from_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool waits for the server, and not the call, which would be blamed for ignoring its cancellation."""
     monkeypatch.setattr(pool, "CANCEL_TIMEOUT", 0.05)
-    monkeypatch.setattr(pool, "CLOSE_TIMEOUT", 0.05)
+    monkeypatch.setattr(closing, "CLOSE_TIMEOUT", 0.05)
     with PostgresServer() as server:
         enricher = PostgresEnricher(
             server.dsn, query="SELECT k AS id, pg_sleep(600)::text AS v FROM unnest($1::int[]) AS k", key="id"

@@ -62,4 +62,4 @@ def test_X7_the_waits_are_those_of_the_faces_and_of_the_enrichers() -> None:
     assert inspect.signature(AsyncWaitOperator).parameters["grace_period"].default == OPERATOR_GRACE_PERIOD
     assert LookupOptions().grace_period == LOOKUP_GRACE_PERIOD
     assert vars(pool)["CANCEL_TIMEOUT"] == CANCEL_TIMEOUT
-    assert {vars(module)["CLOSE_TIMEOUT"] for module in (pool, closing, table, blocking)} == {CLOSE_TIMEOUT}
+    assert {vars(module)["CLOSE_TIMEOUT"] for module in (closing, table, blocking)} == {CLOSE_TIMEOUT}
