@@ -101,7 +101,7 @@ def ascend(columns: Sequence[pa.Array]) -> bool:
     return bool(pc.all(pc.greater(columns[0][1:], columns[0][:-1]), min_count=0).as_py())
 
 
-_IN_ORDER = (kinds.is_integer, kinds.is_string, kinds.is_large_string, kinds.is_date, kinds.is_timestamp)
+_IN_ORDER = (kinds.is_integer, kinds.is_string, kinds.is_large_string, kinds.is_date32, kinds.is_timestamp)
 
 
 def key_array(parts: Sequence[pa.Array]) -> pa.Array:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, answer_of, shared
 
 BATCHES = 4
 """Batches that may be in the pipeline whatever their size: one is emitted, one waits for a slow key, two are in
@@ -128,6 +129,14 @@ class Delivery:
         if not any(following.batch is batch for following in self._following):
             self.end(batch)
         self._settle()
+
+    def replace(self, key: Any, outcome: Any, failure: Failure) -> None:
+        """Put a failure in the place of an answer that is of no use, in batches that have not ended. Otherwise the
+        answer would be taken over by later batches, and remembered at the end of its own."""
+        for batch in self.batches:
+            place = batch.places.get(key)
+            if place is not None and answer_of(batch.outcomes[place]) is answer_of(outcome):
+                batch.outcomes[place] = failure
 
     def flush(self) -> None:
         """Deliver all ready outcomes, of incomplete batches too, and do it again after a delay."""

@@ -3,7 +3,7 @@
 A `KeyBatch` holds the distinct keys of one batch of rows and, by position, their outcomes. An outcome is the plain
 answer, an `Answer` if the caller wants its source and latency, a `Failure`, or still `PENDING`.
 
-Law: an outcome is written once.
+Law: an outcome is written once, except that a failure may replace an answer that turns out to be of no use.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ def shared(outcome: Any) -> Any:
     if type(outcome) is Failure:
         return Failure(outcome.error, outcome.latency, outcome.timed_out, outcome.attempts, "shared")
     return outcome
+
+
+def answer_of(outcome: Any) -> Any:
+    """What a lookup returned. The object is the same for all who share it."""
+    return outcome.answer if type(outcome) is Answer else outcome
 
 
 class KeyBatch:

@@ -16,7 +16,7 @@ from itertools import chain, compress, filterfalse, repeat
 from sys import getsizeof
 from typing import Any, Final
 
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch, answer_of, shared
 
 MOST_KEYS: Final = 100_000
 """Keys that are remembered, by law L12."""
@@ -193,9 +193,9 @@ class Memory:
         """
         if self._ascending:
             self._enter()
-        if _answer(self._noted.get(key, PENDING)) is _answer(outcome):
+        if answer_of(self._noted.get(key, PENDING)) is answer_of(outcome):
             del self._noted[key]
-        elif _answer(self._known.get(key, PENDING)) is _answer(outcome):
+        elif answer_of(self._known.get(key, PENDING)) is answer_of(outcome):
             del self._known[key]
             # It stays in its block, which must not take a later answer with it.
             self._forgotten[key] += 1
@@ -228,11 +228,6 @@ class Memory:
         return left > 0
 
 
-def _answer(outcome: Any) -> Any:
-    """What a lookup returned. The object is the same for all who share it."""
-    return outcome.answer if type(outcome) is Answer else outcome
-
-
 def size_of(outcomes: Sequence[Any]) -> int:
     """The bytes of answers, about. Answers that cannot be measured count as none."""
     try:
@@ -245,7 +240,7 @@ def size_of(outcomes: Sequence[Any]) -> int:
 def _measured(outcomes: Sequence[Any]) -> int:
     kinds = set(map(type, outcomes))
     if Answer in kinds:
-        outcomes = [outcome.answer if type(outcome) is Answer else outcome for outcome in outcomes]
+        outcomes = list(map(answer_of, outcomes))
         kinds = set(map(type, outcomes))
     if kinds == {dict}:
         # In C: this is done for every answer.

@@ -27,7 +27,7 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import Answer, KeyBatch
+from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.known_first import KnownFirst
@@ -370,9 +370,10 @@ class LookupPipeline:
             return None
         return await self._known_first.close(self._options.grace_period)
 
-    def forget(self, key: Any, outcome: Any) -> None:
-        """Ask for the key again in later batches: this answer is of no use."""
+    def forget(self, key: Any, outcome: Any, failure: Failure) -> None:
+        """Ask for the key again in later batches: this answer is of no use, and `failure` says why."""
         self._memory.forget(key, outcome)
+        self._delivery.replace(key, outcome, failure)
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
         """The consumer has passed on the rows of `keys` keys and, if `batch` is given, all of that batch."""

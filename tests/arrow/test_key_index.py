@@ -109,6 +109,8 @@ def test_L10_keys_that_do_not_ascend_or_may_not_are_told_from_those_that_do(keys
     assert not ascend([pa.array([1, 2]), pa.array([1, 2])])
     assert ascend([pa.array([1, 2])])
     assert ascend([pa.array(["\uffff", "\U00010000"])])
+    # Two times of one day, which are one date in Python.
+    assert not ascend([pa.array([0, 43_200_000], pa.int64()).view(pa.date64())])
 
 
 def test_L10_parts_whose_joint_numbers_exceed_64_bits_are_numbered_again() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Cache, Retry
 from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup import memory as module
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
@@ -348,10 +349,41 @@ async def test_L12_a_key_that_waits_for_room_is_not_asked_again_for_another_answ
     pipeline = consumer.pipeline = LookupPipeline(
         enricher, source, consumer.deliver, options, None, lambda given: given
     )
-    asyncio.get_running_loop().call_later(2.5, pipeline.forget, 2, useless)
+    failure = Failure(ResultError("of no use"), 0.0)
+    asyncio.get_running_loop().call_later(2.5, pipeline.forget, 2, useless, failure)
     await pipeline.run()
     assert enricher.calls == [2, 1]
     assert pipeline.shared == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("again", [[1], [1, 9]], ids=["later", "while a key of its batch is slow"])
+@virtual
+async def test_L12_an_answer_of_no_use_is_asked_again_also_if_it_left_before_the_rest_of_its_batch(
+    way: str, ordered: bool, again: list[int]
+) -> None:
+    useless: dict[str, Any] = {}
+
+    async def answer(key: int) -> Any:
+        await asyncio.sleep(50 if key == 9 else 0.01)
+        return useless if key == 1 else {"x": key}
+
+    enricher, batches = Recorded(answer), [batch_of(keys) for keys in ([1, 9], [2], again)]
+    consumer = Consumer(batches, ordered)
+    options = LookupOptions(remember=60.0, timeout=None, fail=False, ordered=ordered, **WAYS[way])
+    # The third batch comes before the slow key, or after it.
+    source = Trickle(batches, 10.0 if len(again) > 1 else 40.0)
+
+    def deliver(batch: KeyBatch, ready: int) -> None:
+        consumer.deliver(batch, ready)
+        if batch is batches[0] and not batch.ended:
+            failure = Failure(ResultError("of no use"), 0.0)
+            asyncio.get_running_loop().call_soon(consumer.pipeline.forget, 1, useless, failure)
+
+    consumer.pipeline = LookupPipeline(enricher, source, deliver, options, None, lambda given: given)
+    await consumer.pipeline.run()
+    assert enricher.calls == [1, 9, 2, 1]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -99,13 +99,14 @@ class Link:
         options = self.task.options
         if options.fail:
             raise run_error(self.task.enricher, key, error, 1, options.remedy)
+        failure = Failure(error, 0.0)
         # Errors are not remembered.
-        self._process.loop().call_soon_threadsafe(self._forget, key, outcome)
-        return Failure(error, 0.0)
+        self._process.loop().call_soon_threadsafe(self._forget, key, outcome, failure)
+        return failure
 
-    def _forget(self, key: Any, outcome: Any) -> None:
+    def _forget(self, key: Any, outcome: Any, failure: Failure) -> None:
         if self._pipeline is not None:
-            self._pipeline.forget(key, outcome)
+            self._pipeline.forget(key, outcome, failure)
 
     async def run(self, source: Input, deliver: Deliver, failing: Callable[[], None] | None = None) -> None:
         """Look up the keys of the input, until it has ended and all of it is delivered.
