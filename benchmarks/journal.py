@@ -10,22 +10,17 @@ import asyncio
 import itertools
 import statistics
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Journal
-from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.files import list_journal
-from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.storage import open_place
-from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.spark import enrich, read_journal
 from benchmarks import Rows
-from benchmarks.measuring import seconds_of
+from benchmarks.measuring import fill_journal, seconds_of
 from enrichers import FunctionEnricher
 from examples.stage import local_spark, workspace
 
@@ -35,7 +30,6 @@ CAPACITY = 100
 TURNS = 5
 
 KNOWN = 10_000_000
-IN_A_FILE = 1_000_000
 
 ANSWER = "title string, stars int, price double"
 
@@ -47,7 +41,7 @@ async def _ask(key: int) -> dict[str, Any]:
 
 def s17() -> Rows:
     """60,000 answers in one task, with a journal on a local disk and without; and a restart with 10,000,000 known
-    keys."""
+    keys. `journal_memory` and `journal_requests` measure more of a journal."""
     source = FunctionEnricher(_ask, ANSWER)
     with workspace("benchmark") as directory, local_spark(directory) as spark:
         numbers = itertools.count()
@@ -84,7 +78,7 @@ def s17() -> Rows:
 
 def _restart(spark: SparkSession, source: FunctionEnricher, path: Path) -> Rows:
     journal = Journal(path, identity="benchmark")
-    size = _fill(journal, _answers(source))
+    size = fill_journal(journal, source.schema(), KNOWN)
     rows = spark.range(0, KNOWN, 1, 2)
     assert read_journal(spark, journal).limit(1).count() == 1
     began = monotonic()
@@ -97,23 +91,3 @@ def _restart(spark: SparkSession, source: FunctionEnricher, path: Path) -> Rows:
     yield "S17", f"{keys}: restart / calls at 10,000/s", f"{seconds:.0f} s", f"{called:.0f} s", seconds / called, ""
     yield "S17", f"{keys}: the same in order", f"{ordered:.0f} s", f"{called:.0f} s", ordered / called, ""
     yield "S17", f"{keys}: bytes of an answer / 100", f"{size / KNOWN:.0f}", "100", size / KNOWN / 100, ""
-
-
-def _answers(source: FunctionEnricher) -> pa.Schema:
-    """The columns of the answers."""
-    return source.schema()
-
-
-def _fill(journal: Journal, answers: pa.Schema) -> int:
-    """Write known answers, and return their bytes."""
-    place = open_place(journal.location)
-    description = open_journal(place, wanted_description("benchmark", pa.schema([("id", pa.int64())]), answers))
-    writer = JournalWriter(place, description, flush_every=3600)
-    for first in range(0, KNOWN, IN_A_FILE):
-        keys = np.arange(first, first + IN_A_FILE)
-        titles = [f"product number {key:,}" for key in keys.tolist()]
-        rows = pa.table([titles, (keys % 5).astype(np.int32), keys / 7], schema=description.answers)
-        writer.append(AnswerBatch(pa.array(keys), rows, None, time()))
-        writer.flush()
-    writer.close()
-    return sum(entry.size for entry in list_journal(place).live)

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+from asyncio_operator import Journal
 from examples.stage import cause
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+
+IN_A_FILE = 1_000_000
+"""Answers of a file of `fill_journal`."""
 
 
 def worker_loop() -> asyncio.Runner:
@@ -45,3 +50,33 @@ async def peak_memory(key: int) -> dict[str, float] | None:
     if key % 1000:
         return None
     return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
+
+
+def fill_journal(journal: Journal, answers: pa.Schema, known: int) -> int:
+    """Write answers for the keys from 0 on without Spark, as a compaction would leave them. Returns their bytes.
+
+    Args:
+        answers: a text, an int and a double.
+        known: the number of keys.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from asyncio_operator.journal.answers import AnswerBatch
+    from asyncio_operator.journal.files import list_journal
+    from asyncio_operator.journal.identity import open_journal, wanted_description
+    from asyncio_operator.journal.storage import open_place
+    from asyncio_operator.journal.writer import JournalWriter
+
+    place = open_place(journal.location)
+    keys = pa.schema([("id", pa.int64())])
+    description = open_journal(place, wanted_description(journal.identity or "benchmark", keys, answers))
+    writer = JournalWriter(place, description, flush_every=3600)
+    for first in range(0, known, IN_A_FILE):
+        numbers = np.arange(first, min(known, first + IN_A_FILE))
+        titles = [f"product number {key:,}" for key in numbers.tolist()]
+        rows = pa.table([titles, (numbers % 5).astype(np.int32), numbers / 7], schema=description.answers)
+        writer.append(AnswerBatch(pa.array(numbers), rows, None, time.time()))
+        writer.flush()
+    writer.close()
+    return sum(entry.size for entry in list_journal(place).live)
