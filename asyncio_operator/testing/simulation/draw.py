@@ -41,8 +41,10 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
         lookups = tuple(
             _lookup(source, number, lookups or count, budget is not None) for number in range(lookups or count)
         )
+        answers = random.Random(f"columns {seed}")
+        lookups = tuple(replace(one, columns=answers.random() < 0.2) for one in lookups)
     if rows is not None:
-        lookups = tuple(_plain_data(one) for one in lookups)
+        lookups = tuple(replace(one, from_before=False) for one in lookups)
     tasks = given.pop("tasks", None)
     if not isinstance(tasks, tuple):
         tasks = _tasks(source, tasks or source.choice((1, 1, 2, 2, 3, 4)), kind, rows)
@@ -64,9 +66,7 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
     if isinstance(given.get("budget"), Budget):
         scenario["budget"] = given["budget"]
         given["budget"] = True
-    lookups = tuple(
-        Lookup({**one.options, **given}, one.service, one.batches, one.journal, one.from_before) for one in lookups
-    )
+    lookups = tuple(replace(one, options={**one.options, **given}) for one in lookups)
     return Scenario(seed, tuple(map(_ending, lookups)), tasks, kind, rows=rows, **scenario)
 
 
@@ -74,10 +74,6 @@ def _ending(lookup: Lookup) -> Lookup:
     """The lookup, without calls that hang if nothing would end them."""
     ends = lookup.options.get("timeout", 30.0) or lookup.options.get("attempt_timeout")
     return lookup if ends or not lookup.service.hangs else replace(lookup, service=replace(lookup.service, hangs=0.0))
-
-
-def _plain_data(lookup: Lookup) -> Lookup:
-    return Lookup(lookup.options, lookup.service, lookup.batches, lookup.journal)
 
 
 def _lookup(source: random.Random, number: int, count: int, budget: bool) -> Lookup:

@@ -12,7 +12,7 @@ from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
 OPTIONS = (
     *("unordered", "inner", "required", "drop", "fail", "adaptive", "buffer", "timeout", "attempt_timeout", "retry"),
     *("batches", "rate", "breaker", "hedge", "budget", "heap", "rocksdb", "refresh", "stale", "remember", "journal"),
-    *("chain", "sorted"),
+    *("chain", "sorted", "columns"),
 )
 
 FAULTS = (
@@ -57,6 +57,7 @@ def _of_lookup(lookup: Lookup) -> set[str]:
         "fail": options.get("on_error", "fail") == "fail",
         "adaptive": isinstance(options.get("capacity"), AdaptiveCapacity),
         "batches": lookup.batches > 1,
+        "columns": lookup.columns,
         "rate": "rate_limit" in options,
         "breaker": "circuit_breaker" in options,
         "remember": options.get("remember", 60.0) is not None and cache is None,

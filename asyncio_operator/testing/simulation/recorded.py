@@ -1,19 +1,20 @@
-"""An enricher whose calls are written down, and the enricher that asks a simulated service."""
+"""An enricher whose calls are written down."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.arrow.key_arrays import canonical_array, key_values, python_keys
 from asyncio_operator.clock import time_left
-from asyncio_operator.enricher import Enricher, Found, settle
+from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import said
 from asyncio_operator.policies.retry import Retry, asked_wait
 from asyncio_operator.testing.history.event_format import Event
-from asyncio_operator.testing.simulation.simulated_service import SimulatedService, as_rows
+from asyncio_operator.testing.simulation.simulated_enricher import settled_of
+from asyncio_operator.testing.simulation.simulated_service import as_rows
 from asyncio_operator.testing.simulation.world import ROUNDING
 from asyncio_operator.testing.simulation.writing import Notes, attempt_of
 
@@ -21,43 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-settled_of: ContextVar[dict[str, float]] = ContextVar("settled_of")
-"""What the running call has said that it weighed."""
-
-
-class SimulatedEnricher(Enricher):
-    """Asks a simulated service.
-
-    Args:
-        max_batch: keys in a call at most.
-    """
-
-    def __init__(self, service: SimulatedService, max_batch: int = 1) -> None:
-        self._service = service
-        self.max_batch = max_batch
-
-    def schema(self) -> pa.Schema:
-        """See `Enricher`."""
-        return self._service.schema
-
-    async def open(self) -> None:
-        """See `Enricher`."""
-        if self._service.behaviour.opens:
-            await asyncio.sleep(self._service.behaviour.opens)
-
-    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
-        """See `Enricher`."""
-        tokens = self._service.behaviour.tokens
-        return {"tokens": tokens * len(keys)} if tokens else {}
-
-    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """See `Enricher`."""
-        answers = await self._service.ask(keys)
-        if self._service.behaviour.settles:
-            weights = {"tokens": self._service.behaviour.tokens * len(keys) * 0.8}
-            settle(weights)
-            settled_of.get({}).update(weights)
-        return answers
+NO_ROW = 0
+"""An answer that is no row."""
 
 
 class RecordedEnricher(Enricher):
@@ -76,6 +42,8 @@ class RecordedEnricher(Enricher):
         self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Any] | None]] = {}
         self._columns: tuple[str, ...] = ()
         self.max_batch = inner.max_batch
+        # None for a class that does not answer in columns, as in the class itself.
+        self.lookup_columns = None if inner.lookup_columns is None else self._lookup_columns
         self.default_retry: Retry | None = inner.default_retry
         self.idempotent = inner.idempotent
 
@@ -116,6 +84,26 @@ class RecordedEnricher(Enricher):
         """See `Enricher`."""
         answers: Sequence[Found] = await self._noted(list(keys), lambda: self._inner.lookup_many(keys), list)
         return answers
+
+    async def _lookup_columns(self, keys: pa.Array) -> pa.Table:
+        """See `Enricher`."""
+        asked, ask = python_keys(canonical_array(keys)), self._inner.lookup_columns
+        assert ask is not None
+        return await self._noted(asked, lambda: ask(keys), lambda table: self._each(asked, table))
+
+    def _each(self, keys: list[Any], table: Any) -> list[Any]:
+        """The rows of each key in a table; for a table that is not right, something that is no row."""
+        declared, key_schema = self.schema(), self._inner.key_schema()
+        rows: dict[Any, list[Any]] = {key: [] for key in keys}
+        try:
+            right = all(table.schema.field(field.name).type == field.type for field in declared)
+            parts = [key_values(table[name]) for name in (["key"] if key_schema is None else key_schema.names)]
+            named = parts[0] if len(parts) == 1 else zip(*parts, strict=True)
+            for key, row in zip(named, table.select(declared.names).to_pylist(), strict=True):
+                rows[key].append(row)
+        except Exception:
+            right = False
+        return [rows[key] if right else NO_ROW for key in keys]
 
     async def _noted(self, keys: list[Any], ask: Callable[[], Awaitable[Any]], each: Callable[[Any], list[Any]]) -> Any:
         notes, task = self._notes, attempt_of.get("")

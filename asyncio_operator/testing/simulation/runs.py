@@ -30,8 +30,9 @@ from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.distant_coordinator import SimulatedCoordinator
 from asyncio_operator.testing.simulation.lookup_settings import setting
 from asyncio_operator.testing.simulation.observed import ROW
-from asyncio_operator.testing.simulation.recorded import RecordedEnricher, SimulatedEnricher
+from asyncio_operator.testing.simulation.recorded import RecordedEnricher
 from asyncio_operator.testing.simulation.scenario import Kill, Lookup, Scenario
+from asyncio_operator.testing.simulation.simulated_enricher import SimulatedColumns, SimulatedEnricher
 from asyncio_operator.testing.simulation.simulated_service import SimulatedService
 from asyncio_operator.testing.simulation.simulated_workers import Worker
 from asyncio_operator.testing.simulation.tasks import Attempt
@@ -195,7 +196,8 @@ class _Run:
         if lookup.journal is not None:
             given["journal"] = Journal(self._directory / f"journal{number}", f"lookup {number}", **lookup.journal)
         service = self._services[number]
-        inner = SimulatedEnricher(service, lookup.batches) if self._make is None else self._make(service)
+        kind = SimulatedColumns if lookup.columns else SimulatedEnricher
+        inner = kind(service, lookup.batches) if self._make is None else self._make(service)
         name = f"{inner!r} {number}"
         enricher = RecordedEnricher(inner, number, self._notes, name, given.get("hedge") is not None)
         on = f"k{number - 1}" if lookup.from_before else "key"

@@ -83,6 +83,7 @@ class Lookup(Shown):
         batches: the enricher's `max_batch`.
         journal: options of its `Journal` but for the path; None: it has none.
         from_before: its key is a column that the lookup before it added. Else it is the key of the row.
+        columns: the enricher answers in columns.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class Lookup(Shown):
     batches: int = 1
     journal: Mapping[str, Any] | None = None
     from_before: bool = False
+    columns: bool = False
 
 
 @dataclass(frozen=True, repr=False)

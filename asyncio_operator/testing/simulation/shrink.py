@@ -142,6 +142,8 @@ def _smaller_lookup(lookup: Lookup) -> Iterator[Lookup]:
         yield replace(lookup, batches=1, options=left)
     if lookup.from_before:
         yield replace(lookup, from_before=False)
+    if lookup.columns:
+        yield replace(lookup, columns=False)
 
 
 def _smaller_service(service: Service) -> Iterator[Service]:

@@ -21,6 +21,9 @@ from asyncio_operator.testing.simulation.scenario import Service as Behaviour
 
 Rows = list[dict[str, Any]]
 
+KEY = "key"
+"""The key column of answers in columns."""
+
 
 class SimulatedService:
     """The service of one lookup.
@@ -61,6 +64,11 @@ class SimulatedService:
         rows = [row for found in self._rows.values() for row in as_rows(found)]
         names = {name: None for row in rows for name in row}
         return pa.schema([(name, pa.array([row.get(name) for row in rows]).type) for name in names])
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """Its key column."""
+        return as_schema(f"{KEY} {self._kind}")
 
     def rows_of(self, key: Key) -> Rows:
         """What it has for a key: the truth."""

@@ -31,7 +31,8 @@ class Simulation:
     Args:
         seed: of everything that is drawn.
         enricher: a function of a `SimulatedService` that returns the enricher of a lookup, for each worker; None: one
-            that asks the service. `service.ask(keys)` answers, waits and fails, `service.schema` has the columns.
+            that asks the service. `service.ask(keys)` answers, waits and fails, `service.schema` has the columns. An
+            enricher that has `lookup_columns` is asked for columns.
         fixed: what is not drawn: options of `enrich` for all lookups; or `lookups` and `tasks` (numbers, or tuples of
             `Lookup` and `Task`), `kind` of the keys ("long" or "string"), `rows` (what the service has, by key),
             `kills`, `clocks`, `coordinator`.

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from asyncio_operator import Enricher
+from asyncio_operator import Enricher, Retry
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.testing import Simulation, SimulationFailed
 from asyncio_operator.testing.simulation.features import FAULTS, OPTIONS, features_of
@@ -83,6 +84,55 @@ def test_Y1_an_enricher_of_ones_own_is_simulated_with_options_that_are_given() -
         simulation = Simulation(seed, Names, rows=ROWS, mode="unordered", capacity=2)
         simulation.check()
         assert [one["capacity"] for one in simulation.run().settings] == [2]
+
+
+class InColumns(Names):
+    """Answers in columns; `wrong` gives each row to another key."""
+
+    def __init__(self, client: Any, wrong: bool = False) -> None:
+        super().__init__(client)
+        self.wrong = wrong
+        self.asked: list[list[Any]] = []
+
+    def key_schema(self) -> Any:
+        return as_schema("number long")
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        self.asked.append(keys.to_pylist())
+        answers = await self._client.ask(self.asked[-1])
+        numbers = self.asked[-1][::-1] if self.wrong else self.asked[-1]
+        found = [(number, row["name"]) for number, row in zip(numbers, answers, strict=True) if row is not None]
+        return pa.table([pa.array(column) for column in zip(*found, strict=True)] or [[], []], self._schema())
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema([*self.key_schema(), *self.schema()])
+
+
+def test_Y1_A1_an_enricher_of_ones_own_that_answers_in_columns_is_asked_for_columns() -> None:
+    made: list[InColumns] = []
+
+    def make(client: Any) -> InColumns:
+        made.append(InColumns(client))
+        return made[-1]
+
+    for seed in range(8):
+        Simulation(seed, make, rows=ROWS, on_error="null").check()
+    assert any(one.asked for one in made)
+    wrong = [Simulation(seed, lambda client: InColumns(client, wrong=True), rows=ROWS) for seed in range(20)]
+    assert any(one.violations() for one in wrong)
+
+
+@pytest.mark.parametrize("lie", ["long", "misspelt", "typed"])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_Y1_A2_a_wrong_table_fails_all_keys_of_its_call_and_is_not_asked_for_again(lie: str, batches: int) -> None:
+    options = {"on_error": "null", "status_column": "status", "retry": Retry(3)}
+    lookup = Lookup(options, Service(lies=1.0, lie=lie), batches, columns=True)
+    simulation = Simulation.from_scenario(Scenario(1, (lookup,), (Task((1, 2, 3, 4, 5, 6)),)))
+    simulation.check()
+    history = [*simulation.run()]
+    asked = [key for event in history if event["event"] == "call_started" for key in event["keys"]]
+    assert sorted(asked) == [1, 2, 3, 4, 5, 6]
+    assert {event["error"] for event in history if event["event"] == "call_ended"} == {"ResultError"}
 
 
 def test_Y1_what_fails_is_made_small_and_printed_as_a_program_that_fails_alone() -> None:
