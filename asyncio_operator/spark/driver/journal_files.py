@@ -45,8 +45,8 @@ DATA_FILES = f"{{{ANSWERS},{COMPACTED}}}-{'[0-9]' * 13}-{'[0-9a-f]' * 16}-{'[0-9
 
 NEEDED = {
     LOCAL: "the path must be one that Spark's driver and executors see too",
-    S3: "Spark needs its own client, hadoop-aws, as with spark.jars.packages=org.apache.hadoop:hadoop-aws:3.4.1, and "
-    "its credentials in fs.s3a",
+    S3: "Spark needs its own client, as with spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION (that of the "
+    "hadoop-client-api among Spark's jars), and its credentials in fs.s3a",
     GS: "Spark needs its own client, the Cloud Storage connector for Hadoop",
     HDFS: "Spark needs the configuration of that Hadoop, as with HADOOP_CONF_DIR",
 }
