@@ -113,12 +113,15 @@ class Delivery:
             first = self.batches.popleft()
             self._hand_over(first, len(first.keys))
 
-    def follow(self, batch: KeyBatch) -> frozenset[int]:
+    def follow(self, batch: KeyBatch) -> frozenset[int] | None:
         """The positions of a batch that is read now whose calls run for earlier batches. They get the same outcomes.
 
-        If the task remembers, keys that these calls have answered get their outcomes at once.
+        If the task remembers, keys that these calls have answered get their outcomes at once. None: no key of the batch
+        is a key of such calls.
         """
         following = _Following(batch, self.batches, self._remembers)
+        if not following.places:
+            return None
         following.take_over()
         if following.places:
             self._following.append(following)

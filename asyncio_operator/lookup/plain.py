@@ -173,8 +173,8 @@ class PlainIntake:
 
     def _take(self, batch: KeyBatch) -> None:
         asked = self._memory.recall(batch)
-        if self._delivery.batches:
-            waiting = self._delivery.follow(batch)
+        waiting = self._delivery.follow(batch)
+        if waiting is not None:
             asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING and i not in waiting]
         if asked is not None:
             self.shared += len(batch.keys) - len(asked)
