@@ -294,7 +294,7 @@ def _judge_due(run: Run, book: Book, found: Finding) -> None:
             if wait is None or (cut and attempt.decisive.outcome != "error"):
                 found.undecided("the back-off has jitter, or a call was cut")
             else:
-                waits.append((attempt.decisive.stopped + wait, following.calls[0], flight))
+                waits.append((attempt.stopped + wait, following.calls[0], flight))
     for due, call, flight in sorted(waits, key=lambda one: (one[0], one[1].event)):
         found.decided()
         while place < len(firsts) and firsts[place] <= due + book.near(due - flight.start):

@@ -87,6 +87,8 @@ def _attempt_with(flight: Flight, call: Call) -> Attempt:
 def _is_half(call: Call, attempt: Attempt, key: Hashable) -> bool:
     """Whether the call is a half of the batch that failed last in this attempt."""
     last = attempt.calls[-1]
+    # Of two calls that fail, the error of the one that was repeated counts.
+    last = last.copy_of or last
     if not splits(last) or len(call.keys) >= len(last.keys) or call.start < last.stopped:
         return False
     if (number := number_of(call, key)) is not None and number != number_of(last, key):

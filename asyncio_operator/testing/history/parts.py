@@ -216,13 +216,17 @@ class Attempt:
 
     @property
     def decisive(self) -> Call:
-        """The call that decided: one that gave a result, else the last one that ended and was not cancelled."""
+        """The call that decided: one that gave a result, else the last one that ended and was not cancelled. Of a call
+        and its copy that both failed it is the call (law H2)."""
         ended = sorted((call for call in self.calls if call.end_event is not None), key=lambda call: call.stopped)
         for call in ended:
             if call.outcome == "result":
                 return call
         decisive = [call for call in ended if call.outcome != "cancelled"]
-        return decisive[-1] if decisive else self.calls[-1]
+        if not decisive:
+            return self.calls[-1]
+        original = decisive[-1].copy_of
+        return original if original is not None and original in decisive else decisive[-1]
 
     @property
     def copies(self) -> int:

@@ -66,11 +66,14 @@ class SimulatedColumns(SimulatedEnricher):
         asked = keys.to_pylist()
         answers = await self._ask(asked)
         given = [*zip(asked, answers, strict=False)]
+        names = self._service.schema.names
+        if len(answers) < len(asked):
+            names = names[:-1]
         if len(answers) > len(asked):
             # A row that belongs to no asked key.
             given.append((type(asked[0])(10**6), self._service.rows_of(asked[0])))
         of_rows = [(key, row) for key, answer in given for row in as_rows(answer)]
-        found, names = [row for _, row in of_rows], self._service.schema.names
+        found = [row for _, row in of_rows]
         if found and not set(found[0]) & set(names):
             names = [*found[0]]
         columns = [_array([row.get(name) for row in found], self._service.schema, name) for name in names]

@@ -330,3 +330,19 @@ def test_Y2_a_status_that_does_not_count_the_copy_is_seen() -> None:
 
     assert judged(story(2), "H3")
     assert broken(story(1)) == {"H3"}
+
+
+@pytest.mark.parametrize(("first", "laws"), [(None, set()), (True, {"B4", "H3", "R5", "R7"})])
+def test_Y2_of_a_batch_and_its_copy_that_both_fail_the_error_of_the_batch_counts(
+    first: bool | None, laws: set[str]
+) -> None:
+    story = Story(
+        hedge={"after": 0.2, "extra": 0.9}, batch={"max_size": 2}, max_attempts=2, delay=0.5, on_error="null"
+    ).task()
+    for row, key in enumerate("ab"):
+        story.row(0, 0.6, row, key=key, source="call", attempts=2)
+    story.call(0, 0.3, ["a", "b"], "error", call="first", retryable=first)
+    story.call(0.2, 0.5, ["a", "b"], "error", copy_of="first", retryable=True)
+    story.call(0.5, 0.6, ["a"]).call(0.5, 0.6, ["b"])
+    assert broken(story) <= laws
+    assert bool(broken(story)) == bool(laws)

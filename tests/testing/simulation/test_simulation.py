@@ -122,7 +122,7 @@ def test_Y1_A1_an_enricher_of_ones_own_that_answers_in_columns_is_asked_for_colu
     assert any(one.violations() for one in wrong)
 
 
-@pytest.mark.parametrize("lie", ["long", "misspelt", "typed"])
+@pytest.mark.parametrize("lie", ["short", "long", "misspelt", "typed"])
 @pytest.mark.parametrize("batches", [1, 3])
 def test_Y1_A2_a_wrong_table_fails_all_keys_of_its_call_and_is_not_asked_for_again(lie: str, batches: int) -> None:
     options = {"on_error": "null", "status_column": "status", "retry": Retry(3)}
