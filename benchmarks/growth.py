@@ -34,6 +34,7 @@ from asyncio_operator import AsyncWaitOperator, Cache
 from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.spared import Spared
 from benchmarks.measuring import passed, peak_memory, seconds_of
 from benchmarks.peers.report import check_places, paste
 from enrichers import FunctionEnricher
@@ -183,17 +184,17 @@ def _capacity() -> Chart:
 
 
 def _garbage(full: bool) -> Chart:
-    """The CPU time of a garbage collection beside a cache of answers in columns, less that without the cache. PySpark
-    collects garbage at the end of each task."""
-    counts = [10**4, 10**5, 2 * 10**5] + ([10**6] if full else [])
-    chart = Chart("keys cached", "ms of collection", "a price for each key", fit=counts[:1])
-    without = _pause()
-    pauses = []
+    """The CPU time of a garbage collection beside a cache of answers in columns. PySpark collects garbage at the end of
+    each task."""
+    counts = [1, 10**4, 10**5, 2 * 10**5] + ([10**6] if full else [])
+    chart = Chart("keys cached", "ms of collection", "at most that beside one key", fit=counts[:1])
+    pauses, spared = [], Spared()
     for count in counts:
         with closing(_cached(count)):
-            pauses.append((_pause() - without) * 1000)
-    price = pauses[0] / counts[0]
-    chart.points = [(count, pause, price * count) for count, pause in zip(counts, pauses, strict=True)]
+            spared.look(count)
+            pauses.append(_pause() * 1000)
+        spared.look(0)
+    chart.points = [(count, pause, pauses[0]) for count, pause in zip(counts, pauses, strict=True)]
     return chart
 
 

@@ -140,6 +140,11 @@ class LookupCache:
         """The number of keys in the cache, expired ones included."""
         return len(self._order)
 
+    @property
+    def keys_on_heap(self) -> int:
+        """The number of keys that are objects in this process."""
+        return len(self) if self._in_memory else 0
+
     def get(self, key: Any) -> Any:
         """The answer for a key, None for a miss, or ABSENT if the cache has no live answer. Counts as a use."""
         try:

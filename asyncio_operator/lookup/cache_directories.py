@@ -35,6 +35,7 @@ from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
 from asyncio_operator.lookup.order import OrderOnDisk
+from asyncio_operator.lookup.spared import Spared
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state import HeapStateBackend
@@ -132,6 +133,7 @@ class Caches:
         self._clock = clock
         self._caches: OrderedDict[str, asyncio.Task[LookupCache]] = OrderedDict()
         self._leases: dict[str, int] = {}
+        self._spared = Spared()
 
     async def lease(self, owner: str, options: Cache, schema: pa.Schema | None = None) -> LookupCache:
         """The cache of an owner (`cache_owner` names owners). Return it with `release`, the owner and the options.
@@ -172,6 +174,7 @@ class Caches:
             opened = self._caches.pop(other)
             if not _has_failed(opened):
                 asyncio.get_running_loop().run_in_executor(None, opened.result().close)
+        self._spared.look(sum(cache.keys_on_heap for cache in self.all_open()))
 
     def all_open(self) -> list[LookupCache]:
         """The caches that are open."""
