@@ -7,6 +7,7 @@ every failed task there is a new one. The programs that tests start have Spark's
 from __future__ import annotations
 
 import asyncio  # noqa: F401
+import gc
 
 import numpy  # noqa: F401
 import pandas  # noqa: F401
@@ -27,4 +28,7 @@ import enrichers.postgres  # noqa: F401
 import tests.spark.helpers  # noqa: F401
 
 if __name__ == "__main__":
+    # A worker collects garbage after every task, and would visit all these modules each time.
+    gc.collect()
+    gc.freeze()
     manager()
