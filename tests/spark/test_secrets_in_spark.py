@@ -179,7 +179,11 @@ def test_X5_a_password_is_in_nothing_that_spark_keeps_logs_or_says(face: str, le
 def run_program(face: str, level: str, directory: Path) -> None:
     """Run it, and lay what it said beside what it left in files."""
     with Servers(directory) as servers:
-        environment = servers.environment(level) | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = servers.environment(level) | {
+            "PYSPARK_PYTHON": str(Path(__file__).with_name("python")),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         call = f"from tests.spark import test_secrets_in_spark as it; it.program({face!r}, {level!r})"
         done = subprocess.run(
             [sys.executable, "-c", call],
@@ -234,6 +238,9 @@ def session(face: str, level: str, directory: Path) -> Any:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.python.daemon.module": DAEMON,
+        # As in the session of the other tests: to compile a plan takes longer than to interpret it for a few rows.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     if level == "info":
         settings["spark.executorEnv.PG_PASSWORD_DSN"] = os.environ["PG_PASSWORD_DSN"]
