@@ -15,6 +15,8 @@ from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
 from asyncio_operator.spark.driver import chain
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher, TableEnricher
+from examples import enrich_flights
+from tests.servers import PostgresServer
 from tests.spark.helpers import in_partitions, setting
 
 pytestmark = pytest.mark.spark
@@ -104,6 +106,19 @@ def test_C2_a_column_that_a_lookup_added_is_the_key_of_the_next_whatever_the_set
         assert len(stages(df)) == 1
         rows = df.selectExpr("id", "kept", "unix_seconds(at) AS at", "seconds", "same", "n").collect()
     assert [tuple(row) for row in rows] == [(i, str(i), i, i, f"t{i}", i) for i in range(20)]
+
+
+def test_C1_the_three_lookups_of_the_demo_are_one_stage(
+    spark: SparkSession, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(enrich_flights.DSN_VARIABLE, postgres.dsn)
+    few = {name: table.slice(0, 10) for name, table in enrich_flights.read_data().items()}
+    with enrich_flights.tables(postgres.dsn, few, keep=False) as schema:
+        metrics = {name: EnrichmentMetrics(spark) for name in enrich_flights.TABLES}
+        df = enrich_flights.enriched(enrich_flights.flights_of(spark, few["flights"], None), schema, metrics)
+        [stage] = stages(df)
+    assert stage.count("PostgresEnricher(") == 3
+    assert "(3 lookups)" in stage
 
 
 def test_C1_one_python_worker_per_task(alone: SparkSession) -> None:
