@@ -287,9 +287,6 @@ class TaskJournal:
         if self._room is not None:
             self._room.set()
 
-    async def close(self) -> None:
-        """See `KnownAnswers`: a task owns its journal, and `finish` ends it."""
-
     def finish(self, failed: bool) -> None:
         """Wait until everything is written. The run has ended.
 
