@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from asyncio_operator.testing.history.book import MOMENT, Book
+from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.key_flights import splits
-from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Out, Row, Run, is_invalid
+from asyncio_operator.testing.history.parts import MOMENT, Attempt, Call, Flight, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
 

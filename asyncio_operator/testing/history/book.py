@@ -12,11 +12,8 @@ from typing import Any, ClassVar
 
 from asyncio_operator.testing.history.event_format import Event, wrong
 from asyncio_operator.testing.history.key_flights import flights_of
-from asyncio_operator.testing.history.parts import Call, Out, Row, Run, Snapshot, Task
+from asyncio_operator.testing.history.parts import MOMENT, Call, Out, Row, Run, Snapshot, Task
 from asyncio_operator.testing.history.same_keys import canonical
-
-MOMENT = 1.5e-6
-"""Seconds: times are rounded to 1e-6, so two that differ by less are one moment."""
 
 
 class Book:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator
 
-from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Row, Run
+from asyncio_operator.testing.history.parts import MOMENT, Attempt, Call, Flight, Row, Run
 
 
 def splits(call: Call) -> bool:
@@ -96,8 +96,12 @@ def _is_half(call: Call, attempt: Attempt, key: Hashable) -> bool:
     setting = call.run.setting
     limit = setting.get("attempt_timeout")
     # The attempt had ended before a half could start: this is the next one, of the keys that are left.
-    if number is None and limit and setting.get("max_attempts", 1) > 1 and call.start >= attempt.start + limit:
-        return False
+    if number is None and limit and setting.get("max_attempts", 1) > 1:
+        beyond = call.start - (attempt.start + limit)
+        # A batch that fails at this very moment leaves its halves no time, and a next attempt waits for its back-off.
+        at_the_end = beyond <= MOMENT and call.start <= last.stopped + MOMENT and setting.get("delay") != 0
+        if beyond >= 0 and not at_the_end:
+            return False
     return set(call.keys) <= set(last.keys)
 
 

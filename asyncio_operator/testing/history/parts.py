@@ -9,6 +9,9 @@ from typing import Any
 
 from asyncio_operator.testing.history.event_format import Event, wrong
 
+MOMENT = 1.5e-6
+"""Seconds: times are rounded to 1e-6, so two that differ by less are one moment."""
+
 
 def is_invalid(answer: Any) -> bool:
     """Whether an answer is an error of its key."""

@@ -8,10 +8,10 @@ from math import inf
 
 from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, Answer, scopes
 from asyncio_operator.testing.history.attempt_laws import may_be_refused
-from asyncio_operator.testing.history.book import MOMENT, Book
+from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.journal_laws import journals
 from asyncio_operator.testing.history.key_flights import splits
-from asyncio_operator.testing.history.parts import Call, Row, Run, Task, is_invalid
+from asyncio_operator.testing.history.parts import MOMENT, Call, Row, Run, Task, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once
 

@@ -346,3 +346,14 @@ def test_Y2_of_a_batch_and_its_copy_that_both_fail_the_error_of_the_batch_counts
     story.call(0.5, 0.6, ["a"]).call(0.5, 0.6, ["b"])
     assert broken(story) <= laws
     assert bool(broken(story)) == bool(laws)
+
+
+@pytest.mark.parametrize(("fails", "delay", "laws"), [(1.0, 0.5, set()), (0.9, 0.5, {"R5"}), (1.0, 0.0, {"R5"})])
+def test_Y2_a_half_that_begins_at_the_end_of_its_attempt_is_a_part_of_it(
+    fails: float, delay: float, laws: set[str]
+) -> None:
+    story = Story(attempt_timeout=1.0, batch={"max_size": 2}, max_attempts=2, delay=delay, on_error="null").task()
+    for row in range(2):
+        story.row(0, 1.7, row, key=row, source="call", attempts=2)
+    story.call(0, fails, [0, 1], "error").call(1.0, 1.2, [0], "timed_out").call(1.0, 1.2, [1], "timed_out")
+    assert broken(story.call(1.5, 1.7, [0, 1])) & {"R5"} == laws
