@@ -24,6 +24,7 @@ from tests.mutants.bugs import Bug
 FOLDERS = {
     "arrow": ("arrow", "lookup"),
     "budget": ("budget", "engine", "lookup"),
+    "coordinators": ("coordinators",),
     "engine": ("engine", "operator", "lookup"),
     "journal": ("journal", "lookup"),
     "lookup": ("lookup",),
