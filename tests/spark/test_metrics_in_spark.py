@@ -218,6 +218,14 @@ def test_V1_a_task_that_spark_ends_early_has_told_its_figures(spark: SparkSessio
     assert figures.rows == figures.found
 
 
+def test_V1_so_has_a_short_one_of_whose_rows_spark_reads_a_part(
+    spark: SparkSession, metrics: EnrichmentMetrics
+) -> None:
+    out = enrich(spark.range(0, 5, numPartitions=1), known_below(9, "x"), on="id", metrics=metrics)
+    assert len(out.limit(2).collect()) == 2
+    wait_until(lambda: metrics.statistics().calls == 5, 60, "its calls")
+
+
 def test_V1_the_runs_of_a_coalesced_task_count_together(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
     df = spark.range(0, 40, numPartitions=4)
     assert len(enrich(df, known_below(30, "x"), on="id", metrics=metrics).coalesce(1).collect()) == 40

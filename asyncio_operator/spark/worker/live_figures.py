@@ -1,8 +1,10 @@
 """How the figures of running tasks get to the driver: once a second, over the connection that budgets use too.
 
 All runs of a worker share a connection, and one message has the figures of all. Figures are those since the start of a
-run, so a lost message does no harm. A task that succeeds needs no last message: Spark itself passes on its report. One
-that fails, or that Spark ends, waits for the answer to a last one, `LAST` seconds at most.
+run, so a lost message does no harm. A run that fails, or that Spark ends, waits for the answer to a last one, `LAST`
+seconds at most. Of a run that succeeds Spark itself passes on the report, unless it has read enough rows for a `limit`:
+it then drops the report, and ends the worker. So a run that succeeds before its first message waits for one, `MOMENT`
+seconds at most.
 
 Law: a driver that cannot be reached costs a task nothing but these seconds, once a minute. All of this runs on the
 loop, except for `RunReport.end`.
@@ -35,6 +37,9 @@ EVERY = 1.0
 LAST = 1.0
 """Seconds that a task which does not succeed waits until its last figures have arrived."""
 
+MOMENT = 0.05
+"""Seconds that a run which succeeds waits until its figures have arrived, if none were sent before."""
+
 IDLE = 60.0
 """Seconds without runs after which the connection is closed. And the pause after a driver that was not reached."""
 
@@ -61,11 +66,13 @@ class LiveRun:
     Attributes:
         report: returns the figures so far.
         over: the last report of a run that has ended.
+        sent: whether a message with its figures has arrived.
     """
 
     ledger: str
     report: Callable[[], TaskReport]
     over: TaskReport | None = field(default=None)
+    sent: bool = field(default=False)
 
 
 class Sender:
@@ -114,6 +121,8 @@ class Sender:
             reports = [[run.ledger, (run.over or run.report()).as_json()] for run in runs]
             try:
                 await self._client.ask(FIGURES_TOPIC, reports)
+                for run in runs:
+                    run.sent = True
             except CoordinatorError as error:
                 self._not_before = monotonic() + IDLE
                 logger.info("figures arrive when tasks have ended: %s", error)
@@ -151,19 +160,19 @@ class RunReport:
         _sender(self._live.address).begin(self._run)
 
     def end(self, report: TaskReport, state: str) -> None:
-        """The last report. Call it on the task's main thread, which may wait `LAST` seconds if the state is "failed",
-        or if Spark has "ended" the task."""
-        if not self._begun or state == "succeeded":
-            # Spark passes on the report of a task that succeeds.
-            self._run.over = replace(report, state="ended")
-            return
-        self._run.over = replace(report, state=state)
+        """The last report. Call it on the task's main thread, which may wait `MOMENT` seconds if the state is
+        "succeeded", and `LAST` seconds if it is "failed", or if Spark has "ended" the task."""
+        succeeded = state == "succeeded"
+        # Rows of a task that has succeeded are those of Spark's own report.
+        self._run.over = replace(report, state="ended" if succeeded else state)
         loop = loop_thread().loop
-        if loop.is_running():
-            last = asyncio.run_coroutine_threadsafe(_sender(self._live.address).last(self._run), loop)
-            try:
-                last.result(LAST)
-            except Exception:  # The task's own error matters more.
+        if not self._begun or (succeeded and self._run.sent) or not loop.is_running():
+            return
+        last = asyncio.run_coroutine_threadsafe(_sender(self._live.address).last(self._run), loop)
+        try:
+            last.result(MOMENT if succeeded else LAST)
+        except Exception:  # The task's own error matters more.
+            if not succeeded:
                 last.cancel()
 
 

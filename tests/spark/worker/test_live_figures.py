@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,17 @@ SOON = 20.0
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(live_figures, "EVERY", 0.02)
     yield
+    senders = list(live_figures._senders.values())
     live_figures._senders.clear()
+
+    async def end() -> None:
+        for sender in senders:
+            if sender._regular is not None:
+                sender._regular.cancel()
+            async with sender._one_at_a_time:
+                await sender._client.close()
+
+    asyncio.run_coroutine_threadsafe(end(), loop_thread().loop).result(SOON)
 
 
 @pytest.fixture
@@ -97,6 +108,27 @@ def test_V1_a_task_that_does_not_succeed_has_told_all_when_it_ends(
     task.rows = 7
     task.end(state)
     assert (ledger.sum().rows, ledger.sum().calls) == (rows, 7)
+
+
+def test_V1_a_short_task_has_told_all_when_it_ends_because_spark_may_drop_its_report(
+    service: DriverService, ledger: Ledger, messages: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_figures, "EVERY", 60)
+    monkeypatch.setattr(live_figures, "MOMENT", SOON)
+    task = Task(service.address, ledger)
+    task.begin()
+    task.rows = 7
+    task.end("succeeded")
+    assert (ledger.sum().rows, ledger.sum().calls, len(messages)) == (7, 7, 1)
+
+
+def test_V1_a_driver_that_does_not_answer_holds_up_a_short_task_for_a_moment(ledger: Ledger) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        task = Task(DriverAddress("127.0.0.1", silent.getsockname()[1], b"t" * 32), ledger)
+        task.begin()
+        begun = time.monotonic()
+        task.end("succeeded")
+        assert time.monotonic() - begun < 5
 
 
 def test_V1_one_message_has_the_figures_of_all_tasks_of_a_process(
