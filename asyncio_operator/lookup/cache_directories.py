@@ -174,11 +174,16 @@ class Caches:
             opened = self._caches.pop(other)
             if not _has_failed(opened):
                 asyncio.get_running_loop().run_in_executor(None, opened.result().close)
+
+    def spare(self) -> None:
+        """Spare later collections of garbage what the caches keep. Called on the main thread of a task, at its end: it
+        may take as long as one collection, which would hold up what runs on the loop."""
         self._spared.look(sum(cache.keys_on_heap for cache in self.all_open()))
 
     def all_open(self) -> list[LookupCache]:
         """The caches that are open."""
-        return [opened.result() for opened in self._caches.values() if opened.done() and not _has_failed(opened)]
+        # A copy, because another thread may ask.
+        return [opened.result() for opened in list(self._caches.values()) if opened.done() and not _has_failed(opened)]
 
     def forget_all(self) -> None:
         """Forget all caches in a forked child. They belong to the process that opened them."""

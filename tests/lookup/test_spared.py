@@ -41,6 +41,7 @@ async def task(caches: Caches, first: int | None = None, owner: str = "owner", o
     if first is not None:
         fill(cache, first)
     caches.release(owner, options or Cache(max_rows=KEYS))
+    caches.spare()
 
 
 async def test_a_task_leaves_its_cached_answers_to_no_later_collection() -> None:
