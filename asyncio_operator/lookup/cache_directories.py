@@ -176,8 +176,8 @@ class Caches:
                 asyncio.get_running_loop().run_in_executor(None, opened.result().close)
 
     def spare(self) -> None:
-        """Spare later collections of garbage what the caches keep. Called on the main thread of a task, at its end: it
-        may take as long as one collection, which would hold up what runs on the loop."""
+        """Spare later collections of garbage what the process keeps. Called on the main thread of a task, at its end:
+        it may take as long as one collection, which would hold up what runs on the loop."""
         self._spared.look(sum(cache.keys_on_heap for cache in self.all_open()))
 
     def all_open(self) -> list[LookupCache]:

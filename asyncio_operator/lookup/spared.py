@@ -1,10 +1,11 @@
-"""Spares Python's garbage collector what caches keep on the heap.
+"""Spares Python's garbage collector what a worker keeps: its modules, and what caches have on the heap.
 
 Spark's Python worker collects garbage at the end of every task. A collection looks at all objects of the process, and
-so at every cached key and answer, although none of them is garbage: beside a million keys it takes half a second. So
-they are put aside (`gc.freeze`), and no later collection looks at them. They are still freed as soon as nothing refers
-to them. Only cycles among frozen objects are not found. So garbage is collected first, and everything is thawed and
-collected again when there are many more keys than the last time, or when a good part of the frozen objects is gone.
+so at every module, and at every cached key and answer, although none of them is garbage: beside a million keys it takes
+half a second. So everything is put aside (`gc.freeze`) when the first task ends, and no later collection looks at it.
+That takes as long as the collection that follows, which then finds nothing to look at. Frozen objects are still freed
+as soon as nothing refers to them. Only cycles among them are not found. So everything is thawed, collected and put
+aside again when there are many more keys than the last time or many fewer, and when a good part of them was replaced.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import gc
 from typing import Final
 
 LEAST: Final = 10_000
-"""Cached keys that are worth it: a collection beside fewer takes some milliseconds."""
+"""Cached keys that are worth another time: a collection beside fewer takes some milliseconds."""
 
 GROWTH: Final = 1.5
-"""How many times the keys of the last time: so freezing takes about as long as three of the collections that it spares,
-however many tasks follow."""
+"""How many times the keys of the last time: so all times together take as long as three of the collections that they
+spare, however many tasks follow."""
 
 
 class Spared:
@@ -28,19 +29,20 @@ class Spared:
         self._frozen = 0
 
     def look(self, keys: int) -> None:
-        """Freeze, or thaw, if that is worth it. Called at the end of a task.
+        """Put everything aside, if that is worth it. Called at the end of a task.
 
         Args:
             keys: how many the caches of the process keep on the heap.
         """
-        if self._keys and keys < max(LEAST, self._keys / 2):
-            gc.unfreeze()
-            self._keys = 0
-        # A key has two objects or more, so by then the cache has replaced a half of its keys at most.
-        replaced = self._keys and self._frozen - gc.get_freeze_count() >= self._keys
-        if replaced or keys >= max(LEAST, GROWTH * self._keys):
-            # What the task that ends now leaves behind is found the next time.
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
-            self._keys, self._frozen = keys, gc.get_freeze_count()
+        least, most = self._keys / GROWTH, max(LEAST, self._keys) * GROWTH
+        if self._frozen and (keys < most if self._keys < LEAST else least < keys < most and not self._replaced()):
+            return
+        # What the task that ends now leaves behind is found the next time.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._keys, self._frozen = keys, gc.get_freeze_count()
+
+    def _replaced(self) -> bool:
+        """Whether as many objects are gone as there were keys. A key has two or more."""
+        return self._frozen - gc.get_freeze_count() >= self._keys

@@ -52,7 +52,7 @@ class Link:
 
     def __init__(self, task: EnrichTask, label: str, place: str, process: WorkerProcess) -> None:
         self.name = describe(task.enricher)
-        self.process = process
+        self._process = process
         self._label = label
         self._place = place
         self.task = task
@@ -101,7 +101,7 @@ class Link:
             raise run_error(self.task.enricher, key, error, 1, options.remedy)
         failure = Failure(error, 0.0)
         # Errors are not remembered.
-        self.process.loop().call_soon_threadsafe(self._forget, key, outcome, failure)
+        self._process.loop().call_soon_threadsafe(self._forget, key, outcome, failure)
         return failure
 
     def _forget(self, key: Any, outcome: Any, failure: Failure) -> None:
@@ -114,7 +114,7 @@ class Link:
         Args:
             failing: see `LookupPipeline.run`.
         """
-        task, options, process = self.task, self.task.options, self.process
+        task, options, process = self.task, self.task.options, self._process
         clients, caches = process.clients, process.caches
         enricher = await clients.lease(task.fingerprint, task.enricher)
         try:
@@ -137,7 +137,7 @@ class Link:
         deliver: Deliver,
         failing: Callable[[], None] | None,
     ) -> None:
-        task, process = self.task, self.process
+        task, process = self.task, self._process
         check = AnswerCheck(task.answers)
         trace = None if task.tracing is None else Trace(task.tracing.limit)
         budget = task.options.budget

@@ -97,8 +97,6 @@ def links_of(tasks: Sequence[EnrichTask], place: str, process: WorkerProcess = t
 
 def end_with(ending: contextlib.ExitStack, links: Sequence[Link]) -> None:
     """Let the links write their journals and report when the stack ends, on the task's main thread."""
-    # This comes last: Spark's worker collects garbage next.
-    ending.callback(links[0].process.caches.spare)
     for link in reversed(links):
         ending.push(link.report)
         ending.push(link.close_journal)

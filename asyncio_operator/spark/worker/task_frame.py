@@ -10,6 +10,7 @@ package, a `TakingThread`.
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import threading
@@ -17,6 +18,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import FrameType
 from typing import Any
 
+from asyncio_operator.lookup.cache_directories import caches
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
@@ -86,6 +88,9 @@ def outputs_of(
             # After the yield, because only then has the caller written something that Spark can refuse.
             if output is PULSE and check is not None:
                 check()
+    # Spark's worker collects garbage next, if it is one that runs several tasks. It throws away one whose task failed.
+    if "SPARK_REUSE_WORKER" in os.environ:
+        caches.spare()
 
 
 class TakingThread(threading.Thread):

@@ -13,10 +13,9 @@ from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import said
 from asyncio_operator.policies.retry import Retry, asked_wait
 from asyncio_operator.testing.history.event_format import Event
-from asyncio_operator.testing.simulation.simulated_enricher import settled_of
 from asyncio_operator.testing.simulation.simulated_service import as_rows
 from asyncio_operator.testing.simulation.world import ROUNDING
-from asyncio_operator.testing.simulation.writing import Notes, attempt_of
+from asyncio_operator.testing.simulation.writing import Notes, attempt_of, settled_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import pyarrow as pa
 
 from asyncio_operator.enricher import Enricher, Found, settle
 from asyncio_operator.testing.simulation.simulated_service import KEY, SimulatedService, as_rows
-
-settled_of: ContextVar[dict[str, float]] = ContextVar("settled_of")
-"""What the running call has said that it weighed."""
+from asyncio_operator.testing.simulation.writing import settled_of
 
 
 class SimulatedEnricher(Enricher):

@@ -12,6 +12,9 @@ from asyncio_operator.testing.history.event_format import VERSION, Event, Histor
 attempt_of: ContextVar[str] = ContextVar("attempt_of")
 """The attempt of a task to which the running code belongs."""
 
+settled_of: ContextVar[dict[str, float]] = ContextVar("settled_of")
+"""What the running call has said that it weighed."""
+
 
 class Notes:
     """Events in the order in which they happen.
