@@ -10,6 +10,9 @@ PYTHON ?=
 JOBS ?= 2
 # More arguments for pytest or the benchmarks.
 ARGS ?=
+# Where the project lives, for make dist: see tools/address.py.
+ADDRESS ?=
+export ADDRESS
 
 export PYTHON
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python

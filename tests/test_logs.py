@@ -63,3 +63,21 @@ async def test_an_attempt_that_is_repeated_is_told_at_debug_without_its_key(capl
         assert await lookup.get("secret-key") == {"x": 1}
     assert "attempt 1 of an element failed with OSError" in caplog.messages
     assert "secret-key" not in caplog.text
+
+
+async def test_the_first_call_of_a_run_is_told_without_its_key(caplog: pytest.LogCaptureFixture) -> None:
+    async def look_up(key: str) -> Any:
+        if key == "secret-key":
+            raise OSError("about secret-key")
+        return {"x": 1}
+
+    caplog.set_level(logging.INFO, "asyncio_operator.calls")
+    for keys in (["a", "b"], ["secret-key"]):
+        caplog.clear()
+        async with Lookup(FunctionEnricher(look_up, "x long")) as lookup:
+            await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
+        starts, ended = caplog.messages
+        assert starts.startswith("the first call of FunctionEnricher(")
+        assert starts.endswith("look_up, x) starts")
+        assert "look_up, x) has ended, after 0.0" in ended
+        assert "secret-key" not in caplog.text

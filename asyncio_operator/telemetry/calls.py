@@ -1,4 +1,5 @@
-"""The seam between runs and OpenTelemetry: the function that a run calls, with a span around each call.
+"""The seam between runs and OpenTelemetry: the function that a run calls, with a span around each call. And the log of
+the first call.
 
 A run asks once, when it starts. Where no provider is set it gets its own function back. This module imports nothing of
 OpenTelemetry: a provider can only be set by code that has done so.
@@ -12,10 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import describe_error
 from asyncio_operator.telemetry.annotations import Attributes
 
 logger = logging.getLogger("asyncio_operator.telemetry")
+calls_logger = logging.getLogger("asyncio_operator.calls")
 
 Invoke = Callable[[Any], Awaitable[Any]]
 
@@ -42,18 +45,39 @@ def providers() -> list[Any]:
 
 
 def observed(invoke: Invoke, name: str, attributes: Callable[[], Attributes] = dict, *, many: bool = False) -> Invoke:
-    """The same calls, each with a span; `invoke` itself where no provider is set.
+    """The same calls, each with a span, the first one with a line in the log; `invoke` itself where no provider is set
+    and the log is off.
 
     Args:
         name: of what is called.
         attributes: returns what all calls have in common. Called once, if there are spans.
         many: `invoke` takes a list of keys.
     """
+    if calls_logger.isEnabledFor(logging.INFO):
+        invoke = _with_first_logged(invoke, name)
     if not providers():
         return invoke
     from asyncio_operator.telemetry.spans import ObservedCalls
 
     return ObservedCalls(invoke, name, attributes(), many).call
+
+
+def _with_first_logged(invoke: Invoke, name: str) -> Invoke:
+    logged = False
+
+    async def call(value: Any) -> Any:
+        nonlocal logged
+        if logged:
+            return await invoke(value)
+        logged = True
+        calls_logger.info("the first call of %s starts", name)
+        begun = monotonic()
+        try:
+            return await invoke(value)
+        finally:
+            calls_logger.info("the first call of %s has ended, after %.3f s", name, monotonic() - begun)
+
+    return call
 
 
 def counted(name: str, read: Callable[[], Mapping[str, int]]) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ import zipfile
 from email.message import Message
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -60,6 +61,23 @@ def test_the_wheel_is_for_any_machine_and_requires_nothing_that_is_not_an_extra(
     assert set(about.get_all("Provides-Extra", [])) == set(project()["optional-dependencies"])
     assert all("extra ==" in text for text in about.get_all("Requires-Dist", []))
     assert about.get_payload() == (ROOT / "README.md").read_text("utf-8")
+
+
+def test_with_an_address_there_are_urls_and_no_link_of_the_readme_is_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADDRESS", "https://example.org/owner/asyncio-operator/")
+    [wheel] = build(ROOT, tmp_path, "wheel")
+    about = metadata(wheel)
+    urls = dict(url.split(", ") for url in about.get_all("Project-URL", []))
+    assert urls["Source"] == "https://example.org/owner/asyncio-operator"
+    assert urls["Changelog"] == "https://example.org/owner/asyncio-operator/blob/main/CHANGELOG.md"
+    text = str(about.get_payload())
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert links
+    assert all(link.startswith(("https://", "#")) for link in links), links
+    assert "(https://example.org/owner/asyncio-operator/raw/main/docs/pictures/gather.svg)" in text
+    assert "[`PostgresEnricher`](https://example.org/owner/asyncio-operator/blob/main/docs/postgres.md)" in text
 
 
 def test_the_changelog_tells_of_the_version() -> None:
