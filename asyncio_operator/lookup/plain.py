@@ -135,6 +135,7 @@ class PlainIntake:
         self._delivery = delivery
         self._failures = failures
         self._window: KeyWindow | None = None
+        self._unlearnt: list[KeyWindow] = []
         self._admitted = 0
 
     @property
@@ -172,6 +173,9 @@ class PlainIntake:
         return False
 
     def _take(self, batch: KeyBatch) -> None:
+        # A lane whose call ignores its cancellation is still in its window when the batch has long ended.
+        for ended in [window for window in self._unlearnt if window.batch.ended]:
+            self._learn(ended)
         asked = self._memory.recall(batch)
         waiting = self._delivery.follow(batch)
         if waiting is not None:
@@ -187,10 +191,16 @@ class PlainIntake:
             self._left(window)
         else:
             self._window = window
+            self._unlearnt.append(window)
 
     async def _wait_for_room(self) -> None:
         await self._delivery.wait(asyncio.get_running_loop().create_future())
 
-    def _left(self, window: KeyWindow) -> None:
+    def _learn(self, window: KeyWindow) -> None:
+        self._unlearnt.remove(window)
         self._memory.learn(*window.outcomes())
+
+    def _left(self, window: KeyWindow) -> None:
+        if window in self._unlearnt:
+            self._learn(window)
         self._delivery.answered(window.batch)

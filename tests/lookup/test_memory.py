@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -287,6 +288,24 @@ async def asked(batches: list[list[int]], way: str, *, pause: float = 1.0, slow:
     if "cache" not in options:
         assert consumer.pipeline.shared == sum(map(len, batches)) - len(enricher.calls)
     return enricher.calls, [batch.outcomes for batch in made]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@virtual
+async def test_L12_answers_are_remembered_while_a_late_call_of_their_batch_ignores_its_cancellation(way: str) -> None:
+    async def answer(key: int) -> Any:
+        if key:
+            return {"x": key}
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        await asyncio.sleep(2)
+        return None
+
+    enricher, made = Recorded(answer), [batch_of([0, 1]), batch_of([1])]
+    chosen: dict[str, Any] = {"remember": 60.0, "timeout": 0.05, "fail": False, "capacity": 2} | WAYS[way]
+    await run(enricher, made, 1.0, LookupOptions(**chosen))
+    assert enricher.calls == [0, 1]
+    assert made[1].outcomes == [{"x": 1}]
 
 
 @pytest.mark.parametrize("way", WAYS)
