@@ -29,6 +29,7 @@ from enrichers.http.headers import Fresh, HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
 from enrichers.http.request_plan import Plan, Plans, Request
 from enrichers.http.session import Answer, Client, RefusedError
+from enrichers.http.url_parts import without_values
 
 T = TypeVar("T")
 
@@ -199,8 +200,7 @@ class Exchange:
     def _public(self, url: str) -> str:
         """A URL for a span: the values of its query may be secret, and so may parts of its path."""
         address, mark, query = url.partition("?")
-        names = [item.partition("=")[0] for item in query.split("&")] if mark else []
-        return self._plans.secrets.hide(address) + mark + "&".join(f"{name}=REDACTED" for name in names)
+        return self._plans.secrets.hide(address) + (f"?{without_values(query, 'REDACTED')}" if mark else "")
 
     async def _asked(self, request: Request, keys: Sequence[Any]) -> Answer | EnricherError:
         """The answer, or its error. An error raised here would show variables with headers in its traceback."""

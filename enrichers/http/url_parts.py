@@ -77,8 +77,13 @@ def _problem(authority: str, credentials: str, host: str, path: str, fragment: s
 
 def shown_url(place: Place) -> str:
     """A URL for messages, without the values of its query."""
-    names = [item.partition("=")[0] for item in place.query.split("&")] if place.query else []
-    return place.origin + place.path + ("?" if names else "") + "&".join(f"{name}=..." for name in names)
+    return place.origin + place.path + (f"?{without_values(place.query, '...')}" if place.query else "")
+
+
+def without_values(query: str, instead: str) -> str:
+    """A query with another text instead of each value. An item without a name is a value: it may be a token."""
+    items = [item.partition("=") for item in query.split("&")]
+    return "&".join([f"{name}={instead}" if equals else instead for name, equals, _ in items])
 
 
 def path_pieces(names: Names, path: str, where: str, used: set[str]) -> list[Piece]:
@@ -112,7 +117,9 @@ def query_pieces(names: Names, query: str, where: str, used: set[str], secrets: 
     taken = names.take_apart(query, where, secret=True)
     used |= slots(taken)
     for item in query.split("&"):
-        name, _, value = item.partition("=")
+        name, equals, value = item.partition("=")
+        if not equals:
+            name, value = "", item
         secrets.add(
             [text for text in names.take_apart(value, where, True) if isinstance(text, str) and of_named(name, text)]
         )

@@ -21,6 +21,7 @@ from tests.enrichers.helpers import failure, opened, told
     [
         ({"params": {"token": "s3cr3t/+abcdef=="}}, lambda sent: "Cannot GET " + sent.target),
         ({"url": "/x/{key}?token=s3cr3t/é=+1234"}, lambda sent: "Cannot GET " + sent.target),
+        ({"url": "/x/{key}?v=1&s3cr3t-alone"}, lambda sent: "Cannot GET " + sent.target),
         ({"params": {"token": 's3cr3t"x\\y123'}}, lambda sent: json.dumps(sent.query)),
         ({"headers": {"X-Api": 's3cr3t"x\\y123'}}, lambda sent: json.dumps(sent.headers)),
         ({"headers": {"X-Sig": "s3cr3tvalue"}}, lambda sent: json.dumps(sent.headers).upper()),
@@ -41,6 +42,12 @@ async def test_X5_what_a_service_says_of_a_request_shows_no_secret(
     assert "***" in str(error)
     for part in ("s3cr3t", "12345678", "12500000"):
         assert part not in told(error).lower()
+
+
+def test_X5_an_item_of_a_query_without_a_name_is_not_shown() -> None:
+    enricher = HttpEnricher("http://host/x/{key}?version=12&s3cr3t-alone", schema="v string")
+    assert "http://host/x/{key}?version=...&..." in repr(enricher)
+    assert "s3cr3t" not in repr(enricher)
 
 
 async def test_X5_an_error_of_the_client_that_names_the_url_as_sent_is_not_shown() -> None:
