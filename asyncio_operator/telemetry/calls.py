@@ -26,6 +26,16 @@ APIS = {"opentelemetry.trace": "get_tracer_provider", "opentelemetry.metrics": "
 """The modules of OpenTelemetry that hold a global provider, and the function that returns it."""
 
 
+_logged: set[str] = set()
+
+
+def log_once(problem: str, error: Exception) -> None:
+    """Log a problem with OpenTelemetry, which fails no run, the first time that this process has it."""
+    if problem not in _logged:
+        _logged.add(problem)
+        logger.warning("%s: %s", problem, describe_error(error))
+
+
 def providers() -> list[Any]:
     """The global providers that this process has set: of traces, of metrics, of both, or none.
 
@@ -38,7 +48,7 @@ def providers() -> list[Any]:
                 one = getattr(sys.modules[api], get)()
             except Exception as error:
                 # A variable of the environment names a provider that cannot be loaded: no reason to fail a run.
-                logger.warning("OpenTelemetry has no provider for %s: %s", api, describe_error(error))
+                log_once(f"OpenTelemetry has no provider for {api}", error)
             else:
                 found += [] if type(one).__module__.startswith(api) else [one]
     return found

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from asyncio_operator.checks import plain_function
 from asyncio_operator.errors import describe_error
-from asyncio_operator.telemetry.calls import providers
+from asyncio_operator.telemetry.calls import log_once, providers
 
 logger = logging.getLogger("asyncio_operator.telemetry")
 
@@ -123,7 +123,10 @@ def _flush() -> None:
     def flush() -> None:
         for provider in set_here:
             if hasattr(provider, "force_flush"):
-                provider.force_flush()
+                try:
+                    provider.force_flush()
+                except Exception as error:
+                    log_once("a provider of OpenTelemetry has not exported what it holds", error)
 
     # In a thread: a collector that does not answer must not hold a task.
     _flushing = threading.Thread(target=flush, name="asyncio-operator-telemetry", daemon=True)

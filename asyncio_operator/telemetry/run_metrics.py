@@ -5,6 +5,7 @@ They are read when a reader of metrics asks, on its thread. So they cost a run n
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -34,6 +35,7 @@ class Sums:
     def __init__(self) -> None:
         self._ended: dict[str, Counter[str]] = {}
         self._running: dict[object, tuple[str, Read]] = {}
+        self._lock = threading.Lock()
         meter = metrics.get_meter(SCOPE)
         for figure, (metric, description) in FIGURES.items():
             callback = partial(self._observe, figure)
@@ -47,13 +49,17 @@ class Sums:
         try:
             yield
         finally:
-            self._ended.setdefault(name, Counter()).update(read())
-            del self._running[mark]
+            figures = read()
+            # In one step: in between, a reader would count the run twice.
+            with self._lock:
+                self._ended.setdefault(name, Counter()).update(figures)
+                del self._running[mark]
 
     def _observe(self, figure: str, _options: CallbackOptions) -> list[Observation]:
-        # Copies, because runs begin and end on other threads.
-        sums = Counter({name: ended[figure] for name, ended in self._ended.copy().items()})
-        for name, read in list(self._running.values()):
+        with self._lock:
+            sums = Counter({name: ended[figure] for name, ended in self._ended.items()})
+            running = list(self._running.values())
+        for name, read in running:
             sums[name] += read().get(figure, 0)
         return [Observation(total, {f"{SCOPE}.called": name}) for name, total in sums.items()]
 

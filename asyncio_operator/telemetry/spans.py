@@ -17,7 +17,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from asyncio_operator.clock import monotonic, time_left
-from asyncio_operator.errors import EnricherError, describe
+from asyncio_operator.errors import EnricherError, describe, text_of
 from asyncio_operator.telemetry.annotations import Attributes, noted
 
 SCOPE = "asyncio_operator"
@@ -82,7 +82,7 @@ class ObservedCalls:
         except BaseException as error:
             problem = said.setdefault("error.type", _error_type(error, said))
             labels = {**labels, "error.type": problem}
-            span.set_status(StatusCode.ERROR, str(error)[:LONGEST_TEXT])
+            span.set_status(StatusCode.ERROR, _text(error))
             instruments.errors.add(1, labels)
             raise
         finally:
@@ -112,10 +112,17 @@ def _span_name(name: str, attributes: Attributes) -> str:
     return " ".join(str(attributes[part]) for part in parts if part in attributes) or name
 
 
+def _text(error: BaseException) -> str:
+    try:
+        return text_of(error, LONGEST_TEXT)
+    except BaseException:  # What its `__str__` raises must not take the place of the error.
+        return ""
+
+
 def _error_type(error: BaseException, said: dict[str, Any]) -> str:
     """The status of an HTTP answer that is an error, else the name of the error behind it."""
     status = said.get("http.response.status_code", 0)
-    if status >= 400:
+    if isinstance(status, int) and status >= 400:
         return str(status)
     if isinstance(error, asyncio.CancelledError):
         left = time_left()

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.metrics import CallbackOptions
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from asyncio_operator import AsyncWaitOperator, BatchAsyncFunction, Batching, Cache, EnricherError, Retry
+from asyncio_operator.enricher import annotate
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.telemetry import calls
 from asyncio_operator.telemetry.calls import observed
+from asyncio_operator.telemetry.carrying import in_task
 from asyncio_operator.testing import FakeService, VirtualTimeLoop
 from enrichers import HttpEnricher, SqlEnricher, enricher
 from tests.telemetry.helpers import Seen, telemetry
@@ -63,9 +69,27 @@ def test_V4_without_a_provider_a_run_calls_its_own_function() -> None:
 def test_V4_a_provider_of_the_environment_that_cannot_be_loaded_fails_no_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(calls, "_logged", set())
     monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "no_such_provider")
-    assert run_of(AsyncWaitOperator(fetch), [1]) == [2]
-    assert "OpenTelemetry has no provider for opentelemetry.trace" in caplog.text
+    for _ in range(2):
+        assert run_of(AsyncWaitOperator(fetch), [1]) == [2]
+    assert caplog.text.count("OpenTelemetry has no provider for opentelemetry.trace") == 1
+
+
+def test_V4_a_provider_that_cannot_export_fails_no_task_and_is_logged_once(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise OSError("no collector")
+
+    monkeypatch.setattr(calls, "_logged", set())
+    monkeypatch.setattr(trace.get_tracer_provider(), "force_flush", fails, raising=False)
+    caplog.set_level(logging.WARNING)
+    for _ in range(2):
+        with in_task(None):
+            assert run_of(AsyncWaitOperator(fetch), [1]) == [2]
+    assert len(seen.spans) == 2
+    assert caplog.text.count("no collector") == 1
 
 
 def test_V4_nothing_of_it_is_imported_by_runs_lookups_and_enrichers() -> None:
@@ -87,7 +111,7 @@ assert list(AsyncWaitOperator(fetch)(range(9))) == list(range(9))
 with FakeService({"a": {"name": "A"}}) as service:
     assert asyncio.run(looked_up(service.url)) == {"name": "A"}
 found = sorted(name for name in set(sys.modules) if name.startswith("opentelemetry"))
-mine = [name for name in ("spans", "figures") if "asyncio_operator.telemetry." + name in sys.modules]
+mine = [name for name in ("spans", "run_metrics") if "asyncio_operator.telemetry." + name in sys.modules]
 print(found, mine)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -136,6 +160,19 @@ def test_V4_an_error_a_retry_and_a_timeout_are_told_by_their_spans(seen: Seen) -
     assert [attributes(span)["error.type"] for span in seen.spans] == ["timeout"]
 
 
+def test_V4_an_error_without_a_text_and_a_status_that_is_text_stay_what_they_are(seen: Seen) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    async def fails(number: int) -> int:
+        annotate(lambda: {"http.response.status_code": "503"})
+        raise MuteError
+
+    assert run_of(AsyncWaitOperator(fails, retry=Retry(2, on=MuteError), on_error="skip"), [1]) == []
+    assert [attributes(span)["error.type"].rpartition(".")[2] for span in seen.spans] == ["MuteError"] * 2
+
+
 def test_V4_a_batch_is_one_span_with_its_number_of_keys(seen: Seen) -> None:
     class Doubled(BatchAsyncFunction[int, int]):
         async def invoke_batch(self, values: Any) -> list[int]:
@@ -168,7 +205,7 @@ async def test_V4_an_enricher_of_ones_own_is_a_span_of_its_name(seen: Seen) -> N
 
 async def test_V4_a_request_has_the_attributes_of_http_and_no_value_of_its_query(seen: Seen) -> None:
     async with FakeService({"a b": {"name": "A"}}) as service:
-        url = service.url.replace("http://", "http://user:hunter2@") + "/rows/{key}?api_key=s3cret&lang=en"
+        url = service.url.replace("http://", "http://user:hunter2@") + "/rows/{key}?api_key=s3cret&lang=en&t0k3n-alone"
         assert await rows(HttpEnricher(url, schema="name string"), ["a b", "none"]) == [{"name": "A"}, None]
         port = int(service.url.rpartition(":")[2])
     one, none = seen.spans if "a%20b" in str(attributes(seen.spans[0])["url.full"]) else seen.spans[::-1]
@@ -182,11 +219,12 @@ async def test_V4_a_request_has_the_attributes_of_http_and_no_value_of_its_query
         "http.response.status_code": 200,
         "server.address": "127.0.0.1",
         "server.port": port,
-        "url.full": f"http://127.0.0.1:{port}/rows/a%20b?api_key=REDACTED&lang=REDACTED",
+        "url.full": f"http://127.0.0.1:{port}/rows/a%20b?api_key=REDACTED&lang=REDACTED&REDACTED",
         "url.template": "/rows/{key}",
     }
     assert "hunter2" not in one.to_json()
     assert "s3cret" not in one.to_json()
+    assert "t0k3n" not in one.to_json()
     # A miss is no error.
     assert attributes(none)["http.response.status_code"] == 404
     assert none.status.status_code is StatusCode.UNSET
@@ -246,6 +284,31 @@ async def test_V4_figures_are_metrics_while_a_lookup_is_open_and_afterwards(seen
     [failed] = seen.metric("asyncio_operator.errors")
     assert (failed.value, failed.attributes["error.type"]) == (1, "asyncio_operator.errors.EnricherError")
     assert sum(point.count for point in seen.metric("asyncio_operator.call.duration")) == 2
+
+
+@pytest.mark.usefixtures("seen")
+def test_V4_a_metric_does_not_get_smaller_when_a_run_ends() -> None:
+    from asyncio_operator.telemetry.run_metrics import Sums
+
+    sums, over, seen_so_far = Sums(), threading.Event(), [0]
+
+    def run() -> None:
+        for _ in range(3000):
+            with sums.running("fetch", lambda: {"retries": 1}):
+                pass
+        over.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        runs = threading.Thread(target=run)
+        runs.start()
+        while not over.is_set():
+            seen_so_far += [int(one.value) for one in sums._observe("retries", CallbackOptions())]
+        runs.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen_so_far == sorted(seen_so_far)
 
 
 def test_V4_the_trace_of_a_call_is_an_exemplar_of_its_duration(seen: Seen) -> None:
