@@ -40,7 +40,7 @@ class LivePage:
     """A page that is served until it is closed, or until the process ends. Made by `EnrichmentMetrics.serve`.
 
     Attributes:
-        url: its address, with the token. Who has it can see the page. ``url + "metrics"`` is that for Prometheus.
+        url: its address, with the token: everyone who has it can see the page. ``url + "metrics"`` is for Prometheus.
     """
 
     def __init__(self, ledger: Ledger, port: int, host: str) -> None:

@@ -122,8 +122,9 @@ class EnrichmentMetrics:
     def serve(self, port: int = 0, host: str = "127.0.0.1") -> LivePage:
         """Serve a live page of all lookups that report to these metrics, and of their budgets and traces.
 
-        Its `url` has a token, and only who knows it sees the page. It shows names of enrichers, types of errors, and,
-        with a trace, keys. It is served without encryption, so other hosts than the default are for trusted networks.
+        Its `url` has a token, without which nothing is shown. The page has names of enrichers, types of errors, and,
+        with a trace, keys and the texts of their errors. It is served without encryption: use another host than the
+        default only in a network that you trust.
 
         Args:
             port: 0: any free one.

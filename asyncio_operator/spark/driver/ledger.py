@@ -32,11 +32,8 @@ MOST_PARTITIONS = 10_000
 MOST_LOOKUPS = 50
 """Calls of `enrich` that are remembered. A stream with `foreachBatch` makes one for each micro-batch."""
 
-MOST_TASKS = 100
-"""Tasks that are shown at a time."""
-
 SILENT = 5.0
-"""Seconds without a report after which the calls of a running task no longer count as in flight."""
+"""Seconds without a report after which a running task is "silent": its calls no longer count as in flight."""
 
 GONE = 3600.0
 """Seconds without a report after which nothing more is expected from an attempt that has not succeeded."""
@@ -64,6 +61,10 @@ class Run:
     work: EnrichmentFigures | None = field(default_factory=EnrichmentFigures)
     in_flight: int = 0
     at: float = 0.0
+
+    def state_at(self, now: float) -> str:
+        """The state as it is shown: "running", "silent", "failed", "ended" or "succeeded"."""
+        return "silent" if self.state == "running" and now - self.at > SILENT else self.state
 
 
 @dataclass(slots=True)
@@ -125,7 +126,13 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A run that is going on, or has ended without success, as it reported last."""
+    """A run that is going on, or has ended without success, as it reported last.
+
+    Attributes:
+        state: see `Run.state_at`.
+        age: seconds since the report.
+        in_flight: 0 unless the state is "running".
+    """
 
     label: str
     origin: Origin
@@ -225,8 +232,8 @@ class Ledger:
                 copy.add(self._by_label[lookup.label])
             return found
 
-    def tasks(self, most: int = MOST_TASKS) -> list[TaskView]:
-        """The runs that reported last and have not succeeded, the youngest first, `most` at most."""
+    def tasks(self) -> list[TaskView]:
+        """The runs that have not succeeded: first those in the state "running", and among equals the youngest first."""
         found: list[TaskView] = []
         now = self._clock()
         with self._lock:
@@ -234,11 +241,11 @@ class Ledger:
                 lookup = self._lookups.get(enrichment)
                 for attempt, runs in partition.attempts.items():
                     for name, run in runs.items():
-                        if run.work is not None and lookup is not None and len(found) < most:
-                            origin = Origin(enrichment, stage, number, attempt, name)
-                            view = TaskView(lookup.label, origin, run.state, now - run.at, run.in_flight, run.work)
-                            found.append(view)
-        return found
+                        if run.work is not None and lookup is not None:
+                            origin, state = Origin(enrichment, stage, number, attempt, name), run.state_at(now)
+                            calls = run.in_flight if state == "running" else 0
+                            found.append(TaskView(lookup.label, origin, state, now - run.at, calls, run.work))
+        return sorted(found, key=lambda one: one.state != "running")
 
     def expect(self, part: str) -> None:
         """Add a part, which `parts` lists even before it has reported."""
@@ -262,6 +269,7 @@ class Ledger:
 
     def in_flight(self, part: str | None = None, batch: MicroBatch | None = None) -> int:
         """Calls that ran when their tasks reported last."""
+        now = self._clock()
         with self._lock:
             return sum(
                 run.in_flight
@@ -269,7 +277,7 @@ class Ledger:
                 if part in (None, partition.part) and batch in (None, partition.batch)
                 for runs in partition.attempts.values()
                 for run in runs.values()
-                if run.state == "running" and self._clock() - run.at <= SILENT
+                if run.state_at(now) == "running"
             )
 
     def has(self, part: str | None, batch: MicroBatch) -> bool:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic, wall
+from asyncio_operator.errors import StateError
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.spark.driver.ledger import SILENT, Ledger, TaskView
+from asyncio_operator.spark.driver.ledger import Ledger, TaskView
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.trace import Trace
@@ -29,8 +31,11 @@ WINDOW = 5
 SLOWEST = 20
 """Keys of each trace that are shown."""
 
+MOST_TASKS = 100
+"""Tasks that are shown."""
+
 LATER = 30.0
-"""Seconds until a budget is asked again that could not be asked."""
+"""Seconds until a budget that did not answer is asked again."""
 
 TOTALS = (
     "rows", "found", "missing", "failures", "calls", "retries", "timeouts",
@@ -65,18 +70,19 @@ class LiveSamples:
 
     def take(self) -> None:
         """Take a sample."""
-        tasks, lookups = self._ledger.tasks(), self._ledger.lookups()
+        calls, lookups = _in_flight(self._ledger.tasks()), self._ledger.lookups()
         now = self._time()
         budgets = {one.budget.name: one.budget for one, _ in lookups if one.budget is not None}
-        # Outside of the lock: a coordinator may take its time.
+        traces = {one.label: one.trace for one, _ in lookups if one.trace is not None}
+        # Outside of the lock: a coordinator may take its time, and so may a long trace.
         asked = {name: self._asked(budget) for name, budget in budgets.items()}
+        found = {label: slowest(trace) for label, trace in traces.items()} if self._number % WINDOW == 0 else {}
         with self._lock:
             self._number += 1
+            self._slowest |= found
             for lookup, figures in lookups:
-                sample = self._sample(lookup.label, figures, tasks, now)
+                sample = self._sample(lookup.label, figures, calls[lookup.label], now)
                 self._samples.setdefault(lookup.label, deque(maxlen=KEPT)).append((self._number, sample))
-                if lookup.trace is not None and self._number % WINDOW == 1:
-                    self._slowest[lookup.label] = slowest(lookup.trace)
             for gone in self._samples.keys() - {lookup.label for lookup, _ in lookups}:
                 del self._samples[gone], self._before[gone]
                 self._slowest.pop(gone, None)
@@ -86,8 +92,7 @@ class LiveSamples:
                     used = {unit: [one["used"], one["allowed"]] for unit, one in budget["units"].items()}
                     self._used.setdefault(name, deque(maxlen=KEPT)).append((self._number, [now, used]))
 
-    def _sample(self, label: str, figures: EnrichmentFigures, tasks: list[TaskView], now: float) -> list[float]:
-        calls = sum(one.in_flight for one in tasks if one.label == label and _runs(one))
+    def _sample(self, label: str, figures: EnrichmentFigures, calls: int, now: float) -> list[float]:
         before = self._before.setdefault(label, deque(maxlen=WINDOW))
         recent = Histogram()
         recent.merge(figures.attempt_latency)
@@ -117,16 +122,14 @@ class LiveSamples:
 
     def exposition(self) -> str:
         """The figures as they are now, for Prometheus."""
-        lookups, in_flight = self._ledger.lookups(), Counter[str]()
-        for task in self._ledger.tasks():
-            in_flight[task.label] += task.in_flight if _runs(task) else 0
+        lookups, calls = self._ledger.lookups(), _in_flight(self._ledger.tasks())
         with self._lock:
             budgets = [*self._budgets.values()]
-        return exposition(lookups, in_flight, budgets)
+        return exposition(lookups, calls, budgets)
 
     def page(self, after: int = 0) -> dict[str, Any]:
-        """What the page needs that has all samples up to number `after`."""
-        lookups = self._ledger.lookups()
+        """The figures for a page that has all samples up to number `after`."""
+        lookups, tasks = self._ledger.lookups(), self._ledger.tasks()
         with self._lock:
             return {
                 "number": self._number,
@@ -141,7 +144,8 @@ class LiveSamples:
                     }
                     for lookup, figures in lookups
                 ],
-                "tasks": [_task(one) for one in self._ledger.tasks()],
+                "running": len({one.origin.attempt for one in tasks if one.state == "running"}),
+                "tasks": [_task(one) for one in tasks[:MOST_TASKS]],
                 "budgets": [one | {"samples": _later(self._used[name], after)} for name, one in self._budgets.items()],
             }
 
@@ -150,12 +154,16 @@ def _later(samples: deque[tuple[int, Any]] | None, after: int) -> list[Any]:
     return [sample for number, sample in samples or () if number > after]
 
 
-def _runs(task: TaskView) -> bool:
-    return task.state == "running" and task.age <= SILENT
+def _in_flight(tasks: Iterable[TaskView]) -> Counter[str]:
+    """Calls that run now, by the label of their lookup."""
+    calls = Counter[str]()
+    for task in tasks:
+        calls[task.label] += task.in_flight
+    return calls
 
 
 def _totals(figures: EnrichmentFigures) -> dict[str, Any]:
-    numbers = {name: getattr(figures, name) for name in TOTALS}
+    numbers = {name: getattr(figures, name) for name in TOTALS} | {"keys_called": figures.latency.count}
     for name in ("latency", "attempt_latency"):
         found = getattr(figures, name).percentiles()
         numbers |= {f"{name}_{part}": round(1000 * getattr(found, part), 3) for part in ("p50", "p95", "p99", "max")}
@@ -169,11 +177,11 @@ def _task(task: TaskView) -> dict[str, Any]:
         "stage": origin.stage,
         "partition": origin.partition,
         "attempt": origin.attempt,
-        "state": "silent" if task.state == "running" and not _runs(task) else task.state,
+        "state": task.state,
         "age": round(task.age, 1),
         "rows": figures.rows,
         "calls": figures.calls,
-        "in_flight": task.in_flight if _runs(task) else 0,
+        "in_flight": task.in_flight,
         "retries": figures.retries,
         "failures": figures.failures,
         "p99": round(1000 * figures.attempt_latency.percentiles().p99, 3),
@@ -185,7 +193,7 @@ def slowest(trace: Trace, most: int = SLOWEST) -> list[dict[str, Any]]:
 
     Times are in milliseconds. A wait for a turn does not count: it says nothing of a key.
     """
-    with suppress(Exception):  # An empty trace, or one that a report changes at this moment.
+    with suppress(StateError):  # It is empty.
         story = trace.story()
         called = [(_seconds_in_calls(life, story.end), life) for life in story.lives if life.attempts]
         return [

@@ -259,7 +259,7 @@ def test_V2_the_latest_lookups_are_remembered() -> None:
     assert ledger.sum().rows == 1
 
 
-def test_V2_tasks_that_have_not_succeeded_are_shown_the_youngest_first() -> None:
+def test_V2_tasks_that_have_not_succeeded_are_shown_those_that_run_first_and_then_the_youngest() -> None:
     clock = ManualClock()
     ledger = Ledger(clock)
     name = ledger.begin(Lookup("a", ""))
@@ -268,4 +268,6 @@ def test_V2_tasks_that_have_not_succeeded_are_shown_the_youngest_first() -> None
     clock.advance(2)
     ledger.extend([of(name, live(4, 4, partition=3, in_flight=7))])
     shown = [(one.origin.partition, one.state, one.age, one.in_flight, one.figures.rows) for one in ledger.tasks()]
-    assert shown == [(3, "running", 0, 7, 4), (1, "failed", 2, 0, 2), (0, "running", 2, 0, 1)]
+    assert shown == [(3, "running", 0, 7, 4), (0, "running", 2, 0, 1), (1, "failed", 2, 0, 2)]
+    clock.advance(SILENT + 1)
+    assert [(one.state, one.in_flight) for one in ledger.tasks()] == [("silent", 0), ("failed", 0), ("silent", 0)]

@@ -10,6 +10,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,11 +19,12 @@ import pytest
 from asyncio_operator import Budget, ConfigurationError, Limit
 from asyncio_operator.spark import LivePage, live_page
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
-from asyncio_operator.spark.driver.live_samples import KEPT, LiveSamples
+from asyncio_operator.spark.driver.live_samples import KEPT, MOST_TASKS, LiveSamples
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace
+from asyncio_operator.trace.stories import Story
 
 HOSTILE = "<img src=x onerror='window.bad=1'><script>window.bad=1</script>"
 
@@ -31,6 +33,8 @@ def report(enrichment: str, rows: int, state: str = "running", part: str = "", p
     figures = EnrichmentFigures(rows=rows, found=rows, calls=2 * rows, cache_hits=rows, journal_hits=1, retries=3)
     for _ in range(2 * rows):
         figures.attempt_latency.add(0.01)
+    for _ in range(3 * rows):
+        figures.latency.add(0.02)
     figures.errors.update({HOSTILE: 2, "CircuitOpenError": 4})
     return TaskReport(part, None, figures, Origin(enrichment, 5, partition, 9, "r"), state, 6)
 
@@ -136,11 +140,43 @@ def test_V2_figures_of_each_lookup_and_task_come_as_json(ledger: Ledger, page: L
     assert 9.5 < last["p99"] < 10.5
     assert planes["totals"]["rows"] == 0, "the task has failed"
     assert planes["totals"]["calls"] == 40
+    assert (prices["totals"]["keys_called"], planes["totals"]["keys_called"]) == (30, 60)
     tasks = [(one["stage"], one["partition"], one["state"], one["rows"], one["in_flight"]) for one in shown["tasks"]]
-    assert tasks == [(5, 1, "failed", 20, 0), (5, 0, "running", 10, 6)]
+    assert tasks == [(5, 0, "running", 10, 6), (5, 1, "failed", 20, 0)]
+    assert shown["running"] == 1
     assert figures_of(page, shown["number"])["lookups"][0]["samples"] == []
     for odd in ("-1", "x", "9" * 30, "%D9%A3", ""):
         assert figures_of(page, odd)["number"] == shown["number"]
+
+
+def test_V2_calls_in_flight_are_those_of_all_tasks_and_the_first_tasks_are_shown(
+    ledger: Ledger, page: LivePage
+) -> None:
+    name = ledger.begin(Lookup("prices", ""))
+    for number in range(MOST_TASKS + 50):
+        one = report(name, 1, partition=number)
+        assert one.origin is not None
+        ledger.extend([replace(one, origin=replace(one.origin, attempt=number))])
+    page._samples.take()
+    shown = figures_of(page)
+    last = dict(zip(shown["fields"], shown["lookups"][0]["samples"][-1], strict=True))
+    assert (last["in_flight"], shown["running"], len(shown["tasks"])) == (6 * 150, 150, MOST_TASKS)
+    assert b'in_flight{lookup="prices"} 900\n' in asked(page, path_of(page, "metrics"))[1]
+
+
+def test_V2_a_long_trace_does_not_hold_up_the_page(ledger: Ledger) -> None:
+    class Long(Trace):
+        def story(self) -> Story:
+            reading = threading.Thread(target=lambda: pages.append(samples.page()), daemon=True)
+            reading.start()
+            reading.join(5)
+            return super().story()
+
+    pages: list[Any] = []
+    ledger.begin(Lookup("prices", "", None, Long()))
+    samples = LiveSamples(ledger)
+    samples.take()
+    assert len(pages) == 1
 
 
 def test_V2_slowest_keys_come_from_the_trace(ledger: Ledger) -> None:
