@@ -35,7 +35,7 @@ HELLO_TIMEOUT = 2.0
 
 
 class WireError(Exception):
-    """The other side is not who it should be, or sent what is no message."""
+    """The other side does not know the token, or sent no valid message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Wire:
         """The next JSON value.
 
         Raises:
-            WireError: what comes is no message.
+            WireError: what came is not a valid message.
             asyncio.IncompleteReadError: the connection has ended.
             OSError: the connection is lost.
         """
@@ -144,7 +144,7 @@ async def connect_to_driver(address: DriverAddress) -> Wire:
 
 
 async def abort(writer: asyncio.StreamWriter) -> None:
-    """Close a connection at once, whatever it was to send."""
+    """Close a connection at once. What was not sent yet is dropped."""
     writer.transport.abort()
     with contextlib.suppress(Exception):
         await writer.wait_closed()

@@ -2,8 +2,8 @@
 
 All runs of a worker share a connection, and one message has the figures of all. Figures are those since the start of a
 run, so a lost message does no harm. A run that fails, or that Spark ends, waits for the answer to a last one, `LAST`
-seconds at most. Of a run that succeeds Spark itself passes on the report, unless it has read enough rows for a `limit`:
-it then drops the report, and ends the worker. So a run that succeeds before its first message waits for one, `MOMENT`
+seconds at most. If a run succeeds, Spark itself passes on its report, except after a `limit`: once Spark has enough
+rows, it drops the report and ends the worker. So a run that succeeds before its first message waits for one, `MOMENT`
 seconds at most.
 
 Law: a driver that cannot be reached costs a task nothing but these seconds, once a minute. All of this runs on the
@@ -41,7 +41,10 @@ MOMENT = 0.05
 """Seconds that a run which succeeds waits until its figures have arrived, if none were sent before."""
 
 IDLE = 60.0
-"""Seconds without runs after which the connection is closed. And the pause after a driver that was not reached."""
+"""Seconds without runs after which the connection is closed."""
+
+PAUSE = 60.0
+"""Seconds without a message after the driver did not answer."""
 
 MOST_RUNS = 50
 """Reports in one message. One has a few kilobytes at most, and a message has room for a megabyte."""
@@ -82,6 +85,7 @@ class Sender:
         self._client = DriverClient(address)
         self._runs: dict[LiveRun, None] = {}
         self._regular: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._not_before = 0.0
         self._idle: asyncio.TimerHandle | None = None
@@ -124,13 +128,13 @@ class Sender:
                 for run in runs:
                     run.sent = True
             except CoordinatorError as error:
-                self._not_before = monotonic() + IDLE
+                self._not_before = monotonic() + PAUSE
                 logger.info("figures arrive when tasks have ended: %s", error)
 
     def _close(self) -> None:
         self._idle = None
         if not self._runs:
-            self._regular = start_task(self._client.close())
+            self._closing = start_task(self._client.close())
 
 
 _senders: dict[DriverAddress, Sender] = {}

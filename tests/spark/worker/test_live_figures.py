@@ -201,6 +201,29 @@ def test_V1_figures_move_again_after_code_of_the_user_has_cancelled_all_tasks(
     wait(lambda: ledger.in_flight() == 0)
 
 
+def test_V1_figures_move_of_a_task_that_begins_while_the_connection_is_closed(
+    service: DriverService, ledger: Ledger
+) -> None:
+    first, second = Task(service.address, ledger), Task(service.address, ledger, 1)
+    first.begin()
+    wait(lambda: ledger.in_flight() == 1)
+    first.end("succeeded")
+    sender: Sender = live_figures._senders[service.address]
+    wait(lambda: sender._idle is not None)
+    second.rows = 5
+
+    def close_and_begin() -> None:
+        if sender._idle is not None:
+            sender._idle.cancel()
+        sender._close()
+        second.run.begin()
+
+    on_loop(loop_thread().loop, close_and_begin)
+    wait(lambda: ledger.sum().rows == 5)
+    second.end("succeeded")
+    wait(lambda: ledger.in_flight() == 0)
+
+
 def test_V1_the_connection_is_closed_when_no_task_has_run_for_a_while(
     service: DriverService, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
