@@ -88,9 +88,10 @@ class Trace(Recording):
 
     def _repr_html_(self) -> str:
         """The page, for a notebook. Of more than `MOST_SHOWN` elements only their number."""
-        if not self.events():
+        try:
+            story = self.story()
+        except StateError:
             return "<p>The trace is empty.</p>"
-        story = self.story()
         if len(story.lives) > MOST_SHOWN:
             return f"<p>The trace has {len(story.lives):,} elements: write it with <code>html(path)</code>.</p>"
         from asyncio_operator.trace import page

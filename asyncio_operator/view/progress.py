@@ -173,7 +173,9 @@ class Watch:
         self._thread.join()
         if self._display.moves:
             self._look()
-        self._display.close()
+        # What it writes to may be gone, as a closed pipe is. That must not end a job.
+        with contextlib.suppress(Exception):
+            self._display.close()
 
     def _run(self) -> None:
         while not self._over.wait(self._pause):

@@ -47,7 +47,7 @@ class EnrichmentStatistics(OperatorStatistics):
         if not self.calls:
             return text
         latency = (f"{name} {getattr(self.latency, name) * 1000:.2f} ms" for name in ("p50", "p95", "p99", "max"))
-        return f"{text}, {', '.join(latency)}"
+        return f"{text}, latency of keys: {', '.join(latency)}"
 
 
 ALWAYS = ("rows", "found", "missing", "failed", "calls")

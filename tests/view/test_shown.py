@@ -213,3 +213,15 @@ def test_V3_what_spark_raises_disturbs_nothing_and_the_last_moment_is_shown() ->
     watch.stop()
     assert "4 of 4 tasks: 40 rows" in out.getvalue()
     assert out.getvalue().endswith("\n")
+
+
+def test_V3_a_place_that_is_gone_ends_no_job() -> None:
+    class Pipe(io.StringIO):
+        def write(self, text: str) -> int:
+            if text == "\n":
+                raise BrokenPipeError
+            return super().write(text)
+
+    out = Pipe()
+    Watch(3600.0, EnrichmentStatistics, lambda: (1, 1), MovingLine(out, lambda: 80)).stop()
+    assert "1 of 1 tasks" in out.getvalue()

@@ -150,7 +150,7 @@ def driver_address(spark: SparkSession) -> DriverAddress | None:
     """Where workers reach the service of the session's application, which the first call starts; None on Spark Connect.
 
     Raises:
-        ConfigurationError: the driver cannot listen there.
+        ConfigurationError: the driver cannot listen there, or its port is not a number.
     """
     global _current
     context = context_of(spark)
@@ -164,7 +164,7 @@ def driver_address(spark: SparkSession) -> DriverAddress | None:
             service.stop()
         host = context.getConf().get("spark.driver.host") or "127.0.0.1"
         bind = context.getConf().get("spark.driver.bindAddress") or host
-        port = int(spark.conf.get(PORT, None) or 0)
+        port = _port(spark.conf.get(PORT, None))
         try:
             service = DriverService(host, bind, port, _topics(), lambda: context._jsc is not None)
         except OSError as error:
@@ -174,6 +174,18 @@ def driver_address(spark: SparkSession) -> DriverAddress | None:
             ) from error
         _current = context, service
         return service.address
+
+
+def _port(text: str | None) -> int:
+    """The port that a configuration asks for; 0 is any free one.
+
+    Raises:
+        ConfigurationError: it is not a port.
+    """
+    port = int(text or 0) if (text or "0").isdecimal() else -1
+    if not 0 <= port <= 65535:
+        raise ConfigurationError(f"{PORT} is {text!r}; it must be a port from 1 to 65535, or 0 for any free one")
+    return port
 
 
 def _topics() -> Topics:

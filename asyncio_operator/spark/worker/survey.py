@@ -137,9 +137,11 @@ class Survey:
         """The figures of a task over batches of one column, which contains hashes."""
         rows = nulls = lookups = asked = calls = misses = miss_calls = 0
         sketch, cache, memory = Sketch(), _LeastRecentlyUsed(self.cache_rows), _LeastRecentlyUsed(self.remembered)
+        cut = False
         for batch in batches:
             if rows >= self.sample:
-                return TaskFigures(partition, rows, nulls, True, lookups, asked, calls, misses, miss_calls, sketch)
+                cut = True
+                break
             column = batch.column(0)
             hashes = column.drop_null().to_numpy().view(np.uint64)
             # In the order of their first row, in which a cache would see them.
@@ -154,7 +156,7 @@ class Survey:
             misses += missed
             miss_calls += -(-missed // self.max_batch)
             sketch = sketch.with_batch(keys)
-        return TaskFigures(partition, rows, nulls, False, lookups, asked, calls, misses, miss_calls, sketch)
+        return TaskFigures(partition, rows, nulls, cut, lookups, asked, calls, misses, miss_calls, sketch)
 
 
 def figures_of(row: dict[str, Any]) -> TaskFigures:

@@ -219,6 +219,14 @@ def test_the_service_of_the_driver_is_one_for_the_application_and_never_there_on
     assert reachable(remote, Budget("one", Limit(8)), lambda: 4).limits == (Limit(2),)
 
 
+@pytest.mark.parametrize("text", ["http", "-1", "70000", "1.5"])
+def test_a_port_that_is_none_is_refused_with_what_it_may_be(text: str) -> None:
+    context = SimpleNamespace(getConf=lambda: {"spark.driver.host": "127.0.0.1"}, _jsc=object())
+    session: Any = SimpleNamespace(sparkContext=context, conf={PORT: text})
+    with pytest.raises(ConfigurationError, match=f"{PORT} is '{text}'; it must be a port from 1 to 65535, or 0"):
+        driver_address(session)
+
+
 def test_a_port_that_is_taken_is_named_with_the_remedy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
