@@ -8,10 +8,10 @@ for _needed in ("pyspark", "pyarrow"):
     if find_spec(_needed) is None:
         raise not_installed("asyncio_operator.spark", _needed, "spark")
 
+from asyncio_operator.spark.driver.live_page import LivePage  # noqa: E402
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.journal import compact_journal, read_journal  # noqa: E402
 from asyncio_operator.spark.labels import StageLookup, StageLookups, lookups_of  # noqa: E402
-from asyncio_operator.spark.live_page import LivePage  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics  # noqa: E402
 from asyncio_operator.spark.plan import EnrichmentPlan, plan  # noqa: E402
 from asyncio_operator.spark.rdd import map_partitions  # noqa: E402

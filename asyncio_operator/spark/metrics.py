@@ -28,8 +28,8 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
+from asyncio_operator.spark.driver.live_page import LivePage
 from asyncio_operator.spark.driver.reports import reported_to
-from asyncio_operator.spark.live_page import LivePage
 from asyncio_operator.spark.worker.figures import LONGEST_NAME, EnrichmentFigures, MicroBatch
 from asyncio_operator.spark.worker.live_figures import LiveMetrics
 from asyncio_operator.spark.worker.reporting import Reporting

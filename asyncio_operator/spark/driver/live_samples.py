@@ -86,6 +86,8 @@ class LiveSamples:
             for gone in self._samples.keys() - {lookup.label for lookup, _ in lookups}:
                 del self._samples[gone], self._before[gone]
                 self._slowest.pop(gone, None)
+            for gone in self._budgets.keys() - budgets.keys():
+                del self._budgets[gone], self._used[gone]
             for name, budget in asked.items():
                 if budget is not None:
                     self._budgets[name] = budget

@@ -17,8 +17,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from asyncio_operator import Budget, ConfigurationError, Limit
-from asyncio_operator.spark import LivePage, live_page
-from asyncio_operator.spark.driver.ledger import Ledger, Lookup
+from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
+from asyncio_operator.spark import LivePage
+from asyncio_operator.spark.driver import live_page
+from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, Ledger, Lookup
 from asyncio_operator.spark.driver.live_samples import KEPT, MOST_TASKS, LiveSamples
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
@@ -85,7 +87,7 @@ def test_V2_every_path_without_the_token_is_forbidden(page: LivePage) -> None:
     wrong = ["/", "//", "/x/", "/figures.json", "/favicon.ico", f"/{token[:-1]}/", f"/{token}x/", f"/x/{token}/"]
     wrong += [f"/{token.swapcase()}/", "/%2e%2e/", f"/?{token}", "/%C3%A4/"]
     for path in wrong:
-        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"):
             assert asked(page, path, method)[0].status == 403, (method, path)
 
 
@@ -109,7 +111,8 @@ def test_V2_the_page_needs_nothing_from_elsewhere_and_is_not_kept(page: LivePage
 
 
 def test_V2_only_get_is_answered_and_unknown_pages_are_not_there(page: LivePage) -> None:
-    assert asked(page, path_of(page), "POST")[0].status == 405
+    for method in ("POST", "TRACE"):
+        assert asked(page, path_of(page), method)[0].status == 405
     assert asked(page, path_of(page, "other"))[0].status == 404
     answer, body = asked(page, path_of(page), "HEAD")
     assert (answer.status, body) == (200, b"")
@@ -235,6 +238,19 @@ def test_V2_budgets_are_shown_and_one_that_does_not_answer_is_left_out(ledger: L
     samples = LiveSamples(ledger)
     samples.take()
     assert samples.page()["budgets"] == []
+
+
+def test_V2_a_budget_is_shown_as_long_as_a_lookup_with_it_is_remembered(ledger: Ledger) -> None:
+    class Asked(Budget):
+        def statistics(self) -> BudgetStatistics:
+            return BudgetStatistics({"calls": UnitStatistics(10.0, 1.0, 0.0, 0)}, workers=1, paused_for=0.0)
+
+    ledger.begin(Lookup("prices", "", Asked("shop", Limit(10))))
+    samples = LiveSamples(ledger)
+    for number in range(MOST_LOOKUPS + 1):
+        samples.take()
+        assert [one["name"] for one in samples.page()["budgets"]] == (["shop"] if number < MOST_LOOKUPS else [])
+        ledger.begin(Lookup(f"{number}", ""))
 
 
 @pytest.mark.parametrize(("port", "host"), [(-1, "127.0.0.1"), ("x", "127.0.0.1"), (70_000, "127.0.0.1"), (0, 5)])

@@ -109,7 +109,7 @@ class LivePage:
                 f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; "
                 "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
             )
-            content = files("asyncio_operator.spark").joinpath("live_page.html").read_text(encoding="utf-8")
+            content = files("asyncio_operator.spark.driver").joinpath("live_page.html").read_text(encoding="utf-8")
             body = content.replace("{{nonce}}", nonce).encode()
             return HTTPStatus.OK, "text/html; charset=utf-8", {"Content-Security-Policy": policy}, body
         if page == "figures.json":
@@ -140,7 +140,13 @@ class _Request(BaseHTTPRequestHandler):
     timeout = IDLE_CONNECTION
     server: _Server
 
-    def do_GET(self) -> None:
+    def __getattr__(self, name: str) -> Any:
+        """Every method is answered by the same function, so that each needs the token."""
+        if name.startswith("do_"):
+            return self._do
+        raise AttributeError(name)
+
+    def _do(self) -> None:
         status, kind, headers, body = self.server.answer(self.path)
         if status is not HTTPStatus.FORBIDDEN and self.command not in ("GET", "HEAD"):
             status, kind, headers, body = HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", {"Allow": "GET, HEAD"}, b""
@@ -161,8 +167,6 @@ class _Request(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET  # noqa: N815
 
     def version_string(self) -> str:
         return "asyncio-operator"
