@@ -29,6 +29,9 @@ EVERY = 1.0
 IDLE_CONNECTION = 30.0
 """Seconds in which a request must come on an open connection."""
 
+MOST_CONNECTIONS = 50
+"""Open connections. Each takes a thread of the driver, also before its request has shown the token."""
+
 PROMETHEUS = "text/plain; version=0.0.4"
 """The type of what Prometheus reads."""
 
@@ -129,7 +132,18 @@ class _Server(ThreadingHTTPServer):
         self.answer = answer
         if ":" in host:
             self.address_family = socket.AF_INET6
+        self._room = threading.Semaphore(MOST_CONNECTIONS)
         super().__init__((host, port), _Request)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for a connection. One without room is closed at once."""
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error."""

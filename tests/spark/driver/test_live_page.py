@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import logging
@@ -27,6 +28,7 @@ from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, Tas
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace
 from asyncio_operator.trace.stories import Story
+from tests.spark.helpers import wait_until
 
 HOSTILE = "<img src=x onerror='window.bad=1'><script>window.bad=1</script>"
 
@@ -118,6 +120,26 @@ def test_V2_only_get_is_answered_and_unknown_pages_are_not_there(page: LivePage)
     assert (answer.status, body) == (200, b"")
     answer, _ = asked(page, path_of(page).rstrip("/"))
     assert (answer.status, answer.headers["Location"]) == (301, path_of(page))
+
+
+def test_V2_connections_are_bounded_because_each_takes_a_thread_of_the_driver(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_page, "MOST_CONNECTIONS", 3)
+    with LivePage(ledger, 0, "127.0.0.1") as page:
+        address = "127.0.0.1", urlsplit(page.url).port
+        silent = [socket.create_connection(address) for _ in range(3)]
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            asked(page, path_of(page))
+        for one in silent:
+            one.close()
+
+        def served() -> bool:
+            with contextlib.suppress(ConnectionError, http.client.HTTPException):
+                return asked(page, path_of(page))[0].status == 200
+            return False
+
+        wait_until(served, 20, "the page is served again")
 
 
 def figures_of(page: LivePage, after: object = 0) -> Any:
