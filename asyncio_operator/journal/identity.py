@@ -243,5 +243,7 @@ def _without_credentials(text: str) -> str:
     if not parts.scheme or not parts.netloc:
         return _USER.sub("", _PAIR.sub("", text))
     pairs = [pair.partition("=") for pair in parts.query.split("&") if pair]
-    query = "&".join(f"{name}={_hash(value)}" for name, _, value in pairs if not _SECRET.search(name))
+    # An item without a name is a value.
+    named = ((f"{name}={_hash(value)}" if equals else _hash(name), name) for name, equals, value in pairs)
+    query = "&".join(shown for shown, name in named if not _SECRET.search(name))
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))

@@ -96,6 +96,7 @@ def test_J6_an_identity_is_readable_without_secrets_and_tells_sources_apart(
         "bob:s3cret@host:80/x",
         "jdbc:oracle:thin:bob/s3cret@host:1521/x",
         "https://bob:s3cret@h/x?sig=t0ken&api_key=s3cret&q=1",
+        "https://h/x?q=1&s3cret",
         ("api_key", "s3cret"),
         [("token", "t0ken"), ("q", "1")],
         {"params": {"api_key": "s3cret"}},
