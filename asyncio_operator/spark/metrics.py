@@ -64,10 +64,10 @@ class EnrichmentMetrics:
         """Metrics for one `enrich` of several. They have figures of their own, which count here too.
 
         Raises:
-            ConfigurationError: the name is not text, or is empty, or these metrics are a part themselves.
+            ConfigurationError: the name is not printable text, or is empty, or these metrics are a part themselves.
         """
-        if not (isinstance(name, str) and name):
-            raise ConfigurationError(f"part({describe(name)}): the name of a part must be text, and not empty")
+        if not (isinstance(name, str) and name and name.isprintable()):
+            raise ConfigurationError(f"part({describe(name)}): the name of a part must be text of one line, not empty")
         if self._part is not None:
             raise ConfigurationError(
                 f"part({name!r}) of the part {self._part!r}: a part cannot be divided again; call "
@@ -96,27 +96,27 @@ class EnrichmentMetrics:
 
     def show(self, batch: StreamingQueryProgress | None = None) -> None:
         """Print the figures as a table of at most 100 columns, with one for each part. `batch`: see `statistics`."""
-        columns = self._columns(None if batch is None else _micro_batch(batch))
-        print(text_table(list(columns), rows_of_figures(list(columns.values()))))
+        names, figures = zip(*self._columns(None if batch is None else _micro_batch(batch)), strict=True)
+        print(text_table(names, rows_of_figures(figures)))
 
     def _repr_html_(self) -> str:
-        columns = self._columns(None)
-        return html_table(list(columns), rows_of_figures(list(columns.values())))
+        names, figures = zip(*self._columns(None), strict=True)
+        return html_table(names, rows_of_figures(figures))
 
-    def _columns(self, batch: MicroBatch | None) -> dict[str, EnrichmentStatistics]:
-        """The figures of each part, and of all."""
+    def _columns(self, batch: MicroBatch | None) -> list[tuple[str, EnrichmentStatistics]]:
+        """The figures of each part, and of all. A part may have the name of another column."""
         parts = self._ledger.parts() if self._part is None else []
         total = self._statistics(self._part, batch)
         if parts in ([], [""]):
-            return {self._part or "": total}
-        return {part or "others": self._statistics(part, batch) for part in parts} | {"total": total}
+            return [(self._part or "", total)]
+        return [*((part or "others", self._statistics(part, batch)) for part in parts), ("total", total)]
 
     def __str__(self) -> str:
         return "\n".join(self._lines(None))
 
     def _lines(self, batch: MicroBatch | None) -> Iterator[str]:
         columns = self._columns(batch)
-        for name, figures in columns.items():
+        for name, figures in columns:
             yield f"{name}: {figures}" if len(columns) > 1 else str(figures)
 
     def serve(self, port: int = 0, host: str = "127.0.0.1") -> LivePage:

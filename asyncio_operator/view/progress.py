@@ -66,15 +66,16 @@ class Display(Protocol):
 
 
 class Lines:
-    """Lines in a file."""
+    """Lines in a file. None: nowhere, in a process without standard error."""
 
     moves = False
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO | None) -> None:
         self._out = out
 
     def show(self, moment: Moment) -> None:
-        print(moment.line(), file=self._out, flush=True)
+        if self._out is not None:
+            print(moment.line(), file=self._out, flush=True)
 
     def close(self) -> None:
         """All lines are complete."""
@@ -138,7 +139,14 @@ def display_here() -> Display:
         from importlib import import_module
 
         return Bar(import_module("IPython.display"))
-    return MovingLine(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
+    return MovingLine(sys.stderr) if _is_terminal(sys.stderr) else Lines(sys.stderr)
+
+
+def _is_terminal(out: TextIO | None) -> bool:
+    try:
+        return out is not None and out.isatty()
+    except Exception:
+        return False  # It is closed, or the object of another program that takes text.
 
 
 class Watch:

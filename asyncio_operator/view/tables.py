@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Sequence
+from itertools import accumulate
 
 WIDTH = 100
 """Columns of a terminal that a table fits."""
@@ -21,7 +23,7 @@ def text_table(head: Sequence[str], rows: Sequence[Row], width: int = WIDTH) -> 
         head: titles of the columns, without that of the names.
     """
     names = ["", *(name for name, _ in rows)]
-    left = min(max(map(len, names)), width // 2)
+    left = min(_widest([*map(printable, names)]), width // 2)
     columns = [_cut([title, *(cells[i] for _, cells in rows)], width - left - 2) for i, title in enumerate(head)]
     blocks: list[list[list[str]]] = [[]]
     room = width - left
@@ -38,19 +40,38 @@ def _lines(names: list[str], columns: list[list[str]]) -> str:
     wide = _widest(names)
     widths = [_widest(column) for column in columns]
     lines = (
-        name.ljust(wide) + "".join("  " + column[i].rjust(size) for column, size in zip(columns, widths, strict=True))
+        name
+        + " " * (wide - _size(name))
+        + "".join(" " * (2 + size - _size(column[i])) + column[i] for column, size in zip(columns, widths, strict=True))
         for i, name in enumerate(names)
     )
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def _cut(texts: list[str], width: int) -> list[str]:
-    shown = (" ".join(text.split()) for text in texts)
-    return [text if len(text) <= width else f"{text[: width - 3]}..." for text in shown]
+    return [_cut_one(printable(text), width) for text in texts]
+
+
+def _cut_one(text: str, width: int) -> str:
+    if _size(text) <= width:
+        return text
+    sizes = accumulate(map(_size, text))
+    return text[: sum(size <= width - 3 for size in sizes)] + "..."
+
+
+def printable(text: str) -> str:
+    """A text as one line. What would move the cursor or change colours of a terminal becomes a question mark."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join([one if one.isprintable() else "?" for one in line])
+
+
+def _size(text: str) -> int:
+    """Columns of a terminal that a text takes at most. Letters of Chinese, Japanese and Korean take two."""
+    return len(text) if text.isascii() else len(text) + sum(unicodedata.east_asian_width(one) in "WF" for one in text)
 
 
 def _widest(texts: list[str]) -> int:
-    return max(map(len, texts))
+    return max(map(_size, texts))
 
 
 def amount(value: float) -> str:

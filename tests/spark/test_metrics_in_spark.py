@@ -82,7 +82,18 @@ def test_a_callback_takes_the_progress_and_the_figures(metrics: EnrichmentMetric
         metrics.listener(callback)
 
 
-@pytest.mark.parametrize("name", ["", None, 3])
+def test_V3_parts_with_the_names_of_other_columns_are_shown_too(
+    spark: SparkSession, metrics: EnrichmentMetrics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in (metrics.part("total"), metrics.part("others"), metrics):
+        enrich(spark.range(4), known_below(3, "x"), on="id", metrics=part).collect()
+    metrics.show()
+    head, rows, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["total", "others", "others", "total"]
+    assert rows.split() == ["rows", "4", "4", "4", "12"]
+
+
+@pytest.mark.parametrize("name", ["", None, 3, "two\nlines", "\x1b[31mred", "\ud800"])
 def test_a_part_needs_a_name(metrics: EnrichmentMetrics, name: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"part\(.*must be text"):
         metrics.part(name)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import pty
+import sys
+import unicodedata
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +20,7 @@ from asyncio_operator import Budget, Latency, OperatorStatistics
 from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import EnrichmentPlan, EnrichmentStatistics
 from asyncio_operator.trace import Trace
-from asyncio_operator.view.progress import Bar, Lines, Moment, MovingLine, Watch
+from asyncio_operator.view.progress import Bar, Lines, Moment, MovingLine, Watch, display_here
 from asyncio_operator.view.statistics import rows_of_figures
 from asyncio_operator.view.tables import WIDTH, html_table, text_table
 
@@ -58,6 +63,18 @@ def test_V3_a_table_fits_100_columns_whatever_is_in_it(head: list[str], names: l
     rows = [(name, [cell] * len(head)) for name in names]
     assert all(len(line) <= WIDTH for line in text_table(head, rows).split("\n"))
     assert Tags(html_table(head, rows, cell)).found <= {"table", "caption", "thead", "tbody", "tr", "th", "td"}
+
+
+def test_V3_wide_letters_take_two_columns_and_no_text_commands_a_terminal() -> None:
+    table = text_table(["日本語" * 40, "\x1b[2Jred\x07"], [("価格" * 40, ["1", "a\ud800\u202eb"]), ("b", ["2", "価"])])
+    lines = table.split("\n")
+    takes = [sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in line) for line in lines]
+    assert max(takes) <= WIDTH
+    assert all(line.isprintable() for line in lines)
+    assert "?[2Jred?" in table
+    assert lines[-1].rstrip().endswith("価")
+    assert takes[-1] == takes[-2] == takes[-3]
+    table.encode()
 
 
 def test_V3_figures_that_are_0_everywhere_are_left_out_and_errors_have_their_kinds() -> None:
@@ -157,6 +174,31 @@ def test_V3_a_terminal_that_has_shown_nothing_is_left_alone() -> None:
     out = io.StringIO()
     MovingLine(out).close()
     assert out.getvalue() == ""
+
+
+def test_V3_a_terminal_that_is_closed_meanwhile_ends_no_job() -> None:
+    terminal, program = pty.openpty()
+    with open(program, "w") as out:
+        watch = Watch(3600.0, EnrichmentStatistics, lambda: (1, 2), MovingLine(out, lambda: 80))
+        watch._look()
+        os.close(terminal)
+        watch.stop()
+        with contextlib.suppress(OSError):  # What is left in the buffer.
+            out.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_V3_progress_needs_no_standard_error(
+    closed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = io.StringIO()
+    out.close()
+    monkeypatch.setattr(sys, "stderr", out if closed else None)
+    watch = Watch(3600.0, statistics, lambda: (1, 2), display_here())
+    watch._shown = 0
+    watch._look()
+    watch.stop()
+    assert capsys.readouterr().out == ""
 
 
 def test_V3_in_a_file_lines_follow_each_other() -> None:
