@@ -42,6 +42,28 @@ def test_percentiles_of_several_reports_are_those_of_all_samples() -> None:
     assert latency.max == 1.0
 
 
+def test_V1_after_a_reset_the_largest_sample_is_one_of_those_since_then() -> None:
+    ledger = Ledger()
+    name, figures = ledger.begin(Lookup("prices", "")), EnrichmentFigures()
+
+    def reported(*latencies: float) -> None:
+        for latency in latencies:
+            figures.latency.add(latency)
+        now = EnrichmentFigures.of_json(figures.as_json())
+        ledger.extend([TaskReport("", None, now, Origin(name, 1, 0, 0, "r"), "running")])
+
+    reported(0.02, 10.0)
+    reported(0.01)
+    assert ledger.sum().latency.percentiles().max == 10.0
+    ledger.forget()
+    reported()
+    assert ledger.sum().latency.percentiles().max == 0.0
+    reported(0.01, 0.02)
+    assert 0.02 <= ledger.sum().latency.percentiles().max < 0.02 * 1.063
+    reported(11.0)
+    assert ledger.sum().latency.percentiles().max == 11.0
+
+
 def test_a_sum_is_a_copy() -> None:
     ledger = Ledger()
     ledger.extend([report(1, "a", ("run", 0))])
