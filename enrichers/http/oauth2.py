@@ -34,10 +34,23 @@ EARLY = 30.0
 """Seconds before it expires, at which a token is replaced; at most a tenth of its life. A request that is on its way
 then still arrives in time, and clocks need not agree: only the time since the token came counts."""
 
+
+def _problem_of_secret(text: str) -> str | None:
+    if not text.strip():
+        return "it is empty"
+    # The error of `encode` would hold the secret.
+    return None if _is_encodable(text) else "it holds a character that UTF-8 cannot encode"
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether it has no half of a surrogate pair, as a variable of the environment has whose bytes are no UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 _SECRET = SecretSource[str](
     "secret",
     "client secret",
-    lambda given: checked_text("secret", given, lambda text: None if text.strip() else "it is empty"),
+    lambda given: checked_text("secret", given, _problem_of_secret),
     may_await=True,
 )
 
@@ -72,16 +85,16 @@ class OAuth2:
     def __post_init__(self) -> None:
         if read_url(self.token_url, "token_url").authorization is not None:
             raise ConfigurationError("token_url (not shown) holds credentials; pass them as client_id and secret")
-        if not isinstance(self.client_id, str) or not self.client_id:
-            raise ConfigurationError(f"client_id is {describe(self.client_id)}; it must be a text")
+        if not isinstance(self.client_id, str) or not self.client_id or not _is_encodable(self.client_id):
+            raise ConfigurationError(f"client_id is {describe(self.client_id)}; it must be a text, not empty")
         _SECRET.check_source(self.secret)
-        if self.scope is not None and not isinstance(self.scope, str):
+        if self.scope is not None and not (isinstance(self.scope, str) and _is_encodable(self.scope)):
             raise ConfigurationError(f"scope is {describe(self.scope)}; it must be a text, with blanks between scopes")
         if self.send not in ("basic", "form"):
             raise ConfigurationError(f'send is {describe(self.send)}; it must be "basic" or "form"')
         params = self.params
         if not isinstance(params, Mapping) or not all(
-            isinstance(text, str) for pair in params.items() for text in pair
+            isinstance(text, str) and _is_encodable(text) for pair in params.items() for text in pair
         ):
             raise ConfigurationError("params (not shown) must be a mapping of texts to texts")
         object.__setattr__(self, "params", dict(self.params))
@@ -112,7 +125,7 @@ class OAuth2:
             if not 200 <= answer.status < 300:
                 problem = status_error(subject, answer.status, answer.body, secrets, wait=None, lasting=None)
             else:
-                return self._read(answer)
+                return self._read(answer, secrets)
         except TimeoutError:
             problem = EnricherError(f"{subject}: no answer within {REQUEST_TIMEOUT:g} s", retryable=True)
         except (RefusedError, _UnreadableError) as error:
@@ -132,7 +145,7 @@ class OAuth2:
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         return Request("POST", self.token_url, headers, urlencode({**form, **self.params}).encode()), headers
 
-    def _read(self, answer: Answer) -> Fresh:
+    def _read(self, answer: Answer, secrets: Secrets) -> Fresh:
         try:
             given = json.loads(answer.body)
         except ValueError:
@@ -142,7 +155,8 @@ class OAuth2:
             raise _UnreadableError("its answer has no access_token")
         kind = given.get("token_type", "Bearer")
         if not isinstance(kind, str) or kind.lower() != "bearer":
-            raise _UnreadableError(f"its token_type is {describe(kind)}; only bearer tokens can be sent")
+            secrets.add([token])
+            raise _UnreadableError(f"its token_type is {secrets.show(kind)}; only bearer tokens can be sent")
         headers = {**self.headers, "Authorization": f"Bearer {token}"}
         try:
             check_headers(headers, "the token")

@@ -120,6 +120,7 @@ async def test_a_token_is_replaced_before_it_expires(
         (200, {"access_token": None}, "its answer has no access_token", False),
         (200, {"access_token": "a\nb"}, "its access_token cannot be sent in a header", False),
         (200, {"token_type": "mac"}, "its token_type is 'mac'; only bearer tokens can be sent", False),
+        (200, {"token_type": f"for {SECRET}"}, "its token_type is 'for ***'; only bearer tokens can be sent", False),
     ],
 )
 async def test_X5_a_service_without_a_token_is_told_without_the_secret(
@@ -179,6 +180,10 @@ async def test_a_lookup_that_closes_while_a_token_is_on_its_way_waits_for_nothin
         ({"client_id": ""}, "client_id is ''; it must be a text"),
         ({"secret": None}, "is an environment variable not set in this process"),
         ({"secret": " "}, "it is empty"),
+        ({"secret": "hunter2\udcff"}, "secret (not shown, it may hold a password): it holds a character that"),
+        ({"client_id": "me\ud800"}, "client_id is "),
+        ({"scope": "a\ud800"}, "scope is "),
+        ({"params": {"a": "hunter2\ud800"}}, "params (not shown) must be a mapping of texts"),
         ({"scope": ["read"]}, "scope is ['read']"),
         ({"send": "query"}, """send is 'query'; it must be "basic" or "form\""""),
         ({"params": {"a": 1}}, "params (not shown) must be a mapping of texts"),
@@ -193,6 +198,13 @@ def test_X4_a_wrong_argument_is_refused_at_once(wrong: dict[str, Any], says: str
         OAuth2(**arguments)
     assert says in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+async def test_X5_a_secret_of_a_function_that_cannot_be_sent_is_not_shown(tokens: Tokens, service: FakeService) -> None:
+    async with asked(service, headers=OAuth2(tokens.url, "me", lambda: "hunter2\udcff")) as enricher:
+        error = await failure(enricher, "x")
+    assert "returned no usable client secret: secret (not shown" in str(error)
+    assert "hunter2" not in told(error) + repr(error.__cause__) + repr(error.__context__)
 
 
 def test_X5_the_secret_is_in_no_repr_no_identity_and_not_in_a_pickle_if_a_function_gives_it() -> None:
