@@ -31,6 +31,9 @@ text."""
 SIMILAR = 0.75
 """How alike two names are, of 1, if one may be the other misspelt: two of four letters changed places."""
 
+MOST_FIELDS = 200
+"""Fields of a row in which misspelt names are looked for."""
+
 _MOST_DIGITS = 40
 """At least the digits of the largest integer that a column can hold."""
 
@@ -136,19 +139,26 @@ def _check_names(row: Mapping[str, Any], names: Sequence[str]) -> None:
 
 def tell_misspelt(row: Mapping[str, Any], names: Sequence[str]) -> None:
     """Log, once for rows with these fields, that a field looks like a column that is absent."""
-    # Most rows with absent columns have no other fields.
-    if any(field not in names for field in row):
+    # Most rows with absent columns have no other fields. One with very many is a mapping by key, and slow to compare.
+    if len(row) <= MOST_FIELDS and any(field not in names for field in row):
         _told(tuple([name for name in row if isinstance(name, str)]), tuple(names))
 
 
 @lru_cache(maxsize=1000)
 def _told(fields: tuple[str, ...], names: tuple[str, ...]) -> None:
     if (pair := misspelt(fields, names)) is not None:
-        logger.warning(
-            "an answer has the field %r, which is not a column, and no %r, which is one: its column is null. If one of "
-            "them is misspelt, correct the schema or the answer. This is logged once",
-            *pair,
-        )
+        _told_pair(*pair)
+
+
+@lru_cache(maxsize=1000)
+def _told_pair(field: str, name: str) -> None:
+    """Once for a pair, whatever other fields the rows have."""
+    logger.warning(
+        "an answer has the field %r, which is not a column, and no %r, which is one: its column is null. If one of "
+        "them is misspelt, correct the schema or the answer. This is logged once",
+        field,
+        name,
+    )
 
 
 def misspelt(fields: Collection[str], names: Collection[str]) -> tuple[str, str] | None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ResultError
+from asyncio_operator.arrow import columns as columns_module
 from asyncio_operator.arrow.columns import check_row, column, columns, row_reader
 
 PLANE = pa.schema([("name", pa.string()), ("year", pa.int64())])
@@ -314,3 +315,17 @@ def test_other_absent_columns_and_other_fields_are_no_news(
     columns([row], PLANE)
     row_reader(PLANE)(row)
     assert caplog.records == []
+
+
+def test_a_misspelt_column_is_told_once_though_other_fields_vary(caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(20):
+        columns_module.tell_misspelt({"prize": 1.0, f"note {number}": 1}, ["price", "seats"])
+    assert caplog.text.count("'prize'") == 1
+
+
+def test_a_row_with_very_many_fields_is_not_searched_for_misspelt_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> None:
+        raise AssertionError("each comparison takes microseconds")
+
+    monkeypatch.setattr(columns_module, "misspelt", slow)
+    columns_module.tell_misspelt(dict.fromkeys(map(str, range(columns_module.MOST_FIELDS + 1)), 1), ["price"])
