@@ -4,8 +4,8 @@ Its key is ``asyncio-operator:budget:NAME``. Its fields are ``version``, ``state
 identity (`exchange`). Two scripts of the server post a message, and swap the state. Time is that of the server. The key
 of a budget without a spend limit expires some time after its last use.
 
-A user of the server with limited rights needs the commands TIME, EVAL, HGET, HGETALL, HSET, HDEL and PEXPIRE for these
-keys.
+A user of the server with limited rights needs the commands TIME, EVAL, HGET, HGETALL, HSET, HDEL, PEXPIRE and PERSIST
+for these keys.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ __all__ = ["PREFIX", "RedisCoordinator", "check_url"]
 
 PREFIX = "asyncio-operator:budget:"
 
-EXPIRE = "if ARGV[1] ~= '0' then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end"
+# With other limits before, the key may have been one that expires.
+EXPIRE = "if ARGV[1] == '0' then redis.call('PERSIST', KEYS[1]) else redis.call('PEXPIRE', KEYS[1], ARGV[1]) end"
 
 POST = f"""
 local time = redis.call('TIME')
@@ -73,7 +74,7 @@ class RedisCoordinator:
 
     async def ask(self, message: Json) -> Json:
         try:
-            if self._client is None:
+            if self._client is None or self._client.redis is None:
                 # It has a time of its own, so that a server that is far away has time for the exchange.
                 async with asyncio.timeout(ASK_TIMEOUT):
                     await self._connect()

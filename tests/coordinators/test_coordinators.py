@@ -331,6 +331,19 @@ async def test_a_cancelled_ask_leaves_no_answer_for_the_next(place: Place) -> No
             assert (await coordinator.ask({"add": 1, "who": ""}))["count"] % 1000 == steps + 1
 
 
+async def test_a_first_ask_that_is_cancelled_leaves_a_coordinator_that_answers(place: Place) -> None:
+    for steps in range(12):
+        coordinator = place.coordinator(f"cancelled at {steps}")
+        async with asking(coordinator):
+            task = asyncio.ensure_future(coordinator.ask({"add": 1000, "who": ""}))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert (await coordinator.ask({"add": 1, "who": ""}))["count"] in (1, 1001)
+
+
 # Last, because a driver that was stopped does not come back.
 async def test_G7_a_stopped_coordinator_is_named_and_used_again_when_it_is_back(place: Place) -> None:
     if not place.network:
@@ -367,10 +380,18 @@ async def test_the_key_of_redis_has_the_prefix_and_expires_where_nothing_was_spe
     assert int(redis.server.command("PTTL", f"{PREFIX}spends")[1:]) == -1
 
 
+async def test_G6_a_key_of_redis_that_expired_is_kept_once_its_budget_has_a_spend_limit(redis: Redis) -> None:
+    for expire_after, shown in ((60.0, False), (None, True)):
+        coordinator = RedisCoordinator(redis.server.url, "changed", count, expire_after=expire_after)
+        async with asking(coordinator):
+            await coordinator.ask({"add": 1, "who": ""})
+        assert (int(redis.server.command("PTTL", f"{PREFIX}changed")[1:]) == -1) is shown
+
+
 async def test_redis_takes_a_user_with_the_rights_that_are_documented_and_says_which_are_missing(redis: Redis) -> None:
     server = redis.server
     keys = f"~{PREFIX}*"
-    rights = ["+time", "+eval", "+hget", "+hgetall", "+hset", "+hdel", "+pexpire"]
+    rights = ["+time", "+eval", "+hget", "+hgetall", "+hset", "+hdel", "+pexpire", "+persist"]
     server.command("ACL", "SETUSER", "worker", "on", ">w0rker", keys, *rights)
     server.command("ACL", "SETUSER", "reader", "on", ">w0rker", keys, "+time", "+eval", "+hgetall")
     worker = RedisCoordinator(server.url_with("w0rker", "worker"), NAME, count, expire_after=60.0)
