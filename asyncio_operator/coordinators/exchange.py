@@ -15,16 +15,17 @@ The stored text is a JSON object:
     answered    by client, of its last answered message: its identity, the time of the answer, and the reply, or null
                 if the client has it already. Kept for `KEPT` seconds, longer than a message waits
 
-A message is answered once: one that has an entry there is not answered again, and one that has waited for `ASK_TIMEOUT`
-is dropped, because its client has gone.
+A message is answered once: one that is not newer than its client's entry there is not answered again, and one that has
+waited for `ASK_TIMEOUT` is dropped, because its client has gone. So is what cannot be read or answered.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
@@ -95,11 +96,11 @@ class Client:
         posted = sent = self._clock()
         stored = await store.post(identity, _as_text(message))
         while True:
-            found = self._opened(stored.text)
+            found = self._opened(stored)
             answered = found["answered"].get(self._name)
             if answered is not None and answered[0] == identity:
                 return {**answered[2], "sent": posted}
-            others, over = _mail(stored, found["answered"], identity)
+            others, over = _mail(stored, identity)
             text, reply = self._decided(stored, found, others, identity, message)
             next_sent = self._clock()
             later = await store.swap(stored.version, secrets.token_hex(8), text, [identity, *others, *over])
@@ -111,32 +112,40 @@ class Client:
         self, stored: Stored, found: Json, others: dict[str, str], identity: str, message: Json
     ) -> tuple[str, Json]:
         """The new text, and the reply to the own message."""
-        now = stored.now
-        try:
-            for other, text in others.items():
-                found["state"], reply = self._answer(found["state"], json.loads(text), now)
-                found["answered"][_client(other)] = [other, now, reply]
-        except Exception:
-            # The client of a message that cannot be answered hears so when it tries itself. The others do so too.
-            found = self._opened(stored.text)
-        state, reply = self._answer(found["state"], message, now)
-        found["answered"][self._name] = [identity, now, None]
-        answered = {client: entry for client, entry in found["answered"].items() if now - entry[1] <= KEPT}
-        return _as_text({"state": state, "answered": answered}), reply
+        now, state, answered = stored.now, found["state"], found["answered"]
+        for other, text in others.items():
+            entry = answered.get(_client(other))
+            if entry is not None and _number(other) <= _number(entry[0]):
+                continue
+            try:
+                state, reply = self._answer(state, json.loads(text), now)
+            except Exception:
+                # Its client hears so when it tries itself. The state may have been changed.
+                rest = {one: text for one, text in others.items() if one != other}
+                return self._decided(stored, self._opened(stored), rest, identity, message)
+            answered[_client(other)] = [other, now, reply]
+        state, reply = self._answer(state, message, now)
+        answered[self._name] = [identity, now, None]
+        kept = {}
+        for client, (last, answered_at, its_reply) in answered.items():
+            if now - answered_at <= KEPT:
+                # The server's clock may have been set back.
+                kept[client] = [last, min(answered_at, now), its_reply]
+        return _as_text({"state": state, "answered": kept}), reply
 
-    def _opened(self, text: str) -> Json:
+    def _opened(self, stored: Stored) -> Json:
         """The stored text as an object.
 
         Raises:
             CoordinatorError: it is something else.
         """
-        if not text:
+        if not stored.text:
             return {"state": None, "answered": {}}
         try:
-            found = json.loads(text)
-        except ValueError:
+            found = json.loads(stored.text)
+        except (ValueError, RecursionError):
             found = None
-        if isinstance(found, dict) and found.keys() == {"state", "answered"}:
+        if _is_state(found):
             return found
         raise CoordinatorError(
             f"the coordinator {self._store.shown}: {self._store.place} is not the state of a budget; delete it, or "
@@ -145,21 +154,40 @@ class Client:
         )
 
 
-def _mail(stored: Stored, answered: Json, own: str) -> tuple[dict[str, str], list[str]]:
+def _is_state(found: Any) -> TypeGuard[Json]:
+    if not isinstance(found, dict) or found.keys() != {"state", "answered"}:
+        return False
+    state, answered = found["state"], found["answered"]
+    return isinstance(state, dict | None) and isinstance(answered, dict) and all(map(_is_entry, answered.values()))
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, list) or len(entry) != 3:
+        return False
+    identity, answered_at, reply = entry
+    return isinstance(identity, str) and isinstance(answered_at, int | float) and isinstance(reply, dict | None)
+
+
+def _mail(stored: Stored, own: str) -> tuple[dict[str, str], list[str]]:
     """The messages of others that wait for an answer, by identity, and the identities of those that wait no longer."""
-    waiting: dict[str, str] = {}
-    over = []
-    for identity, mail in sorted(stored.mailbox.items(), key=_posted):
-        entry = answered.get(_client(identity))
-        if stored.now - _posted((identity, mail)) > ASK_TIMEOUT or (entry is not None and entry[0] == identity):
+    waiting, over = [], []
+    for identity, mail in stored.mailbox.items():
+        posted, _, message = str(mail).partition(" ")
+        try:
+            time = float(posted)
+        except ValueError:
+            time = math.nan
+        if not stored.now - time <= ASK_TIMEOUT:
             over.append(identity)
-        elif identity != own and len(waiting) < MOST_MESSAGES:
-            waiting[identity] = mail.partition(" ")[2]
-    return waiting, over
+        elif identity != own:
+            waiting.append((time, identity, message))
+    return {identity: message for _, identity, message in sorted(waiting)[:MOST_MESSAGES]}, over
 
 
-def _posted(mail: tuple[str, str]) -> float:
-    return float(mail[1].partition(" ")[0])
+def _number(identity: str) -> float:
+    """Of a message among those of its client; 0 if no client has made the identity."""
+    number = identity.partition(" ")[2]
+    return float(number) if number.isdecimal() else 0
 
 
 def _client(identity: str) -> str:

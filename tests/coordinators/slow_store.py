@@ -14,17 +14,19 @@ class Server:
 
     Attributes:
         round_trip: seconds from a request to its reply, on virtual time.
+        ahead: seconds by which its clock is ahead of virtual time.
         requests: how many there were.
     """
 
     round_trip: float = 0.0
+    ahead: float = 0.0
     version: str = ""
     text: str = ""
     mailbox: dict[str, str] = field(default_factory=dict)
     requests: int = 0
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return asyncio.get_running_loop().time() + self.ahead
 
     def read(self) -> Stored:
         return Stored(self.version, self.text, dict(self.mailbox), self.now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 
 import pytest
@@ -97,6 +98,69 @@ async def test_a_message_that_cannot_be_answered_is_an_error_of_its_own_client_o
     with pytest.raises(ZeroDivisionError):
         await asking
     assert (await other.ask({}))["count"] == 2
+
+
+@virtual
+async def test_a_message_that_cannot_be_answered_keeps_no_other_waiting() -> None:
+    server = Server(0.1)
+    server.mailbox = {"old 1": "0 {", "new 1": '0 {"wrong": true}'}
+    replies = await asyncio.gather(*(SlowCoordinator(server).ask({}) for _ in range(8)))
+    assert now() <= 3 * 0.1 + 1e-6
+    assert sorted(reply["count"] for reply in replies) == list(range(1, 9))
+    assert not server.mailbox
+
+
+@virtual
+async def test_what_is_no_message_is_dropped() -> None:
+    server = Server(0.1)
+    server.mailbox = {"a": "b", "c 1": "nan {}", "d 1": "", "e 1": "-inf {}", "f": "inf", "g " + "9" * 5000: "0 5"}
+    assert (await SlowCoordinator(server).ask({}))["count"] == 1
+    assert not server.mailbox
+
+
+@virtual
+async def test_a_message_that_arrives_after_a_later_one_of_its_client_is_not_answered() -> None:
+    """A connection was lost, and the server reads what it got over it when the client has gone on."""
+    server = Server(0.1)
+    client, other = SlowCoordinator(server), SlowCoordinator(server)
+    await client.store.post("one 2", "{}")
+    await client.store.post("one 1", "{}")
+    assert (await other.ask({}))["count"] == 2
+    await client.store.post("one 1", "{}")
+    assert (await other.ask({}))["count"] == 3
+    assert json.loads(server.text)["answered"]["one"][0] == "one 2"
+    assert not server.mailbox
+
+
+@virtual
+async def test_replies_to_clients_that_have_gone_are_dropped_also_after_the_servers_clock_was_set_back() -> None:
+    server = Server(0.1, ahead=1e6)
+    await SlowCoordinator(server).ask({})
+    server.ahead = 0.0
+    coordinator = SlowCoordinator(server)
+    for number in range(60):
+        assert (await coordinator.ask({}))["count"] == number + 2
+    assert len(json.loads(server.text)["answered"]) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"state": 5, "answered": {}}',
+        '{"state": null, "answered": []}',
+        '{"state": null, "answered": {"a": 5}}',
+        '{"state": null, "answered": {"a": ["a 1", "0", null]}}',
+        '{"state": null, "answered": {"a": ["a 1", 0, []]}}',
+        "[" * 100_000,
+    ],
+)
+@virtual
+async def test_a_text_that_is_no_state_is_named(text: str) -> None:
+    server = Server(0.1, version="1", text=text)
+    with pytest.raises(CoordinatorError, match="what it keeps is not the state of a budget; delete it") as raised:
+        await SlowCoordinator(server).ask({})
+    assert raised.value.lasting
+    assert server.text == text
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])
