@@ -82,7 +82,6 @@ def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
         return state, {"error": error, "now": now, "seq": message.get("seq")}
     if not state:
         state = _new(message, now, now + RECOVERY if state is None else now)
-    before = state["time"]
     now = _advance(state, now)
     windows = _windows(state, now)
     if message["kind"] == "statistics":
@@ -95,7 +94,7 @@ def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
         windows = _adopt(state, message["budget"], now)
     terms = terms_of(state["budget"])
     known = message["epoch"] in (None, state["epoch"])
-    if known and message["epoch"] is not None and message["seen"] > before:
+    if known and message["epoch"] is not None and message["seen"] > workers.last(state, message["worker"], now)[1]:
         # An older copy of the state was restored: everything that happened since is unknown.
         state["epoch"] = _epoch(message, now)
         known = False

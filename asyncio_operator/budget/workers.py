@@ -28,12 +28,15 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
     """
     name = message["worker"]
     worker: Json | None = state["workers"].get(name)
+    if message["seq"] <= last(state, name, now)[0]:
+        if worker is not None:
+            # It may hear the time of this reply.
+            worker["heard"] = now
+        return None
     if worker is None:
         worker = _new(state, name, now)
-    if message["seq"] <= worker["applied"]:
-        return None
     state["workers"][name] = worker
-    worker["before"], worker["seen"] = worker["seen"], now
+    worker["before"], worker["seen"], worker["heard"] = worker["seen"], now, now
     for field in ("held", "want"):
         worker[field] = message[field]
     held, wanted = message["slots"]
@@ -48,6 +51,15 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
         state["spent"][unit] = state["spent"].get(unit, 0.0) + total - counted
         worker["totals"][unit] = total
     return worker
+
+
+def last(state: Json, name: str, now: float) -> tuple[int, float]:
+    """The number of the worker's last message, and a time since which none came, as far as this state knows."""
+    if (worker := state["workers"].get(name)) is not None:
+        return worker["applied"], worker["heard"]
+    if (gone := state["gone"].get(name)) is not None:
+        return gone[1], gone[0]
+    return 0, now - REMEMBERED
 
 
 def _new(state: Json, name: str, now: float) -> Json:

@@ -178,6 +178,17 @@ def test_G2_an_older_state_that_comes_back_is_noticed() -> None:
     assert cluster.all_starts[-1] > 8.0
 
 
+def test_G2_an_older_state_is_noticed_also_if_a_worker_that_knows_nothing_of_it_asks_first() -> None:
+    cluster = Cluster(Budget("b", Limit(100, 2.0)), workers=2)
+    cluster.run(0.5)
+    old = cluster.coordinator.text
+    cluster.run(2.6, busy=[1])
+    cluster.coordinator.text = old
+    cluster.run(6.0)
+    assert most_in_a_window(cluster.all_starts, 2.0) <= 100
+    assert cluster.all_starts[-1] > 8.0
+
+
 def test_G2_a_coordinators_clock_that_goes_back_lets_nothing_through_and_stops_nothing() -> None:
     cluster = Cluster(Budget("b", Limit(100, 1.0)), workers=2)
     cluster.run(1.5)
@@ -257,6 +268,18 @@ def test_G6_what_a_dead_worker_held_counts_as_spent_until_it_comes_back() -> Non
     dead.returned({"usd": 0.7}, {"usd": 0.2}, 11.0)
     exchange(coordinator, dead, 11.0)
     assert coordinator.statistics(budget, 11.0)["units"]["usd"]["used"] == 0.2
+
+
+def test_G6_a_late_copy_of_a_message_of_a_dead_worker_gives_nothing_back() -> None:
+    budget = Budget("b", spend={"usd": 1.0})
+    coordinator, dead, other = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
+    dead.next_start({"usd": 0.7}, 0.0)
+    last = dead.message(0.0)
+    coordinator.ask(last, 0.0)
+    for moment in range(1, 11):
+        exchange(coordinator, other, float(moment))
+    coordinator.ask(last, 10.0)
+    assert coordinator.statistics(budget, 10.0)["units"]["usd"]["used"] == 0.7
 
 
 def test_G6_a_call_that_no_window_can_hold_is_refused_at_once() -> None:
