@@ -111,6 +111,11 @@ class Recording:
         """The maximum number of events."""
         return self._recorded.maxlen or 0
 
+    @property
+    def size(self) -> int:
+        """The number of events that are kept."""
+        return len(self._recorded)
+
     def shift(self, seconds: float) -> None:
         """Convert all times to another clock, which is ahead by `seconds`."""
         for event in [self._recorded.popleft() for _ in range(len(self._recorded))]:

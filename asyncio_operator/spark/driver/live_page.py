@@ -15,10 +15,11 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from socketserver import TCPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from asyncio_operator.checks import positive_int
+from asyncio_operator.checks import natural
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.ledger import Ledger
 from asyncio_operator.spark.driver.live_samples import LiveSamples
@@ -35,6 +36,12 @@ MOST_CONNECTIONS = 50
 PROMETHEUS = "text/plain; version=0.0.4"
 """The type of what Prometheus reads."""
 
+Answer = tuple[HTTPStatus, str, dict[str, str], bytes]
+"""Status, type, headers and body."""
+
+FORBIDDEN: Answer = HTTPStatus.FORBIDDEN, "text/plain", {}, b"403: the address of this page has a token\n"
+"""The answer to a request without the token."""
+
 ANYWHERE = ("", "0.0.0.0", "::")
 """Hosts that mean all addresses of this machine."""
 
@@ -49,14 +56,13 @@ class LivePage:
     def __init__(self, ledger: Ledger, port: int, host: str) -> None:
         if not isinstance(host, str):
             raise ConfigurationError(f"host is {describe(host)}; it must be a name or an address of this machine")
-        if port != 0:
-            positive_int("port", port)
+        natural("port", port)
         self._token = secrets.token_urlsafe(32)
         self._samples = LiveSamples(ledger)
         self._over = threading.Event()
         try:
             self._server = _Server(host, port, self._answer)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, ValueError, TypeError) as error:  # Not all texts can be the name of a host.
             raise ConfigurationError(
                 f"the page cannot be served at {host}:{port} ({error}); give a free port, or 0, and a host of this "
                 "machine"
@@ -72,11 +78,12 @@ class LivePage:
             thread.start()
 
     def close(self) -> None:
-        """Stop serving it. A second time does nothing."""
+        """Stop serving it, also on connections that are open. A second time does nothing."""
         if not self._over.is_set():
             self._over.set()
             self._server.shutdown()
             self._server.server_close()
+            self._server.cut()
             for thread in self._threads:
                 thread.join(5 * EVERY)
 
@@ -97,13 +104,16 @@ class LivePage:
             with contextlib.suppress(Exception):  # The next one may be taken.
                 self._samples.take()
 
-    def _answer(self, target: str) -> tuple[HTTPStatus, str, dict[str, str], bytes]:
-        """Status, type, headers and body for a path."""
-        address = urlsplit(target)
+    def _answer(self, target: str) -> Answer:
+        """The answer for a path."""
+        try:
+            address = urlsplit(target)
+        except ValueError:  # As in http://[x/
+            return FORBIDDEN
         _, _, rest = address.path.partition("/")
         token, _, page = rest.partition("/")
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
-            return HTTPStatus.FORBIDDEN, "text/plain", {}, b"403: the address of this page has a token\n"
+            return FORBIDDEN
         if page == "":
             if not rest.endswith("/"):
                 return HTTPStatus.MOVED_PERMANENTLY, "text/plain", {"Location": f"/{token}/"}, b""
@@ -120,16 +130,23 @@ class LivePage:
             after = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 19 else 0
             return HTTPStatus.OK, "application/json", {}, json.dumps(self._samples.page(after)).encode()
         if page == "metrics":
-            return HTTPStatus.OK, f"{PROMETHEUS}; charset=utf-8", {}, self._samples.exposition().encode()
+            return (
+                HTTPStatus.OK,
+                f"{PROMETHEUS}; charset=utf-8",
+                {},
+                self._samples.exposition().encode("utf-8", "backslashreplace"),
+            )
         return HTTPStatus.NOT_FOUND, "text/plain", {}, b"404: there is no such page\n"
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    allow_reuse_port = False  # Some versions of Python let two servers have one port.
 
     def __init__(self, host: str, port: int, answer: Any) -> None:
         self.answer = answer
+        self._open: set[socket.socket] = set()
         if ":" in host:
             self.address_family = socket.AF_INET6
         self._room = threading.Semaphore(MOST_CONNECTIONS)
@@ -139,11 +156,26 @@ class _Server(ThreadingHTTPServer):
         """Whether there is room for a connection. One without room is closed at once."""
         return self._room.acquire(blocking=False)
 
+    def server_bind(self) -> None:
+        """Not that of `HTTPServer`, which asks DNS for the name of the host, and may wait long for it."""
+        TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._open.discard(request)
             self._room.release()
+
+    def cut(self) -> None:
+        """End all connections: a browser keeps its own, and asks on it for as long as it gets answers."""
+        for connection in self._open.copy():
+            with contextlib.suppress(OSError):  # Its client has gone.
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error."""

@@ -16,7 +16,7 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import StateError
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.spark.driver.ledger import Ledger, TaskView
+from asyncio_operator.spark.driver.ledger import Ledger, Lookup, TaskView
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.trace import Trace
@@ -67,16 +67,16 @@ class LiveSamples:
         self._used: dict[str, deque[tuple[int, list[Any]]]] = {}
         self._not_before: dict[str, float] = {}
         self._slowest: dict[str, list[dict[str, Any]]] = {}
+        self._traces: dict[str, tuple[int, int, int]] = {}
 
     def take(self) -> None:
         """Take a sample."""
         calls, lookups = _in_flight(self._ledger.tasks()), self._ledger.lookups()
         now = self._time()
         budgets = {one.budget.name: one.budget for one, _ in lookups if one.budget is not None}
-        traces = {one.label: one.trace for one, _ in lookups if one.trace is not None}
         # Outside of the lock: a coordinator may take its time, and so may a long trace.
         asked = {name: self._asked(budget) for name, budget in budgets.items()}
-        found = {label: slowest(trace) for label, trace in traces.items()} if self._number % WINDOW == 0 else {}
+        found = self._slowest_now([lookup for lookup, _ in lookups])
         with self._lock:
             self._number += 1
             self._slowest |= found
@@ -86,6 +86,7 @@ class LiveSamples:
             for gone in self._samples.keys() - {lookup.label for lookup, _ in lookups}:
                 del self._samples[gone], self._before[gone]
                 self._slowest.pop(gone, None)
+                self._traces.pop(gone, None)
             for gone in self._budgets.keys() - budgets.keys():
                 del self._budgets[gone], self._used[gone]
             for name, budget in asked.items():
@@ -93,6 +94,19 @@ class LiveSamples:
                     self._budgets[name] = budget
                     used = {unit: [one["used"], one["allowed"]] for unit, one in budget["units"].items()}
                     self._used.setdefault(name, deque(maxlen=KEPT)).append((self._number, [now, used]))
+
+    def _slowest_now(self, lookups: list[Lookup]) -> dict[str, list[dict[str, Any]]]:
+        """The slowest keys of traces that have changed: every `WINDOW` samples, and of a new lookup at once."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for lookup in lookups:
+            trace, label = lookup.trace, lookup.label
+            if trace is None or (label in self._traces and self._number % WINDOW):
+                continue
+            state = id(trace), trace.runs, trace.size
+            if self._traces.get(label) != state:
+                self._traces[label] = state
+                found[label] = slowest(trace)
+        return found
 
     def _sample(self, label: str, figures: EnrichmentFigures, calls: int, now: float) -> list[float]:
         before = self._before.setdefault(label, deque(maxlen=WINDOW))

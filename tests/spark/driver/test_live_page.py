@@ -22,7 +22,7 @@ from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import LivePage
 from asyncio_operator.spark.driver import live_page
 from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, Ledger, Lookup
-from asyncio_operator.spark.driver.live_samples import KEPT, MOST_TASKS, LiveSamples
+from asyncio_operator.spark.driver.live_samples import KEPT, MOST_TASKS, WINDOW, LiveSamples
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
 from asyncio_operator.testing import ManualClock
@@ -214,6 +214,28 @@ def test_V2_slowest_keys_come_from_the_trace(ledger: Ledger) -> None:
     assert others["slowest"] == []
 
 
+def test_V1_a_trace_is_read_again_only_if_it_has_grown(ledger: Ledger) -> None:
+    read = []
+
+    class Watched(Trace):
+        def story(self) -> Story:
+            read.append(self.size)
+            return super().story()
+
+    trace = Watched()
+    samples = LiveSamples(ledger)
+    samples.take()
+    ledger.begin(Lookup("prices", "", None, trace))
+    samples.take()
+    assert samples.page()["lookups"][0]["slowest"] == [], "a new lookup is known to have a trace at once"
+    for _ in range(2):
+        trace.include(slow_keys())
+        for _ in range(3 * WINDOW):
+            samples.take()
+    assert read == [0, 9, 17]
+    assert len(samples.page()["lookups"][0]["slowest"]) == 4
+
+
 def test_V2_the_time_of_a_key_begins_with_its_first_call(ledger: Ledger) -> None:
     trace = Trace()
     trace.started(0.0)
@@ -275,7 +297,10 @@ def test_V2_a_budget_is_shown_as_long_as_a_lookup_with_it_is_remembered(ledger: 
         ledger.begin(Lookup(f"{number}", ""))
 
 
-@pytest.mark.parametrize(("port", "host"), [(-1, "127.0.0.1"), ("x", "127.0.0.1"), (70_000, "127.0.0.1"), (0, 5)])
+@pytest.mark.parametrize(
+    ("port", "host"),
+    [*((port, "127.0.0.1") for port in (-1, "x", 70_000, 0.0)), *((0, host) for host in (5, "a..b", "a\0b"))],
+)
 def test_V2_a_wrong_address_is_told(ledger: Ledger, port: Any, host: Any) -> None:
     with pytest.raises(ConfigurationError):
         LivePage(ledger, port, host)
@@ -303,6 +328,35 @@ def test_V2_a_closed_page_leaves_nothing_and_no_path_is_logged(
         asked(page, path_of(page))
     assert path_of(page) not in caplog.text + "".join(capfd.readouterr())
     assert "closed" in repr(page)
+
+
+def test_V2_a_closed_page_answers_no_more_on_a_connection_that_is_open(ledger: Ledger) -> None:
+    with LivePage(ledger, 0, "127.0.0.1") as page:
+        address = urlsplit(page.url)
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", address.port or 0, timeout=20)) as browser:
+            browser.request("GET", path_of(page, "figures.json"))
+            browser.getresponse().read()
+            page.close()
+            assert browser.sock.recv(1) == b"", "the connection has ended"
+
+
+def test_V2_a_path_that_cannot_be_read_is_forbidden(page: LivePage) -> None:
+    with socket.create_connection(("127.0.0.1", urlsplit(page.url).port), timeout=20) as client:
+        client.sendall(b"GET http://[x/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert client.makefile("rb").readline().startswith(b"HTTP/1.1 403 ")
+
+
+def test_V2_a_port_is_not_shared_by_two_pages_and_no_name_is_asked_for(
+    ledger: Ledger, page: LivePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be served at"):
+        LivePage(ledger, urlsplit(page.url).port or 0, "127.0.0.1")
+
+    def slow(_host: str) -> str:
+        raise AssertionError("DNS may take long")
+
+    monkeypatch.setattr(socket, "getfqdn", slow)
+    LivePage(ledger, 0, "127.0.0.1").close()
 
 
 def test_V2_in_a_browser_nothing_hostile_runs_and_buttons_do_what_they_say(
