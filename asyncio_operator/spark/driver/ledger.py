@@ -32,6 +32,9 @@ MOST_PARTITIONS = 10_000
 MOST_LOOKUPS = 50
 """Calls of `enrich` that are remembered. A stream with `foreachBatch` makes one for each micro-batch."""
 
+MOST_TASKS = 100
+"""Tasks that are shown. Those that run are all counted."""
+
 SILENT = 5.0
 """Seconds without a report after which a running task is "silent": its calls no longer count as in flight."""
 
@@ -233,19 +236,24 @@ class Ledger:
             return found
 
     def tasks(self) -> list[TaskView]:
-        """The runs that have not succeeded: first those in the state "running", and among equals the youngest first."""
-        found: list[TaskView] = []
+        """All runs in the state "running", then at most `MOST_TASKS` others that have not succeeded. The youngest of
+        each come first."""
+        running: list[TaskView] = []
+        others: list[TaskView] = []
         now = self._clock()
         with self._lock:
             for (enrichment, stage, number), partition in reversed(self._partitions.items()):
                 lookup = self._lookups.get(enrichment)
                 for attempt, runs in partition.attempts.items():
                     for name, run in runs.items():
-                        if run.work is not None and lookup is not None:
-                            origin, state = Origin(enrichment, stage, number, attempt, name), run.state_at(now)
-                            calls = run.in_flight if state == "running" else 0
-                            found.append(TaskView(lookup.label, origin, state, now - run.at, calls, run.work))
-        return sorted(found, key=lambda one: one.state != "running")
+                        if run.work is None or lookup is None:
+                            continue
+                        state = run.state_at(now)
+                        views, calls = (running, run.in_flight) if state == "running" else (others, 0)
+                        if views is running or len(others) < MOST_TASKS:
+                            origin = Origin(enrichment, stage, number, attempt, name)
+                            views.append(TaskView(lookup.label, origin, state, now - run.at, calls, run.work))
+        return running + others
 
     def expect(self, part: str) -> None:
         """Add a part, which `parts` lists even before it has reported."""

@@ -16,7 +16,7 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import StateError
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.spark.driver.ledger import Ledger, Lookup, TaskView
+from asyncio_operator.spark.driver.ledger import MOST_TASKS, Ledger, Lookup, TaskView
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.trace import Trace
@@ -30,9 +30,6 @@ WINDOW = 5
 
 SLOWEST = 20
 """Keys of each trace that are shown."""
-
-MOST_TASKS = 100
-"""Tasks that are shown."""
 
 LATER = 30.0
 """Seconds until a budget that did not answer is asked again."""

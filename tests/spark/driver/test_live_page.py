@@ -21,8 +21,8 @@ from asyncio_operator import Budget, ConfigurationError, Limit
 from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import LivePage
 from asyncio_operator.spark.driver import live_page
-from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, Ledger, Lookup
-from asyncio_operator.spark.driver.live_samples import KEPT, MOST_TASKS, WINDOW, LiveSamples
+from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, MOST_TASKS, Ledger, Lookup
+from asyncio_operator.spark.driver.live_samples import KEPT, WINDOW, LiveSamples
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
 from asyncio_operator.testing import ManualClock
