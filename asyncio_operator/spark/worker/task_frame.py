@@ -78,9 +78,8 @@ def outputs_of(
         if source.closed:
             raise BrokenPipeError("the task that reads these results has ended")
 
-    feeder = TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read)
     with in_task(brought), frame:
-        frame.start(feeder)
+        frame.start(TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read))
         for output in frame.sink:
             if output is PULSE:
                 held.look()
