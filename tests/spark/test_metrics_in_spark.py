@@ -237,6 +237,16 @@ def test_V1_so_has_a_short_one_of_whose_rows_spark_reads_a_part(
     wait_until(lambda: metrics.statistics().calls == 5, 60, "its calls")
 
 
+def test_V1_so_has_one_that_reported_before_its_first_row(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
+    async def look_up(key: int) -> Any:
+        await asyncio.sleep(1.5 if key == 0 else 0)
+        return {"x": key}
+
+    out = enrich(spark.range(0, 5, numPartitions=1), FunctionEnricher(look_up, "x long"), on="id", metrics=metrics)
+    assert len(out.limit(2).collect()) == 2
+    wait_until(lambda: metrics.statistics().rows == 5, 5, "its rows")
+
+
 def test_V1_the_runs_of_a_coalesced_task_count_together(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
     df = spark.range(0, 40, numPartitions=4)
     assert len(enrich(df, known_below(30, "x"), on="id", metrics=metrics).coalesce(1).collect()) == 40

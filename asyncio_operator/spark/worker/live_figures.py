@@ -3,8 +3,8 @@
 All runs of a worker share a connection, and one message has the figures of all. Figures are those since the start of a
 run, so a lost message does no harm. A run that fails, or that Spark ends, waits for the answer to a last one, `LAST`
 seconds at most. If a run succeeds, Spark itself passes on its report, except after a `limit`: once Spark has enough
-rows, it drops the report and ends the worker. So a run that succeeds before its first message waits for one, `MOMENT`
-seconds at most.
+rows, it drops the report and ends the worker. So a run that succeeds waits for the answer too, `MOMENT` seconds at
+most.
 
 Law: a driver that cannot be reached costs a task nothing but these seconds, once a minute. All of this runs on the
 loop, except for `RunReport.end`.
@@ -38,7 +38,7 @@ LAST = 1.0
 """Seconds that a task which does not succeed waits until its last figures have arrived."""
 
 MOMENT = 0.05
-"""Seconds that a run which succeeds waits until its figures have arrived, if none were sent before."""
+"""Seconds that a task which succeeds waits until its last figures have arrived."""
 
 IDLE = 60.0
 """Seconds without runs after which the connection is closed."""
@@ -69,13 +69,11 @@ class LiveRun:
     Attributes:
         report: returns the figures so far.
         over: the last report of a run that has ended.
-        sent: whether a message with its figures has arrived.
     """
 
     ledger: str
     report: Callable[[], TaskReport]
     over: TaskReport | None = field(default=None)
-    sent: bool = field(default=False)
 
 
 class Sender:
@@ -125,8 +123,6 @@ class Sender:
             reports = [[run.ledger, (run.over or run.report()).as_json()] for run in runs]
             try:
                 await self._client.ask(FIGURES_TOPIC, reports)
-                for run in runs:
-                    run.sent = True
             except CoordinatorError as error:
                 self._not_before = monotonic() + PAUSE
                 logger.info("figures arrive when tasks have ended: %s", error)
@@ -170,7 +166,7 @@ class RunReport:
         # Rows of a task that has succeeded are those of Spark's own report.
         self._run.over = replace(report, state="ended" if succeeded else state)
         loop = loop_thread().loop
-        if not self._begun or (succeeded and self._run.sent) or not loop.is_running():
+        if not self._begun or not loop.is_running():
             return
         last = asyncio.run_coroutine_threadsafe(_sender(self._live.address).last(self._run), loop)
         try:

@@ -122,6 +122,20 @@ def test_V1_a_short_task_has_told_all_when_it_ends_because_spark_may_drop_its_re
     assert (ledger.sum().rows, ledger.sum().calls, len(messages)) == (7, 7, 1)
 
 
+def test_V1_so_has_a_longer_one_whatever_it_has_told_before(
+    service: DriverService, ledger: Ledger, messages: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Task(service.address, ledger)
+    task.begin()
+    wait(lambda: bool(messages))
+    monkeypatch.setattr(live_figures, "EVERY", 60)
+    monkeypatch.setattr(live_figures, "MOMENT", SOON)
+    time.sleep(0.1)  # The pause that has begun is still a short one.
+    task.rows = 7
+    task.end("succeeded")
+    assert (ledger.sum().rows, ledger.in_flight()) == (7, 0)
+
+
 def test_V1_a_driver_that_does_not_answer_holds_up_a_short_task_for_a_moment(ledger: Ledger) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         task = Task(DriverAddress("127.0.0.1", silent.getsockname()[1], b"t" * 32), ledger)
