@@ -18,7 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.trace.stories import CIRCUIT, MARKS, SPANS, WATERMARK, Life, Look, Story, mark_of, rows_before
+from asyncio_operator.trace.stories import (
+    CIRCUIT,
+    MARKS,
+    SPANS,
+    WATERMARK,
+    Life,
+    Look,
+    Story,
+    mark_of,
+    rows_before,
+    slowest,
+)
+
+SLOWEST = 5
+"""Keys that are listed as the slowest."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
@@ -87,6 +101,7 @@ def _data(story: Story) -> dict[str, Any]:
         "watermarks": [
             [row, mark.timestamp, _millis(mark.admitted), _millis(mark.emitted)] for row, mark in watermarks
         ],
+        "slowest": [[one.row, _millis(one.seconds), len(one.life.calls), one.error] for one in slowest(story, SLOWEST)],
         "circuit": [[phase.state, _millis(phase.start), _millis(phase.end)] for phase in story.circuit],
         "spans": _looks(SPANS),
         "marks": _looks(MARKS),

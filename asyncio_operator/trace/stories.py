@@ -245,6 +245,36 @@ def story_of(events: Iterable[Event], dropped: int = 0, parts: Sequence[tuple[in
     return Story(end, dropped, lives, marks, builder.phases(end), [*parts])
 
 
+class SlowKey(NamedTuple):
+    """An element that was called for: its number in the story, its time in seconds, and the error of its last attempt
+    that had one."""
+
+    row: int
+    life: Life
+    seconds: float
+    error: str
+
+
+def slowest(story: Story, most: int) -> list[SlowKey]:
+    """The elements that took longest, from the start of their first call to the end of their last one, waits in between
+    included. A wait before the first call does not count: it says nothing of a key."""
+    found = [
+        SlowKey(row, life, _seconds_in_calls(life, story.end), _last_error(life))
+        for row, life in enumerate(story.lives)
+        if life.attempts
+    ]
+    return sorted(found, key=lambda one: -one.seconds)[:most]
+
+
+def _seconds_in_calls(life: Life, now: float) -> float:
+    ends = (now if call.end is None else call.end for call in life.calls)
+    return max(ends) - life.attempts[0].start
+
+
+def _last_error(life: Life) -> str:
+    return next((one.text for one in reversed(life.attempts) if one.text), "")
+
+
 class Look(NamedTuple):
     """Colour, words for the legend, top and bottom of the bar as parts of its row, and whether it is hatched."""
 

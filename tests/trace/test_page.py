@@ -78,6 +78,23 @@ def test_the_page_tells_every_element(write):
     assert data["spans"].keys() == SPANS.keys()
 
 
+def test_V2_the_slowest_keys_are_those_of_the_live_page(write):
+    trace = new_trace()
+    for number, key in enumerate(["waits for its turn", "slow", "never called"]):
+        trace.admitted(1_000.0, number, key)
+    trace.attempt_started(1_000.0, 1, 1)
+    trace.copy_started(1_000.5, 1, 1)
+    trace.copy_ended(1_000.6, 1, 1, "error", "OSError: only the copy")
+    trace.attempt_ended(1_001.0, 1, 1, "error", "OSError: gone")
+    trace.attempt_started(1_002.0, 1, 2)
+    trace.attempt_started(1_050.0, 0, 1)
+    for number in (0, 1):
+        trace.attempt_ended(1_050.5, number, 2 - (number == 0), "result")
+        trace.completed(1_060.0, number, "result")
+    data = write(trace).data
+    assert data["slowest"] == [[1, 50_500.0, 3, "OSError: gone"], [0, 500.0, 1, ""]]
+
+
 def test_the_title_stands_in_the_page(write):
     page = write(head_of_line(), "a run")
     assert page.inside["title"] == page.inside["h1"] == ["a run"]

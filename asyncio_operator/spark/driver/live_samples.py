@@ -20,7 +20,7 @@ from asyncio_operator.spark.driver.ledger import MOST_TASKS, Ledger, Lookup, Tas
 from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.trace import Trace
-from asyncio_operator.trace.stories import Life
+from asyncio_operator.trace.stories import slowest
 
 KEPT = 900
 """Samples that are kept: a quarter of an hour."""
@@ -102,7 +102,7 @@ class LiveSamples:
             state = id(trace), trace.runs, trace.size
             if self._traces.get(label) != state:
                 self._traces[label] = state
-                found[label] = slowest(trace)
+                found[label] = _slowest_keys(trace)
         return found
 
     def _sample(self, label: str, figures: EnrichmentFigures, calls: int, now: float) -> list[float]:
@@ -201,27 +201,16 @@ def _task(task: TaskView) -> dict[str, Any]:
     }
 
 
-def slowest(trace: Trace, most: int = SLOWEST) -> list[dict[str, Any]]:
-    """The keys of a trace that took longest, from the start of their first call to the end of their last one.
-
-    Times are in milliseconds. A wait for a turn does not count: it says nothing of a key.
-    """
+def _slowest_keys(trace: Trace) -> list[dict[str, Any]]:
     with suppress(StateError):  # It is empty.
-        story = trace.story()
-        called = [(_seconds_in_calls(life, story.end), life) for life in story.lives if life.attempts]
         return [
             {
-                "key": life.key or life.value,
-                "milliseconds": round(1000 * seconds, 3),
-                "attempts": len(life.calls),
-                "outcome": life.outcome or "running",
-                "error": next((one.text for one in reversed(life.attempts) if one.text), ""),
+                "key": one.life.key or one.life.value,
+                "milliseconds": round(1000 * one.seconds, 3),
+                "attempts": len(one.life.calls),
+                "outcome": one.life.outcome or "running",
+                "error": one.error,
             }
-            for seconds, life in sorted(called, key=lambda one: -one[0])[:most]
+            for one in slowest(trace.story(), SLOWEST)
         ]
     return []
-
-
-def _seconds_in_calls(life: Life, now: float) -> float:
-    ends = (now if call.end is None else call.end for call in life.calls)
-    return max(ends) - life.attempts[0].start
