@@ -23,6 +23,16 @@ FEW_BYTES = 8
 
 _NEGATIVE = 0x8000
 
+COUNTERS_OF_KEYS = {
+    "retries": "Attempts beyond the first of a key",
+    "timeouts": "Keys that passed their deadline",
+    "cache_hits": "Keys that were answered from the cache",
+    "journal_hits": "Keys that were answered from the journal",
+    "shared": "Keys that took the outcome of a call for an earlier batch",
+    "hedged": "Slow calls that were made a second time",
+}
+"""Figures of a run that only grow, with the descriptions that metrics systems show."""
+
 
 class Histogram:
     """Durations in seconds.

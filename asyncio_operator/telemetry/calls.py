@@ -95,7 +95,7 @@ def counted(name: str, read: Callable[[], Mapping[str, int]]) -> AbstractContext
 
     Args:
         name: of what is called.
-        read: returns the figures so far, by the names in `run_metrics.FIGURES`. Called on any thread.
+        read: returns the figures so far, by the names in `COUNTERS_OF_KEYS`. Called on any thread.
     """
     if not providers():
         return nullcontext()

@@ -14,17 +14,8 @@ from functools import partial
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
+from asyncio_operator.metrics import COUNTERS_OF_KEYS
 from asyncio_operator.telemetry.spans import SCOPE
-
-FIGURES = {
-    "cache_hits": ("cache.hits", "Keys that were answered from the cache"),
-    "journal_hits": ("journal.hits", "Keys that were answered from the journal"),
-    "shared": ("shared", "Keys that took the outcome of a call for an earlier batch"),
-    "retries": ("retries", "Attempts beyond the first of a key"),
-    "timeouts": ("timeouts", "Keys that passed their deadline"),
-    "hedged": ("hedged", "Slow calls that were made a second time"),
-}
-"""The figures of runs, each with the name of its metric and its description."""
 
 Read = Callable[[], Mapping[str, int]]
 
@@ -37,9 +28,9 @@ class Sums:
         self._running: dict[object, tuple[str, Read]] = {}
         self._lock = threading.Lock()
         meter = metrics.get_meter(SCOPE)
-        for figure, (metric, description) in FIGURES.items():
-            callback = partial(self._observe, figure)
-            meter.create_observable_counter(f"{SCOPE}.{metric}", [callback], "{key}", description)
+        for figure, description in COUNTERS_OF_KEYS.items():
+            callback, name = partial(self._observe, figure), f"{SCOPE}.{figure.replace('_', '.')}"
+            meter.create_observable_counter(name, [callback], "{key}", description)
 
     @contextmanager
     def running(self, name: str, read: Read) -> Iterator[None]:

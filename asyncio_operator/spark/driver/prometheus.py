@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from asyncio_operator.metrics import Histogram
+from asyncio_operator.metrics import COUNTERS_OF_KEYS, Histogram
 from asyncio_operator.spark.driver.ledger import Lookup
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 
@@ -24,12 +24,7 @@ GAUGES = {
 
 COUNTERS = {
     "calls": "Calls of the enricher",
-    "retries": "Attempts beyond the first of a key",
-    "timeouts": "Keys that passed their deadline",
-    "cache_hits": "Keys that were answered from the cache",
-    "journal_hits": "Keys that were answered from the journal",
-    "shared": "Keys that took the outcome of a call for an earlier batch",
-    "hedged": "Slow calls that were made a second time",
+    **COUNTERS_OF_KEYS,
     "budget_seconds": "Seconds in which calls waited for a budget",
 }
 
