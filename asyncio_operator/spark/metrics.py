@@ -160,7 +160,8 @@ class EnrichmentMetrics:
         """Show the job while the block runs: ``with metrics.progress():``.
 
         In a terminal one line moves, in a notebook a bar. Elsewhere, as in a file, a line is printed to standard error
-        when more rows have come. Each shows the finished tasks of all running stages, of any job, and `statistics`.
+        when more rows have come, and one at the end. Each shows the finished tasks of all running stages, of any job,
+        and `statistics`.
 
         Args:
             every: minimum seconds, or a timedelta, between two lines. What moves does so once a second.

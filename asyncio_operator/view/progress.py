@@ -176,11 +176,10 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Show the last moment of what moves, and end."""
+        """Show the last moment, and end."""
         self._over.set()
         self._thread.join()
-        if self._display.moves:
-            self._look()
+        self._look(last=True)
         # What it writes to may be gone, as a closed pipe is. That must not end a job.
         with contextlib.suppress(Exception):
             self._display.close()
@@ -189,11 +188,12 @@ class Watch:
         while not self._over.wait(self._pause):
             self._look()
 
-    def _look(self) -> None:
+    def _look(self, last: bool = False) -> None:
         now, figures = monotonic(), self._statistics()
         rate = max(0, figures.rows - self._rows) / max(now - self._at, 1e-9)
         self._at, self._rows = now, figures.rows
-        if not self._display.moves and figures.rows == self._shown:
+        # A job may be shorter than a pause, so the last line is shown in any case.
+        if not (last or self._display.moves) and figures.rows == self._shown:
             return
         self._shown = figures.rows
         # Spark may raise here, for example because it is being stopped. That must not end a job.

@@ -161,9 +161,10 @@ def test_figures_and_a_line_about_the_tasks_that_have_ended_come_while_others_ru
         out.collect()
     assert metrics.statistics().rows == 80
     assert capsys.readouterr().err == "", "something is told after the block has ended"
-    # No line says what the one before it has said.
-    rows = [int(number) for number in re.findall(r"tasks: (\d+) rows", told)]
+    # Only the last line may say what the one before it has said.
+    *rows, last = [int(number) for number in re.findall(r"(\d+) rows:", told)]
     assert rows == sorted(set(rows))
+    assert last == 40
 
 
 def test_V1_figures_move_while_a_task_runs(spark: SparkSession, metrics: EnrichmentMetrics, gate: Path) -> None:
