@@ -19,7 +19,7 @@ from benchmarks.peers.__main__ import chosen, main, with_bases
 from benchmarks.peers.measure import Figure, measured, wrong
 from benchmarks.peers.process import ROOT, Program
 from benchmarks.peers.proxy import distant
-from benchmarks.peers.roster import PEERS, PIPE, SPARK, WORKS, Peer, Work, base_of
+from benchmarks.peers.roster import GUESTS, PEERS, PIPE, SPARK, TRIALS, WORKS, Peer, Work, base_of
 from benchmarks.peers.task import Answer, Task
 from examples.stage import ProblemError
 
@@ -170,6 +170,9 @@ def test_where_results_cannot_be_written_is_told_before_anything_is_measured(tmp
         (["--page", str(PAGE), "--work", "fixed"], "whole old one"),
         (["--redraw", "--page", str(PAGE)], "--redraw needs"),
         (["--out", "no/such/directory"], "cannot be drawn"),
+        (["daft", "--work", "fixed"], "needs --json FILE"),
+        (["daft", "--json", "x.json", "--peer", "aiometer"], "leave --peer"),
+        (["--json", "x.json"], "--json needs the name of one peer"),
     ],
 )
 def test_a_run_that_could_not_be_told_does_not_start(options, says, monkeypatch, capsys):
@@ -188,15 +191,16 @@ def test_the_pictures_are_drawn_from_the_page_also_where_figures_are_missing(tmp
 
 
 def test_every_peer_is_whole():
-    assert len({peer.name.lower() for peer in PEERS}) == len(PEERS)
-    for peer in PEERS:
-        assert (ROOT / "benchmarks" / "peers" / "programs" / f"{peer.program}.py").exists()
-        assert {*peer.rows} <= {work.name for work in WORKS}
+    names = [peer.name.lower() for peer in (*PEERS, *GUESTS)]
+    assert len({*names}) == len(names)
+    for peer in (*PEERS, *GUESTS):
+        assert peer.reason or (ROOT / "benchmarks" / "peers" / "programs" / f"{peer.program}.py").exists()
+        assert {*peer.rows} <= {work.name for work in (*WORKS, *TRIALS)}
         assert base_of(peer).environment == ""
         assert not peer.environment or report.version(peer) or peer.group == SPARK
 
 
-@pytest.mark.parametrize("name", sorted({peer.environment for peer in PEERS} - {""}))
+@pytest.mark.parametrize("name", sorted({peer.environment for peer in (*PEERS, *GUESTS)} - {""}))
 def test_requirements_pin_every_package(name):
     lines = (environments.REQUIREMENTS / f"{name}.txt").read_text().splitlines()
     packages = [line for line in lines if not line.startswith("#")]

@@ -3,6 +3,7 @@
     python -m benchmarks.peers                       everything; environments are made where they are missing
     python -m benchmarks.peers --peer Daft aiometer  only these peers
     python -m benchmarks.peers --work skew http      only this work
+    python -m benchmarks.peers Daft --json daft.json one peer alone, with more works and counts: see README.md
 
 A peer is a small program in `programs/`. It runs in its own environment, which is made from `requirements/` with pinned
 packages. A program starts once. It reads one `Task` at a time from its standard input, and answers with the seconds

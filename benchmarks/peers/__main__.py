@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from benchmarks.peers.alone import PRICE, measured_alone
 from benchmarks.peers.measure import measured
 from benchmarks.peers.report import BEGIN, END, PICTURES, check_places, markdown, paste, pictures, ratios_of, read
-from benchmarks.peers.roster import PEERS, WORKS, Peer, Work, base_of
+from benchmarks.peers.roster import GUESTS, PEERS, TRIALS, WORKS, Peer, Work, base_of
 from examples.stage import ProblemError, Stage, require_java, run, workspace
 
 
@@ -47,12 +48,29 @@ def with_bases(peers: Sequence[Peer]) -> list[Peer]:
     return [peer for peer in PEERS if peer in wanted]
 
 
+def alone(options: argparse.Namespace) -> None:
+    """Measure one peer, and write what it did."""
+    [peer] = chosen("peer", [options.name], [*PEERS, *GUESTS])
+    works: list[Work] = chosen("work", options.work, [*WORKS, *TRIALS])
+    if options.peer or options.page or options.out or options.redraw:
+        raise ProblemError("a peer that is measured alone has no tables: leave --peer, --page, --out and --redraw out")
+    if options.json is None or not options.json.absolute().parent.is_dir():
+        raise ProblemError("a peer that is measured alone needs --json FILE, in a directory that exists")
+    with workspace("peers") as directory:
+        measured_alone(peer, works, options.turns, options.price, directory).write(options.json)
+
+
 def program(options: argparse.Namespace) -> None:
     """Run the program with these options."""
-    works: list[Work] = chosen("work", options.work, WORKS)
-    peers = with_bases(chosen("peer", options.peer, PEERS))
     if options.turns < 1:
         raise ProblemError(f"--turns is {options.turns}; it must be at least 1")
+    if options.name is not None:
+        alone(options)
+        return
+    if options.json is not None:
+        raise ProblemError("--json needs the name of one peer: python -m benchmarks.peers NAME --json FILE")
+    works: list[Work] = chosen("work", options.work, WORKS)
+    peers = with_bases(chosen("peer", options.peer, PEERS))
     for name in PICTURES.values() if options.out is not None else ():
         check_places(None, BEGIN, END, options.out / name)
     check_places(options.page, BEGIN, END, None)
@@ -77,8 +95,11 @@ def program(options: argparse.Namespace) -> None:
 def main() -> int:
     """The exit status: 0, also where a peer is missing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("name", nargs="?", help="one peer, which is measured alone; needs --json")
+    parser.add_argument("--json", type=Path, help="the file that gets the results of one peer")
+    parser.add_argument("--price", type=float, default=PRICE, help=f"dollars for a key, in these results; {PRICE}")
     parser.add_argument("--peer", nargs="+", default=[], help="such as Daft aiometer; default: all")
-    parser.add_argument("--work", nargs="+", default=[], help=", ".join(work.name for work in WORKS))
+    parser.add_argument("--work", nargs="+", default=[], help=", ".join(work.name for work in (*WORKS, *TRIALS)))
     parser.add_argument("--turns", type=int, default=3, help="runs of each that count; 3")
     parser.add_argument("--page", type=Path, help="a page that shows the table: it gets the new one")
     parser.add_argument(

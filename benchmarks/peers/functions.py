@@ -15,14 +15,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from benchmarks.peers.task import Task
+from benchmarks.peers.task import SERVED, Task
 
 SCHEMAS = {
     "at_once": "answer long",
     "fixed": "answer long",
     "skew": "answer long",
     "postgres": "manufacturer string, model string, seats long",
-    "http": "name string",
+    **dict.fromkeys(SERVED, "name string"),
 }
 """The columns that each work adds, as Spark writes them."""
 
@@ -32,6 +32,9 @@ CONNECTIONS = 10
 """To PostgreSQL, of each pool."""
 
 ATTEMPTS = 20
+PATIENCE = 30.0
+"""Seconds after which a request has failed, where the task does not say."""
+
 FIXED = 0.01
 
 Row = tuple[Any, ...]
@@ -78,7 +81,8 @@ class Asynchronous:
         self._client: Any = None
         self._opening: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        calls = {"at_once": _at_once, "fixed": _fixed, "skew": _skewed, "postgres": self._row, "http": self._answer}
+        calls = {"at_once": _at_once, "fixed": _fixed, "skew": _skewed, "postgres": self._row}
+        calls |= dict.fromkeys(SERVED, self._answer)
         self.call: Callable[[Any], Awaitable[Row | None]] = calls[task.work]
 
     async def open(self) -> None:
@@ -92,10 +96,13 @@ class Asynchronous:
 
                 size = {"min_size": CONNECTIONS, "max_size": CONNECTIONS}
                 self._client = await asyncpg.create_pool(self._task.dsn, reset=_leave, **size)
-            elif self._client is None and self._task.work == "http":
+            elif self._client is None and self._task.work in SERVED:
                 import aiohttp
 
-                self._client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=self._task.capacity))
+                self._client = aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(limit=self._task.capacity),
+                    timeout=aiohttp.ClientTimeout(total=self._task.patience or PATIENCE),
+                )
 
     async def close(self) -> None:
         if self._client is not None:
@@ -116,13 +123,20 @@ class Asynchronous:
     async def _answer(self, key: Any) -> Row | None:
         if self._client is None:
             await self.open()
+        from aiohttp import ClientError
+
         for _ in range(ATTEMPTS):
-            async with self._client.get(f"{self._task.url}/rows/{key}") as response:
-                if response.status == 404:
-                    return None
-                if response.ok:
-                    return ((await response.json())["name"],)
-            await asyncio.sleep(_pause(response.headers))
+            headers: Any = {}
+            try:
+                async with self._client.get(f"{self._task.url}/rows/{key}") as response:
+                    if response.status == 404:
+                        return None
+                    if response.ok:
+                        return ((await response.json())["name"],)
+                    headers = response.headers
+            except (ClientError, TimeoutError):
+                pass
+            await asyncio.sleep(_pause(headers))
         raise RuntimeError(f"no answer in {ATTEMPTS} attempts")
 
 
@@ -138,10 +152,10 @@ class Blocking:
         match self._task.work:
             case "postgres":
                 return self._row(key)
-            case "http":
-                return self._answer(key)
             case "at_once":
                 return (1,)
+            case work if work in SERVED:
+                return self._answer(key)
             case work:
                 time.sleep(latency(work, key))
                 return (1,)
@@ -159,7 +173,7 @@ class Blocking:
                 kwargs={"autocommit": True},
             )
             self._client.wait()
-        elif self._client is None and self._task.work == "http":
+        elif self._client is None and self._task.work in SERVED:
             self._client = threading.local()
 
     def close(self) -> None:
@@ -181,12 +195,18 @@ class Blocking:
             # A session must not be shared between threads.
             self._client.session = requests.Session()
         for _ in range(ATTEMPTS):
-            response = self._client.session.get(f"{self._task.url}/rows/{key}", timeout=30)
-            if response.status_code == 404:
-                return None
-            if response.ok:
-                return (response.json()["name"],)
-            time.sleep(_pause(response.headers))
+            headers: Any = {}
+            try:
+                patience = self._task.patience or PATIENCE
+                response = self._client.session.get(f"{self._task.url}/rows/{key}", timeout=patience)
+                if response.status_code == 404:
+                    return None
+                if response.ok:
+                    return (response.json()["name"],)
+                headers = response.headers
+            except requests.RequestException:
+                pass
+            time.sleep(_pause(headers))
         raise RuntimeError(f"no answer in {ATTEMPTS} attempts")
 
 

@@ -63,7 +63,8 @@ def measured(peers: Sequence[Peer], works: Sequence[Work], turns: int, directory
             chosen = [peer for peer in peers if peer.group == group]
             with _programs(chosen, directory, figures, works) as programs:
                 for work in works_of(group, works):
-                    sides = [_side(peer, work, programs[peer.name], tasks) for peer in chosen if peer.name in programs]
+                    ready = [peer for peer in chosen if peer.name in programs]
+                    sides = [_Side(peer, programs[peer.name], task_of(peer, work, tasks)) for peer in ready]
                     started = time.perf_counter()
                     print(f"{group}: {work.title} ...", end="", flush=True, file=sys.stderr)
                     _take_turns(sides, work, turns)
@@ -100,11 +101,15 @@ def _programs(
             program.close()
 
 
-def _side(peer: Peer, work: Work, program: Program, tasks: Mapping[str, Task]) -> _Side:
+def task_of(peer: Peer, work: Work, tasks: Mapping[str, Task]) -> Task:
+    """What a program gets for a work, apart from the address of a service.
+
+    Args:
+        tasks: those of `services.postgres`, where the work is one of them.
+    """
     rows = peer.rows.get(work.name, work.rows[peer.group])
     task = tasks["distant" if work.distant else "postgres"] if work.task == "postgres" else Task("", work.task, 0)
-    task = replace(task, side=peer.side, rows=rows, ordered=work.ordered, capacity=CAPACITY, batch=work.batch)
-    return _Side(peer, program, task)
+    return replace(task, side=peer.side, rows=rows, ordered=work.ordered, capacity=CAPACITY, batch=work.batch)
 
 
 def _take_turns(sides: Sequence[_Side], work: Work, turns: int) -> None:
@@ -134,11 +139,16 @@ def wrong(task: Task, answer: Answer) -> str:
         return f"gave {answer.rows:,} rows for {task.rows:,}"
     if answer.found is None:
         return ""
-    found = task.rows
-    if task.keys:
-        planes = set(json.loads(Path(task.keys).with_name("planes.json").read_text(encoding="utf-8")))
-        found = sum(key in planes for key in task.values())
+    found = expected_found(task)
     return "" if answer.found == found else f"found {answer.found:,} of {found:,} rows"
+
+
+def expected_found(task: Task) -> int:
+    """How many rows of a task have an answer."""
+    if task.work != "postgres":
+        return task.rows
+    planes = set(json.loads(Path(task.keys).with_name("planes.json").read_text(encoding="utf-8")))
+    return sum(key in planes for key in task.values())
 
 
 def _figure(side: _Side) -> Figure:

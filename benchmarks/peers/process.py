@@ -34,6 +34,11 @@ class Program:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """The number of its process; 0 if it does not run."""
+        return 0 if self._process is None else self._process.pid
+
     def ask(self, task: Task, timeout: float) -> Answer:
         """Its answer to a task that may take `timeout` seconds."""
         timeout += self._start()

@@ -47,16 +47,21 @@ COLUMNS = 4
 
 def machine(turns: int) -> str:
     """The machine on which the figures were measured, and the number of turns."""
-    printed = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    java = re.search(r'version "([^"]+)"', printed)
     parts = [
         f"{os.cpu_count()} cores",
         f"{platform.system()} {platform.machine()}",
         f"Python {platform.python_version()}",
         f"PySpark {metadata.version('pyspark')}",
-        f"Java {java[1] if java else 'unknown'}",
+        f"Java {java_version()}",
     ]
     return f"{', '.join(parts)}; the median of {turns} turns."
+
+
+def java_version() -> str:
+    """Of the Java on PATH."""
+    printed = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    java = re.search(r'version "([^"]+)"', printed)
+    return java[1] if java else "unknown"
 
 
 def version(peer: Peer) -> str:

@@ -47,6 +47,13 @@ WORKS = (
     Work("http", "HTTP API", "http", {SPARK: 500, PIPE: 500}),
 )
 
+TRIALS = (
+    Work("q13", "Nexmark q13", "q13", {SPARK: 4_000, PIPE: 4_000}),
+    Work("storm", "429 storms", "storm", {SPARK: 600, PIPE: 600}),
+    Work("faults", "faults", "faults", {SPARK: 600, PIPE: 600}),
+)
+"""Works that are measured one peer at a time. Every answer is counted, and so is every call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -56,6 +63,7 @@ class Peer:
         program, side: the module in `programs/`, and which of its ways.
         environment: the name of its requirements; "" for this library, in the environment that runs.
         rows: how many in place of those of the work.
+        reason: why it cannot be installed; "" if it can.
     """
 
     name: str
@@ -64,6 +72,7 @@ class Peer:
     side: str = ""
     environment: str = ""
     rows: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
 
 
 TIED = {"skew": 4_000}
@@ -106,6 +115,19 @@ PEERS = (
     ),
     Peer("Flink, Java", PIPE, "flink", environment="flink", rows=TIED),
 )
+
+GUESTS = (
+    Peer("Ray Data", PIPE, "ray", environment="ray", rows={"at_once": 20_000}),
+    Peer("openaivec", PIPE, "openaivec", environment="openaivec"),
+    Peer(
+        "SynapseML",
+        SPARK,
+        "",
+        environment="",
+        reason="its wheel holds Python wrappers only, and its classes are in a jar from Maven that PyPI does not have",
+    ),
+)
+"""Peers that are measured alone, beside those of the tables: `PEERS` and these have JSON results."""
 
 
 def base_of(peer: Peer) -> Peer:

@@ -51,7 +51,16 @@ def postgres(directory: Path) -> Iterator[dict[str, Task]]:
         parts = urlsplit(dsn)
         socket = f"{parse_qs(parts.query)['host'][0]}/.s.PGSQL.5432"
         with distant(socket, DISTANCE) as port:
-            near = Task("", "postgres", 0, dsn=dsn, planes=f"{schema}.planes", keys=str(keys), flights=str(table))
+            near = Task(
+                "",
+                "postgres",
+                0,
+                dsn=dsn,
+                planes=f"{schema}.planes",
+                keys=str(keys),
+                table=str(table),
+                column="tailnum",
+            )
             user = f"{parts.username or 'postgres'}:{parts.password or ''}"
             yield {
                 "postgres": near,

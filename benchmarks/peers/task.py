@@ -14,6 +14,9 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+SERVED = ("http", "q13", "storm", "faults")
+"""The works that call an HTTP service."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -21,15 +24,18 @@ class Task:
 
     Attributes:
         side: which way of the program's.
-        work: "at_once", "fixed", "skew", "postgres" or "http".
+        work: "at_once", "fixed", "skew", "postgres", or one of `SERVED`.
         rows: how many; the keys are ``range(rows)``, or the first of those in the file `keys`.
         ordered: whether results must leave in the order of the rows.
         capacity: calls at once.
         batch: rows of an Arrow batch, in Spark.
         check: whether this is the turn that counts rows, in place of the clock.
+        count: whether the answers are counted one by one, into `Answer.answers`.
         dsn, planes: of "postgres": the server, and the table of planes in it.
-        keys, flights: of "postgres": a JSON file with the keys, and a Parquet file with the rows whose keys they are.
-        url, rate: of "http": the service, and the requests a second that it shall get.
+        keys, table, column: a JSON file with the keys, a Parquet file with the rows whose keys they are, and the
+            column of the keys in it; "" for rows that are numbers.
+        url, rate: of `SERVED`: the service, and the requests a second that it shall get; 0: as many as it takes.
+        patience: of `SERVED`: the seconds after which a request has failed; 0: the client's default.
     """
 
     side: str
@@ -39,12 +45,15 @@ class Task:
     capacity: int = 100
     batch: int = 10_000
     check: bool = False
+    count: bool = False
     dsn: str = ""
     planes: str = ""
     keys: str = ""
-    flights: str = ""
+    table: str = ""
+    column: str = "id"
     url: str = ""
     rate: int = 0
+    patience: float = 0.0
 
     def values(self) -> list[str | int | None]:
         """The keys."""
@@ -62,6 +71,7 @@ class Answer:
     Attributes:
         seconds: that it took.
         rows, found: that came out, and those with a result; None where they were not counted.
+        answers: how often each answer came out, "" for a row without one; None where they were not counted.
         cannot: why the program has no way to do the task; "" if it has.
         error: what went wrong; "" if nothing did.
     """
@@ -69,6 +79,7 @@ class Answer:
     seconds: float = 0.0
     rows: int | None = None
     found: int | None = None
+    answers: dict[str, int] | None = None
     cannot: str = ""
     error: str = ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import Any
 
 import daft  # type: ignore[import-not-found]
@@ -39,7 +40,8 @@ def measure(task: Task) -> Answer:
     answers = frame.select(call(frame["key"]).alias("answer")).to_arrow().column("answer")
     seconds = time.perf_counter() - started
     function.end()
-    return Answer(seconds, len(answers), len(answers) - answers.null_count)
+    counted = dict(Counter("" if row is None else row["name"] for row in answers.to_pylist())) if task.count else None
+    return Answer(seconds, len(answers), len(answers) - answers.null_count, counted)
 
 
 if __name__ == "__main__":

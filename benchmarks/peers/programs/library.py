@@ -34,17 +34,26 @@ async def _measured(results: Results, task: Task) -> Answer:
     function = Asynchronous(task)
     await function.open()
     try:
-        return await timed(results(function.call, task.values(), task))
+        return await timed(results(function.call, task.values(), task), task)
     finally:
         await function.close()
 
 
-async def timed(results: AsyncIterable[Any]) -> Answer:
-    """The seconds until the last result, and the number of results."""
+async def timed(results: AsyncIterable[Any], task: Task) -> Answer:
+    """The seconds until the last result, and the number of results; what they are, if the task counts them."""
     rows = found = 0
+    answers: dict[str, int] = {}
     gc.collect()
     started = time.perf_counter()
     async for result in results:
         rows += 1
         found += result is not None
-    return Answer(time.perf_counter() - started, rows, found)
+        if task.count:
+            answer = name_of(result)
+            answers[answer] = answers.get(answer, 0) + 1
+    return Answer(time.perf_counter() - started, rows, found, answers if task.count else None)
+
+
+def name_of(result: Any) -> str:
+    """The answer of a service, by which it is counted."""
+    return "" if result is None else str(result["name"] if isinstance(result, dict) else result[0])

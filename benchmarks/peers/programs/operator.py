@@ -16,7 +16,7 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.lookup import Lookup
 from benchmarks.peers.functions import ATTEMPTS, CONNECTIONS, SCHEMAS, Asynchronous
 from benchmarks.peers.programs.library import timed
-from benchmarks.peers.task import Answer, Task, serve
+from benchmarks.peers.task import SERVED, Answer, Task, serve
 from enrichers import HttpEnricher, PostgresEnricher
 
 TIMEOUT = 60.0
@@ -24,25 +24,32 @@ TIMEOUT = 60.0
 
 def enricher_of(task: Task) -> Enricher:
     """The function that looks up the keys of a task."""
-    if task.work == "http":
-        return HttpEnricher(task.url + "/rows/{key}", schema=SCHEMAS["http"], per_host=task.capacity)
+    if task.work in SERVED:
+        return HttpEnricher(task.url + "/rows/{key}", schema=SCHEMAS[task.work], per_host=task.capacity)
     columns = ["manufacturer", "model", "seats"]
     return PostgresEnricher(task.dsn, table=task.planes, key="tailnum", columns=columns, pool_size=CONNECTIONS)
 
 
 def retrying(task: Task) -> dict[str, Any]:
     """The options for a service with a rate limit and failures; none for the other works."""
-    if task.work != "http":
-        return {}
-    # In small portions: those of a second, sent at once, may reach the service within the second of the ones before.
-    return {"retry": Retry(max_attempts=ATTEMPTS), "rate_limit": RateLimit(task.rate // 10, per=0.1)}
+    options: dict[str, Any] = {}
+    if task.work in SERVED:
+        options["retry"] = Retry(max_attempts=ATTEMPTS)
+    if task.rate:
+        # In small portions: those of a second, sent at once, may arrive within the second of the ones before.
+        options["rate_limit"] = RateLimit(task.rate // 10, per=0.1)
+    if task.patience:
+        options["attempt_timeout"] = task.patience
+    return options
 
 
 async def _measured(task: Task) -> Answer:
     if task.side == "lookup":
-        lookup = Lookup(enricher_of(task), batching=Batching())
+        # The service of "q13" takes one key in a request: keys are shared and remembered there, not sent together.
+        options: dict[str, Any] = {"batching": Batching()} if task.work == "postgres" else {"cache": True}
+        lookup = Lookup(enricher_of(task), **options)
         return await _run(lookup.get, task, lookup)
-    if task.work == "http":
+    if task.work in SERVED:
         enricher = enricher_of(task)
         return await _run(enricher.lookup, task, enricher)
     function = Asynchronous(task)
@@ -54,14 +61,14 @@ async def _run(call: Any, task: Task, owner: Any) -> Answer:
     try:
         mode: Literal["ordered", "unordered"] = "ordered" if task.ordered else "unordered"
         operator = AsyncWaitOperator(call, mode=mode, capacity=task.capacity, timeout=TIMEOUT, **retrying(task))
-        return await timed(operator.process(task.values()))
+        return await timed(operator.process(task.values()), task)
     finally:
         await owner.close()
 
 
 def measure(task: Task) -> Answer:
     """Do a task."""
-    if task.side == "lookup" and task.work != "postgres":
+    if task.side == "lookup" and task.work not in ("postgres", "q13"):
         return Answer(cannot="nothing that can be shared or asked for in batches")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_measured(task))

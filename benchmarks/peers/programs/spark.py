@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,7 +25,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import StructType
 
 from benchmarks.peers.functions import SCHEMAS, Asynchronous, Blocking, shared
-from benchmarks.peers.task import Answer, Task, serve
+from benchmarks.peers.task import SERVED, Answer, Task, serve
 from examples.stage import cause, local_spark, workspace
 
 Side = Callable[[DataFrame, str, Task], DataFrame]
@@ -37,8 +38,10 @@ def enriched(rows: DataFrame, key: str, task: Task) -> DataFrame:
     from benchmarks.peers.programs.operator import enricher_of, retrying
     from enrichers import FunctionEnricher
 
-    if task.work == "http":
+    if task.rate:
         return enrich(rows, enricher_of(task), on=key, capacity=2 * task.capacity, scope="job", **retrying(task))
+    if task.work in SERVED:
+        return enrich(rows, enricher_of(task), on=key, capacity=task.capacity, **retrying(task))
     if task.work == "postgres":
         return enrich(rows, enricher_of(task), on=key, capacity=task.capacity)
     work = Asynchronous(task).call
@@ -148,16 +151,20 @@ def measure(spark: SparkSession, inputs: dict[Any, DataFrame], task: Task) -> An
     if task.work == "skew" and not task.ordered and task.side != "enrich":
         return Answer(cannot="knows one order only")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", task.batch)
-    source = task.flights, task.rows
+    source = task.table, task.rows
     if source not in inputs:
-        if task.flights:
-            inputs[source] = spark.read.parquet(task.flights).limit(task.rows).repartition(2).cache()
+        if task.table:
+            inputs[source] = spark.read.parquet(task.table).limit(task.rows).repartition(2).cache()
             inputs[source].count()
         else:
             inputs[source] = spark.range(0, task.rows, 1, 2)
-    frame = SIDES[task.side](inputs[source], "tailnum" if task.flights else "id", task)
+    frame = SIDES[task.side](inputs[source], task.column, task)
     started = time.perf_counter()
     try:
+        if task.count:
+            answers = Counter(row[0] or "" for row in frame.select(frame.columns[-1]).collect())
+            seconds = time.perf_counter() - started
+            return Answer(seconds, answers.total(), answers.total() - answers[""], answers)
         if task.check:
             last = frame.columns[-1]
             counts = frame.agg(F.count(F.lit(1)), F.count(F.col(last))).collect()[0]
@@ -169,6 +176,7 @@ def measure(spark: SparkSession, inputs: dict[Any, DataFrame], task: Task) -> An
 
 
 if __name__ == "__main__":
-    with workspace("peers") as directory, local_spark(directory) as session:
+    # A task may run again, as on a cluster: "faults" kills a worker.
+    with workspace("peers") as directory, local_spark(directory, spark__master="local[2,4]") as session:
         tables: dict[Any, DataFrame] = {}
         serve(lambda task: measure(session, tables, task))

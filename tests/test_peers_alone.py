@@ -1,0 +1,184 @@
+"""Peers that are measured alone: their works, what is counted of them, their results, and the page that draws these."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.peers import nexmark, page, trials
+from benchmarks.peers.alone import measured_alone
+from benchmarks.peers.process import ROOT
+from benchmarks.peers.processes import cpu_seconds, kill_worker
+from benchmarks.peers.report import paste
+from benchmarks.peers.results import SCHEMA, Result, Turn, WorkResult, compared, read
+from benchmarks.peers.roster import GUESTS, PEERS, PIPE, TRIALS, WORKS
+from examples.stage import ProblemError
+
+OPERATOR = next(peer for peer in PEERS if peer.program == "operator" and not peer.side)
+
+
+def get(url: str, body: bytes | None = None) -> bytes:
+    with urllib.request.urlopen(url, body, timeout=10) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def test_bids_have_the_proportions_of_nexmark_and_come_from_a_seed():
+    bids = nexmark.bids(6_000)
+    assert bids == nexmark.bids(6_000)
+    assert bids != nexmark.bids(6_000, seed=1)
+    # 46 bids and three auctions to 50 events.
+    assert max(bid.auction for bid in bids) == pytest.approx(1_000 + 6_000 * 3 / 46, abs=20)
+    hot = sum(bid.auction % 100 == 0 for bid in bids)
+    assert hot / len(bids) == pytest.approx(0.5, abs=0.03)
+    assert all(0 <= bid.key < nexmark.KEYS and 100 <= bid.price <= 10**8 for bid in bids)
+
+
+def test_rows_are_right_lost_doubled_or_wrong_by_their_answers():
+    expected = Counter({"row 1": 2, "row 2": 1, "row 3": 1})
+    assert compared(expected, expected) == {"right": 4, "lost": 0, "doubled": 0, "wrong": 0}
+    got = Counter({"row 1": 1, "row 2": 3, "": 1, "row 9": 1})
+    assert compared(expected, got) == {"right": 2, "lost": 2, "doubled": 2, "wrong": 1}
+
+
+def test_the_operator_alone_has_every_row_and_every_call_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "SILENT", 0.0)
+    works = [replace(work, rows={PIPE: 20}) for work in TRIALS if work.name in ("q13", "faults")]
+    result = measured_alone(OPERATOR, works, 1, 0.5, tmp_path)
+    path = tmp_path / "result.json"
+    result.write(path)
+    assert read(path) == result
+    for work in result.works.values():
+        [turn] = work.turns
+        assert (turn.right, turn.lost, turn.doubled, turn.wrong, turn.error) == (20, 0, 0, 0, "")
+        assert turn.cpu_seconds is not None
+        assert turn.calls is not None
+        assert turn.money == turn.calls * 0.5
+        assert not turn.killed
+    keys = len({bid.key for bid in nexmark.bids(20)})
+    assert result.works["q13"].turns[0].repeated == 20 - keys
+
+
+def test_a_peer_that_cannot_be_installed_says_why(tmp_path):
+    [peer] = [peer for peer in GUESTS if peer.name == "SynapseML"]
+    result = measured_alone(peer, TRIALS, 1, 0.5, tmp_path)
+    assert {work.reason for work in result.works.values()} == {f"not installed: {peer.reason}"}
+
+
+def test_a_result_of_another_schema_is_refused(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"schema": SCHEMA + 1}))
+    with pytest.raises(ProblemError, match=f"schema {SCHEMA + 1}"):
+        read(path)
+    path.write_text("[]")
+    with pytest.raises(ProblemError, match="no result"):
+        read(path)
+
+
+def test_a_storm_refuses_everything_and_says_when_to_come_back(monkeypatch):
+    monkeypatch.setattr(trials, "CALM", 0.0)
+    with trials.TrialService("storm", 4) as service:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            get(f"{service.url}/rows/1")
+        refused.value.close()
+        assert (refused.value.code, refused.value.headers["Retry-After"]) == (429, "1")
+        assert trials.counts_of(service.requests) == trials.Counts(1, 1, 0, 0)
+
+
+def test_what_a_key_meets_depends_on_the_key_and_the_attempt_alone(monkeypatch):
+    monkeypatch.setattr(trials, "SILENT", 0.0)
+    monkeypatch.setattr(trials, "RESET", 0.0)
+    monkeypatch.setattr(trials, "BUSY", 0.5)
+
+    def met(keys: range) -> dict[tuple[int, int], int]:
+        statuses = {}
+        with trials.TrialService("faults", 1_000) as service:
+            for key in keys:
+                for attempt in (1, 2):
+                    try:
+                        get(f"{service.url}/rows/{key}")
+                        statuses[key, attempt] = 200
+                    except urllib.error.HTTPError as error:
+                        error.close()
+                        statuses[key, attempt] = error.code
+        return statuses
+
+    forwards = met(range(8))
+    assert forwards == met(range(7, -1, -1))
+    assert {*forwards.values()} == {200, 503}
+
+
+def test_the_service_answers_as_a_model_for_several_keys():
+    asked = {"user_messages": [{"id": 4, "body": "7"}, {"id": 5, "body": "8"}]}
+    body = json.dumps({"input": [{"role": "user", "content": json.dumps(asked)}]}).encode()
+    with trials.TrialService("q13", 4) as service:
+        answer = json.loads(get(f"{service.url}/v1/responses", body))
+        text = json.loads(answer["output"][0]["content"][0]["text"])
+        assert text == {"assistant_messages": [{"id": 4, "body": "row 7"}, {"id": 5, "body": "row 8"}]}
+        assert trials.counts_of(service.requests) == trials.Counts(1, 0, 2, 0)
+
+
+def test_a_worker_is_killed_and_its_program_is_not():
+    connect = "s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))"
+    worker = f"import socket, sys; {connect}; print(flush=True); s.recv(1)"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}, sys.argv[1]]); input()"
+    with trials.TrialService("q13", 4) as service:
+        port = service.url.split(":")[2].split("/")[0]
+        command = [sys.executable, "-c", program, port]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+            assert running.stdin is not None
+            assert running.stdout is not None
+            running.stdout.readline()
+            assert kill_worker(running.pid, int(port))
+            assert running.poll() is None
+            assert not kill_worker(running.pid, 1)
+            assert cpu_seconds(running.pid) > 0
+            running.stdin.close()
+    assert cpu_seconds(running.pid) == 0
+    assert not kill_worker(0, int(port))
+
+
+def results() -> list[Result]:
+    machine = {"cores": 2, "system": "Linux x86_64", "memory_gb": 24, "load_per_core": 0.1}
+    versions = {"python": "3.11.7"}
+    good = Turn(2.0, 0.5, 100, 0, 0, 0, 120, 10, 10, 0.11)
+    bad = replace(good, seconds=4.0, right=97, lost=3, doubled=1)
+    works = {"storm": WorkResult(100, [good, bad, good]), "fixed": WorkResult(100, reason="asks <models> only")}
+    failed = WorkResult(100, [Turn(right=0, lost=100, error="the job has failed")])
+    one = Result("One", "1.0", PIPE, machine, versions, "2026-01-31", 0.001, works)
+    return [one, replace(one, peer="Two", works={"storm": failed})]
+
+
+def test_the_table_has_the_median_speed_and_the_worst_counts(tmp_path):
+    lines = list(page.markdown(results()))
+    assert "| One 1.0 | 50 | 5.00 | 1.20 | 10 | 10 | 97 | 3 | 1 | 1.10 |" in lines
+    assert "| Two 1.0 | failed |  |  |  |  | 0 | 100 |  |  |" in lines
+    assert "Two: the job has failed." in lines
+    assert "One: asks <models> only." in lines
+    sheet = tmp_path / "page.md"
+    sheet.write_text(f"{page.BEGIN}\nold\n{page.END}\nafter\n")
+    paste(lines, sheet)
+    assert sheet.read_text().endswith(f"{page.END}\nafter\n")
+
+
+def test_the_page_needs_nothing_but_itself():
+    text = "\n".join(page.page(results()))
+    assert "asks &lt;models&gt; only" in text
+    assert '<td class="bad">3' in text
+    assert text.count("<svg") == text.count("</svg>") == 1
+    assert "http" not in text.lower().replace("http api", "")
+
+
+def test_every_work_and_peer_is_on_the_page_of_the_peers():
+    text = (ROOT / "benchmarks" / "peers" / "README.md").read_text()
+    for work in (*TRIALS, *WORKS):
+        assert f"`{work.name}`" in text
+    for peer in GUESTS:
+        assert peer.name in text
