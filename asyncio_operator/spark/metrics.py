@@ -50,7 +50,7 @@ class EnrichmentMetrics:
 
     def __init__(self, spark: SparkSession) -> None:
         self._ledger = Ledger()
-        self._accumulator = reported_to(
+        self._destination = reported_to(
             self._ledger,
             spark,
             f"EnrichmentMetrics needs a classic Spark session, but was given {describe(spark)}. Spark Connect has no "
@@ -198,7 +198,7 @@ def reporting_to(
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
     part = metrics._part or ""
     enrichment = metrics._ledger.begin(Lookup(describe(enricher, LONGEST_NAME), part, budget, trace))
-    return Reporting(metrics._accumulator, part, enrichment, metrics._live)
+    return Reporting(metrics._destination, part, enrichment, metrics._live)
 
 
 def _live_metrics(spark: SparkSession, ledger: Ledger) -> LiveMetrics | None:

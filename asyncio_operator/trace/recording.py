@@ -29,7 +29,7 @@ class Recording:
         limit: as `Trace` has it.
     """
 
-    __slots__ = ("_parts", "_recorded", "_start", "runs")
+    __slots__ = ("__weakref__", "_parts", "_recorded", "_start", "runs")
 
     def __init__(self, limit: int = 100_000) -> None:
         if positive_int("limit", limit) > sys.maxsize:

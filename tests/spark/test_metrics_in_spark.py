@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import SparkSession
 
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark import EnrichmentMetrics, enrich
+from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
 from tests.spark.helpers import BATCH_SIZE, setting, wait_until
 
@@ -58,6 +62,23 @@ def test_each_part_has_its_own_figures_and_all_count_in_the_whole(
     assert capsys.readouterr().out.split()[:5] == ["planes", "airports", "unused", "others", "total"]
     metrics.reset()
     assert [one.statistics().rows for one in (planes, airports, metrics)] == [0, 0, 0]
+
+
+def test_V1_metrics_and_traces_that_are_dropped_are_gone(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
+    def used() -> list[ref[Any]]:
+        other, trace = EnrichmentMetrics(spark), Trace()
+        assert enrich(spark.range(4), known_below(3, "x"), on="id", metrics=other, trace=trace).count() == 4
+        wait_until(lambda: trace.size > 0, 10, "the trace of its tasks")
+        assert other.statistics().rows == 4
+        return [ref(other._ledger), ref(trace)]
+
+    enrich(spark.range(4), known_below(3, "x"), on="id", metrics=metrics).collect()
+    before = len(_accumulatorRegistry)
+    dropped = [*used(), *used()]
+    gc.collect()
+    assert [one() for one in dropped] == [None] * 4
+    assert len(_accumulatorRegistry) == before
+    assert metrics.statistics().rows == 4
 
 
 def test_V3_metrics_without_parts_are_one_column_or_one_line(

@@ -1,7 +1,9 @@
-"""What tasks report to the driver when they end: the one kind of accumulator of this package, and traces made of it.
+"""What tasks report to the driver when they end: the accumulator of this package, and traces made of it.
 
-On the driver, an accumulator's value is a collection, which is extended by the report of each task that ends. On the
-way to a worker it becomes an empty list, to which the task adds its report. A task that Spark runs again reports again.
+PySpark keeps every accumulator for ever, with its value, and cannot lose one safely while jobs run. So there is one for
+each SparkContext. Its value on the driver passes each report on to the collection that it names, while anything else
+refers to that. On the way to a worker it becomes an empty list, to which the task adds its report. A task that Spark
+runs again reports again.
 
 Each task of a traced enrichment records a trace of its own; they arrive in the user's trace. Tasks use the time of day,
 so traces of several machines are shifted against each other by the difference of their clocks.
@@ -9,14 +11,19 @@ so traces of several machines are shifted against each other by the difference o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
+from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.sessions import context_of
-from asyncio_operator.spark.worker.reporting import Reports, Tracing
+from asyncio_operator.spark.worker.reporting import Destination, Reports, Tracing
 from asyncio_operator.trace import Trace
 
 
@@ -29,29 +36,63 @@ class _Extending(AccumulatorParam[Reports]):
         return value1
 
 
-def reported_to(collection: Reports, spark: SparkSession, problem: str) -> Accumulator[Reports]:
-    """The accumulator to which tasks add lists. On the driver, `collection` is extended by them.
+class Collections:
+    """The collections of a context, by name."""
+
+    def __init__(self) -> None:
+        self._collections: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+    def register(self, collection: Any) -> str:
+        """Add one. Returns its name."""
+        name = uuid4().hex
+        self._collections[name] = collection
+        return name
+
+    def extend(self, reports: Iterable[tuple[str, Any]]) -> None:
+        """Pass reports on, each to the collection of that name. Those of a dropped one are ignored."""
+        for name, report in reports:
+            collection = self._collections.get(name)
+            if collection is not None:
+                collection.extend([report])
+
+
+_lock = threading.Lock()
+_current: tuple[SparkContext, Collections, Accumulator[Reports]] | None = None
+
+
+def reported_to(collection: Any, spark: SparkSession, problem: str) -> Destination:
+    """Where tasks add lists. On the driver, `collection` is extended by them, while anything refers to it.
 
     Raises:
         ConfigurationError: the session has no accumulators. `problem` is the message, with the remedy.
     """
+    global _current
     context = context_of(spark)
     if context is None:
         raise ConfigurationError(problem)
-    return context.accumulator(collection, _Extending())
+    with _lock:
+        if _current is None or _current[0] is not context:
+            collections = Collections()
+            _current = context, collections, context.accumulator(collections, _Extending())
+        _, collections, accumulator = _current
+    return Destination(accumulator, collections.register(collection))
 
 
 class _Included:
     """Adds the traces of tasks to the user's trace, until that is passed to another enrichment."""
 
     def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+        self._trace = ref(trace)
         self._run = trace.runs
 
     def extend(self, traces: Iterable[Trace]) -> None:
-        for trace in traces:
-            if self._trace.runs == self._run:
-                self._trace.include(trace)
+        for one in traces:
+            trace = self._trace()
+            if trace is not None and trace.runs == self._run:
+                trace.include(one)
+
+
+_included: WeakKeyDictionary[Trace, _Included] = WeakKeyDictionary()
 
 
 def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:
@@ -63,10 +104,11 @@ def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:
     if not isinstance(trace, Trace):
         raise ConfigurationError(f"trace is {describe(trace)}; it must be a Trace, or None")
     trace.clear()
-    accumulator = reported_to(
-        _Included(trace),
+    _included[trace] = included = _Included(trace)
+    destination = reported_to(
+        included,
         spark,
         "trace needs a classic Spark session; Spark Connect has no accumulators: trace a `Lookup` or an operator "
         "instead, without Spark",
     )
-    return Tracing(accumulator, trace.limit)
+    return Tracing(destination, trace.limit)

@@ -1,4 +1,4 @@
-"""How a task reports to the driver: figures and traces through Spark's accumulators, and figures while it runs.
+"""How a task reports to the driver: figures and traces through an accumulator of Spark, and figures while it runs.
 
 An accumulator is the truth: Spark passes it on for tasks that succeed, and for no others. `live_figures` is what the
 driver knows before that, and of tasks that do not succeed.
@@ -7,7 +7,7 @@ driver knows before that, and of tasks that do not succeed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,24 @@ from asyncio_operator.spark.worker.live_figures import LiveMetrics, RunReport
 from asyncio_operator.trace import Trace
 
 Reports = Any
-"""A collection on the driver, a list in a worker. Both have ``extend``."""
+"""The collections on the driver, a list in a worker. Both have ``extend``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the reports of tasks go. It is sent to the workers.
+
+    Attributes:
+        accumulator: the one that all collections on the driver share.
+        name: names the collection.
+    """
+
+    accumulator: Accumulator[Reports]
+    name: str
+
+    def add(self, reports: Iterable[Any]) -> None:
+        """Report, if the task succeeds."""
+        self.accumulator.add([(self.name, report) for report in reports])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +54,7 @@ class Reporting:
         live: None: figures arrive only when tasks have ended.
     """
 
-    accumulator: Accumulator[Reports]
+    destination: Destination
     part: str
     enrichment: str
     live: LiveMetrics | None = None
@@ -71,7 +88,7 @@ class TaskReporter:
         """The run is over: it "succeeded", "failed", or was "ended" by Spark. Call it on the task's main thread."""
         report = self._report("succeeded")
         # Spark drops it if the task fails.
-        self._reporting.accumulator.add([report])
+        self._reporting.destination.add([report])
         if self._live is not None:
             self._live.end(report, state)
 
@@ -97,9 +114,9 @@ class Tracing:
         limit: the maximum number of events of a task.
     """
 
-    accumulator: Accumulator[Reports]
+    destination: Destination
     limit: int
 
     def report(self, trace: Trace) -> None:
         """Report the trace of a task that has ended. Call it on the task's main thread."""
-        self.accumulator.add([trace])
+        self.destination.add([trace])

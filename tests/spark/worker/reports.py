@@ -10,7 +10,7 @@ from asyncio_operator.spark.worker.reporting import Reporting
 
 
 class Added:
-    """Takes what a task adds to an accumulator."""
+    """Takes what a task reports."""
 
     def __init__(self, figures: list[EnrichmentFigures]) -> None:
         self._figures = figures
@@ -21,5 +21,5 @@ class Added:
 
 def reporting(figures: list[EnrichmentFigures], live: LiveMetrics | None = None) -> Reporting:
     """Puts the figures that a task reports at its end into the list."""
-    accumulator: Any = Added(figures)
-    return Reporting(accumulator, "", "an enrichment", live)
+    destination: Any = Added(figures)
+    return Reporting(destination, "", "an enrichment", live)
