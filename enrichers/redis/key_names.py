@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date, datetime
+from itertools import chain, starmap
 from string import Formatter
 from typing import Any
 
@@ -17,6 +19,10 @@ from asyncio_operator.enricher import describe
 
 LONGEST = 512 * 1024 * 1024
 """The number of bytes of the longest name that Redis can hold."""
+
+
+_WRITTEN_ALIKE = frozenset((str, int, date, uuid.UUID))
+"""Types whose values `str.format` writes as `Names.of` does."""
 
 
 class Names:
@@ -39,6 +45,22 @@ class Names:
             self._literals[-1] += literal.encode()
             if field is not None:
                 self._literals.append(b"")
+        # The template with the numbers of parts in place of their names: one step in C writes a name.
+        self._write = "".join(
+            literal.replace("{", "{{").replace("}", "}}") + ("" if field is None else f"{{{parts.index(field)}}}")
+            for literal, field in pieces
+        ).format
+
+    def of_many(self, keys: Sequence[Any]) -> list[bytes | None]:
+        """The names of keys, aligned with them: as `of` gives them, for most keys in a fraction of the time."""
+        rows = [(key,) for key in keys] if len(self._parts) == 1 else keys
+        alike = set(map(type, rows)) <= {tuple} and set(map(len, rows)) <= {len(self._parts)}
+        if alike and _WRITTEN_ALIKE.issuperset(map(type, chain.from_iterable(rows))):
+            with suppress(UnicodeEncodeError):
+                names = [name.encode() for name in starmap(self._write, rows)]
+                if max(map(len, names), default=0) <= LONGEST:
+                    return [*names]
+        return list(map(self.of, keys))
 
     def of(self, key: Any) -> bytes | None:
         """The name of a key, or None if it cannot have one.
