@@ -554,7 +554,10 @@ async def test_nonsense_is_dropped_and_logged_once(
         writer.close()
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warnings) == 1
-    assert "dropped a connection" in warnings[0].getMessage()
+    said = warnings[0].getMessage()
+    assert (
+        "a wrong proof, so it is no worker of this application; no job depends on it; if it goes on, let only" in said
+    )
 
 
 async def test_a_message_that_is_changed_repeated_or_too_large_ends_the_connection(driver: Driver) -> None:
@@ -582,6 +585,24 @@ async def test_a_message_that_is_changed_repeated_or_too_large_ends_the_connecti
     await wire.send({"topic": BUDGETS, "question": {"name": "spoilt", "message": {"add": 0, "who": ""}}})
     assert (await wire.receive())["answer"]["count"] == 1  # the repeated message, once
     await wire.close()
+
+
+async def test_a_question_that_fails_is_a_warning_with_its_cause_and_what_follows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(question: Any) -> None:
+        raise LookupError(f"no {question}")
+
+    service = DriverService("127.0.0.1", "127.0.0.1", 0, {"fail": fail})
+    wire = await connect_to_driver(service.address)
+    await wire.send({"topic": "fail", "question": "x"})
+    with pytest.raises((EOFError, OSError)):
+        await wire.receive()
+    await wire.close()
+    await asyncio.to_thread(service.stop)
+    [warning] = [one for one in caplog.records if one.name == "asyncio_operator.driver"]
+    said = warning.getMessage()
+    assert "could not answer (LookupError: no x); the worker connects again; if it goes on, report this" in said
 
 
 async def test_the_service_ends_with_its_application_and_leaves_nothing(driver: Driver) -> None:

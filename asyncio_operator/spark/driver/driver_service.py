@@ -123,9 +123,18 @@ class DriverService:
     def _warn(self, error: Exception, peer: object) -> None:
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
-        known = error if isinstance(error, WireError) else describe_error(error)
+        if isinstance(error, WireError):
+            why = f"{error}, so it is no worker of this application"
+            remedy = f"no job depends on it; if it goes on, let only workers reach the port ({PORT})"
+        else:
+            why = f"it could not answer ({describe_error(error)})"
+            remedy = "the worker connects again; if it goes on, report this as a defect of asyncio-operator"
         logger.log(
-            level, "the driver's service has dropped a connection from %s: %s; later ones are not logged", peer, known
+            level,
+            "the driver's service closed the connection of %s: %s; %s. The next ones are logged at DEBUG",
+            peer,
+            why,
+            remedy,
         )
 
 
