@@ -228,6 +228,17 @@ class Enricher(ABC):
     once. A key without a row is a miss. Several rows of a key keep their order.
     """
 
+    lookup_rows: Callable[[pa.Array], Awaitable[tuple[pa.Table, Any, Any]]] | None = None
+    """Written, besides `lookup_columns`, by a class that is `in_memory` and has its rows in one table, as ``async def
+    lookup_rows(self, keys: pyarrow.Array) -> tuple[pyarrow.Table, rows, positions]``. It is called in place of
+    `lookup_columns` where no row then has to be copied twice.
+
+    Keys are as for `lookup_columns`, but one may be there several times. The table has all columns of `schema`, of
+    exactly these types. `rows` are the numbers of the found rows in it, and `positions` the position of the key of each
+    of them in `keys`, in ascending order: what `KeyIndex.find` returns. Return the same table object as long as the
+    rows are up to date, because what is computed of a table is kept with it.
+    """
+
 
 def require_enricher(enricher: object) -> None:
     """Check that an object is an enricher and that its methods are asynchronous.
@@ -240,7 +251,7 @@ def require_enricher(enricher: object) -> None:
     if not isinstance(enricher, Enricher):
         remedy = '; put @enricher("column type, ...") before the function' if inspect.isfunction(enricher) else ""
         raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher{remedy}")
-    for name in ("open", "close", "lookup", "lookup_many", "lookup_columns"):
+    for name in ("open", "close", "lookup", "lookup_many", "lookup_columns", "lookup_rows"):
         method = getattr(enricher, name)
         if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
             raise ConfigurationError(

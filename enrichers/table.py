@@ -184,6 +184,10 @@ class TableEnricher(Enricher):
         """
         return self._loaded().table(keys)
 
+    async def lookup_rows(self, keys: pa.Array) -> tuple[pa.Table, Any, Any]:
+        """The rows of keys, uncopied: the table, and which of its rows are those of which keys."""
+        return self._loaded().rows(keys)
+
     def _loaded(self) -> TableIndex:
         if self._index is None:
             raise EnricherError(f"{self!r} is not open", retryable=False)

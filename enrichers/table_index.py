@@ -7,6 +7,7 @@ columns or as dictionaries. This module knows neither loops nor where tables com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -26,11 +27,15 @@ class TableIndex:
     def __init__(self, table: pa.Table, keys: int, columns: Sequence[str]) -> None:
         self._key_names = table.schema.names[:keys]
         self._index = KeyIndex(_struct([_one_array(column) for column in table.columns[:keys]]))
-        self._columns = {name: _one_chunk(table[name]) for name in columns}
+        self._table = pa.table({name: _one_chunk(table[name]) for name in columns})
 
     def __len__(self) -> int:
         """The number of keys."""
         return len(self._index)
+
+    def rows(self, keys: pa.Array) -> tuple[pa.Table, Any, Any]:
+        """The table, the numbers of the rows of keys in it, and for each of them the position of its key."""
+        return self._table, *self._index.find(keys)
 
     def table(self, keys: pa.Array) -> pa.Table:
         """The rows of distinct keys: the key columns as they were asked for, and the columns of a row."""
@@ -39,7 +44,7 @@ class TableIndex:
             keys = keys.take(pa.array(positions))
         parts = keys.flatten() if len(self._key_names) > 1 else [keys]
         taken = pa.array(numbers)
-        columns = {name: column.take(taken) for name, column in self._columns.items()}
+        columns = {name: self._table[name].take(taken) for name in self._table.column_names}
         return pa.table(dict(zip(self._key_names, parts, strict=True)) | columns)
 
 

@@ -6,7 +6,7 @@ columns and rows. A row belongs to the asked key that is the same (law L10), and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,36 @@ class AnswerTables:
         starts[of_key[::-1]] = np.arange(len(of_key))[::-1]
         return WholeAnswers(table.combine_chunks(), starts, counts)
 
+    def read_rows(self, answer: object, asked: pa.Array) -> WholeAnswers:
+        """The same for an answer of `lookup_rows`. Its table is not copied.
+
+        Raises:
+            ResultError: it is no such answer.
+        """
+        parts = answer if isinstance(answer, tuple) and len(answer) == 3 else (None, None, None)
+        table = parts[0]
+        if not isinstance(table, pa.Table):
+            raise ResultError(
+                f"lookup_rows returned {describe(answer)}; it must return a pyarrow.Table, the numbers of the found "
+                "rows, and for each of them the position of its key"
+            )
+        rows: Ints = np.asarray(parts[1], np.int64)
+        positions: Ints = np.asarray(parts[2], np.int64)
+        for name, numbers, size in (("rows", rows, table.num_rows), ("positions", positions, len(asked))):
+            if len(numbers) and not (numbers.min() >= 0 and numbers.max() < size):
+                raise ResultError(f"lookup_rows returned {name} that are not all from 0 to {size - 1}")
+        if len(rows) != len(positions) or (positions[1:] < positions[:-1]).any():
+            raise ResultError("lookup_rows returned positions that do not ascend, or not one for each row")
+        columns = [_column(table, field.name, field.type, method="lookup_rows") for field in self._declared]
+        counts = np.bincount(positions, minlength=len(asked))
+        found = WholeAnswers(table, np.cumsum(counts) - counts, counts, rows)
+        # Arrow takes rows from one chunk only; those of several are too large to be one.
+        if self._wanted is not self._declared or any(column.num_chunks > 1 for column in columns):
+            found = found.gathered()
+        if self._wanted is not self._declared:
+            found.table = _cast(found.table.select(self._declared.names), self._wanted)
+        return found
+
     def _declared_keys(self, parts: Sequence[pa.Array]) -> pa.Array:
         """Canonical keys in the declared types: with the zone, and as the dictionary, that the enricher says."""
         fields = zip(self._keys.types, parts, strict=True)
@@ -139,10 +169,16 @@ async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[
     asked, places = tables.asked(keys)
     if not len(asked):
         return [None] * len(keys)
-    answers = list(_read(enricher, tables, await enricher.lookup_columns(asked), asked))
+    answers = list(_read(enricher, tables.read, await enricher.lookup_columns(asked), asked))
     if len(asked) == len(keys):
         return answers
     return [answers[place] if place >= 0 else None for place in places.tolist()]
+
+
+async def ask_rows(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[TableRows | None]:
+    """The same from one call of `lookup_rows`."""
+    asked, places = tables.asked(keys)
+    return list(_read(enricher, tables.read_rows, await enricher.lookup_rows(asked), asked).at(places))
 
 
 async def ask_whole(enricher: Any, tables: AnswerTables, keys: ArrowKeys) -> WholeAnswers:
@@ -151,13 +187,30 @@ async def ask_whole(enricher: Any, tables: AnswerTables, keys: ArrowKeys) -> Who
     if not len(asked):
         nothing = np.zeros(len(keys), dtype=np.int64)
         return WholeAnswers(tables.empty, nothing, nothing)
-    found = _read(enricher, tables, await enricher.lookup_columns(asked), asked)
+    find = row_finder(enricher)
+    if find is None:
+        found = _read(enricher, tables.read, await enricher.lookup_columns(asked), asked)
+    else:
+        found = _read(enricher, tables.read_rows, await find(asked), asked)
     return found if places is None else found.at(places)
 
 
-def _read(enricher: Any, tables: AnswerTables, answer: object, asked: pa.Array) -> WholeAnswers:
+def row_finder(enricher: Any) -> Callable[[pa.Array], Awaitable[object]] | None:
+    """`lookup_rows` of an enricher that has it. A class that writes only `lookup_columns` anew does not mean that of
+    its base."""
+    for kind in type(enricher).__mro__:
+        if "lookup_rows" in vars(kind):
+            return enricher.lookup_rows  # type: ignore[no-any-return]
+        if "lookup_columns" in vars(kind):
+            break
+    return None
+
+
+def _read(
+    enricher: Any, read: Callable[[object, pa.Array], WholeAnswers], answer: object, asked: pa.Array
+) -> WholeAnswers:
     try:
-        return tables.read(answer, asked)
+        return read(answer, asked)
     except ResultError as error:
         # Law A2: nothing tells which key is at fault, so the batch is neither split nor asked again.
         problem = ResultError(f"{describe(enricher)}: {error}")
@@ -189,18 +242,17 @@ def _of_one_type(values: Sequence[Any]) -> pa.Array:
     return pa.array(values)
 
 
-def _column(table: pa.Table, name: str, kind: pa.DataType, declared: str = "") -> pa.ChunkedArray:
+def _column(
+    table: pa.Table, name: str, kind: pa.DataType, declared: str = "", method: str = "lookup_columns"
+) -> pa.ChunkedArray:
     places = table.schema.get_all_field_indices(name)
     if len(places) != 1:
         problem = f"has {len(places)} columns {name!r}" if places else f"has no column {name!r}"
-        raise ResultError(
-            f"the table of lookup_columns {problem}; its columns are {describe(table.column_names)}{declared}"
-        )
+        raise ResultError(f"the table of {method} {problem}; its columns are {describe(table.column_names)}{declared}")
     column = table.column(places[0])
     if not column.type.equals(kind):
         raise ResultError(
-            f"column {name!r} of the table of lookup_columns is {column.type}; it must be {kind}: cast it "
-            f"there{declared}"
+            f"column {name!r} of the table of {method} is {column.type}; it must be {kind}: cast it there{declared}"
         )
     return column
 

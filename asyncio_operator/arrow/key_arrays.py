@@ -92,6 +92,14 @@ def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
     return key_array(arrays), codes
 
 
+def unsifted(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
+    """The same where keys may be there several times, which saves the search for equal ones."""
+    arrays = list(map(canonical_array, columns))
+    if any(array.null_count for array in arrays):
+        return distinct(arrays)
+    return key_array(arrays), np.arange(len(arrays[0]))
+
+
 def ascend(columns: Sequence[pa.Array]) -> bool:
     """Whether every key is greater than the one before, and so none is there twice, as in a table that is sorted by its
     key. Known for single columns of integers, text, dates and timestamps; False for all others."""

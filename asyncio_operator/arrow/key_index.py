@@ -76,9 +76,14 @@ class KeyIndex:
         self._hashes: Words = ordered if starts is None else ordered[starts]
         self._count = len(self._hashes)
         self._starts = None if starts is None else _small(np.append(starts, len(ordered)))
-        self._dense = _Dense.of(self._hashes.view(np.int64)) if self._exact else None
+        self._dense = None
+        if self._exact:
+            # Of keys with one row each, the list of their range holds the rows.
+            self._dense = _Dense.of(self._hashes.view(np.int64), self._rows if starts is None else None)
         if self._dense is not None:
             self._hashes = self._hashes[:0]
+            if starts is None:
+                self._rows = self._rows[:0]
 
     def __len__(self) -> int:
         """The number of keys."""
@@ -94,9 +99,10 @@ class KeyIndex:
         """
         places = self._places(fit_keys(keys, self._type))
         positions = np.flatnonzero(places >= 0)
-        places = places[positions]
+        if len(positions) < len(places):
+            places = places[positions]
         if self._starts is None:
-            return self._rows[places].astype(np.int64), positions
+            return places if self._dense is not None else self._rows[places].astype(np.int64), positions
         starts = self._starts[places].astype(np.int64)
         counts = self._starts[places + 1] - starts
         # Counts up from the first row of each key.
@@ -104,16 +110,18 @@ class KeyIndex:
         return self._rows[np.repeat(starts, counts) + steps].astype(np.int64), np.repeat(positions, counts)
 
     def _places(self, keys: pa.Array) -> Ints:
-        """The place of each key, or -1."""
+        """The place of each key, or -1. With `_dense` and one row for each key: the row."""
         parts = _parts(keys)
         hashes, _ = _hashes(parts, len(keys))
         complete = _complete(parts)
+        if self._dense is not None:
+            places = self._dense.places(hashes.view(np.int64))
+            if complete is not None:
+                places[np.setdiff1d(np.arange(len(keys)), complete, assume_unique=True)] = -1
+            return places
+        found = np.full(len(keys), -1, dtype=np.int64)
         asked = np.arange(len(keys)) if complete is None else complete
         hashes = hashes[asked]
-        found = np.full(len(keys), -1, dtype=np.int64)
-        if self._dense is not None:
-            found[asked] = self._dense.places(hashes.view(np.int64))
-            return found
         # In order, because neighbours are then found in memory that has just been read.
         order = np.argsort(hashes)
         places = np.searchsorted(self._hashes, hashes[order])
@@ -159,23 +167,24 @@ class _Dense:
         self._places = places
 
     @classmethod
-    def of(cls, values: Ints) -> _Dense | None:
-        """The places of distinct values. None if they are too few for their range."""
+    def of(cls, values: Ints, numbers: Ints | None = None) -> _Dense | None:
+        """The places of distinct values, or their numbers, if given. None if they are too few for their range."""
         if not len(values):
             return None
         lowest = int(values.min())
         size = int(values.max()) - lowest + 1
         if size > 2 * len(values):
             return None
-        places = np.full(size, -1, dtype=np.int32 if size < 2**31 else np.int64)
-        places[values - lowest] = np.arange(len(values))
+        # The last place is that of all values outside of the range.
+        places = np.full(size + 1, -1, dtype=np.int32 if size < 2**31 else np.int64)
+        places[values - lowest] = np.arange(len(values)) if numbers is None else numbers
         return cls(lowest, places)
 
     def places(self, values: Ints) -> Ints:
         """The place of each value, or -1."""
-        inside = (values >= self._lowest) & (values <= self._lowest + (len(self._places) - 1))
-        found: Ints = self._places[np.where(inside, values - self._lowest, 0)].astype(np.int64)
-        found[~inside] = -1
+        # A distance below zero, or one that wraps around, is a large number without its sign.
+        distances = np.minimum((values - self._lowest).view(np.uint64), np.uint64(len(self._places) - 1))
+        found: Ints = self._places[distances.view(np.int64)].astype(np.int64)
         return found
 
 

@@ -34,29 +34,45 @@ class TableRows:
 
 class WholeAnswers(Sequence[Any]):
     """The answers of keys in one table: for each key its first row and the number of its rows. Read one by one, they
-    are `TableRows`, or None for a miss."""
+    are `TableRows`, or None for a miss.
 
-    __slots__ = ("counts", "starts", "table")
+    Attributes:
+        rows: the numbers of the found rows in the table, which may have many others, and in any order: `starts` and
+            `counts` are of this list. None: all rows of the table, in their order.
+    """
 
-    def __init__(self, table: pa.Table, starts: Ints, counts: Ints) -> None:
+    __slots__ = ("counts", "rows", "starts", "table")
+
+    def __init__(self, table: pa.Table, starts: Ints, counts: Ints, rows: Ints | None = None) -> None:
         self.table = table
         self.starts = starts
         self.counts = counts
+        self.rows = rows
 
     def at(self, places: Ints) -> WholeAnswers:
         """The answers of other keys: those at these places, a miss for -1."""
         counts = np.append(self.counts, 0)[places]
-        return WholeAnswers(self.table, np.append(self.starts, 0)[places], counts)
+        return WholeAnswers(self.table, np.append(self.starts, 0)[places], counts, self.rows)
+
+    def gathered(self) -> WholeAnswers:
+        """The same answers in a table that has only the found rows."""
+        if self.rows is None:
+            return self
+        return WholeAnswers(self.table.take(pa.array(self.rows)), self.starts, self.counts)
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, place: Any) -> Any:
-        count = int(self.counts[place])
-        return TableRows(self.table, int(self.starts[place]), count) if count else None
+        start, count = int(self.starts[place]), int(self.counts[place])
+        if not count:
+            return None
+        if self.rows is None:
+            return TableRows(self.table, start, count)
+        return TableRows(self.table.take(pa.array(self.rows[start : start + count])), 0, count)
 
     def __iter__(self) -> Iterator[TableRows | None]:
-        table, spans = self.table, zip(self.starts.tolist(), self.counts.tolist(), strict=True)
+        table, spans = self.gathered().table, zip(self.starts.tolist(), self.counts.tolist(), strict=True)
         return (TableRows(table, start, count) if count else None for start, count in spans)
 
 

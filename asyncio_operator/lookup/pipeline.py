@@ -240,6 +240,9 @@ class LookupPipeline:
         self._latency = pending.latency
 
     def _ask_whole_batches(self, enricher: Enricher, tables: AnswerTables | None) -> None:
+        # Imported here as in `asked_whole`.
+        from asyncio_operator.arrow.answer_tables import row_finder
+
         intake = WholeBatchIntake(
             self._reader,
             self._delivery,
@@ -247,7 +250,7 @@ class LookupPipeline:
             asked_whole(enricher, tables),
             enricher.max_batch,
             self._clock,
-            FailingBatches(describe(enricher), "lookup_columns"),
+            FailingBatches(describe(enricher), "lookup_columns" if row_finder(enricher) is None else "lookup_rows"),
         )
         self._keys = self._attempts = intake
         self._lanes = Lanes(intake.call, intake, self._options, clock=self._clock, name=describe(enricher))

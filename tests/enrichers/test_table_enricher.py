@@ -162,11 +162,15 @@ def test_A3_an_answer_in_columns_is_the_answer_in_rows(data: st.DataObject, name
     enricher = TableEnricher(table, of_key, [*VALUES.names, *of_key[:added]])
     asked, _ = distinct([values(name, data.draw(st.just(6))) for name in names])
 
-    async def answers() -> tuple[Any, Any]:
+    async def answers() -> tuple[Any, Any, Any]:
         await enricher.open()
-        return await enricher.lookup_many(python_keys(asked)), await enricher.lookup_columns(asked)
+        by_number = await enricher.lookup_rows(asked)
+        return await enricher.lookup_many(python_keys(asked)), await enricher.lookup_columns(asked), by_number
 
-    by_rows, by_columns = asyncio.run(answers())
+    by_rows, by_columns, (whole, numbers, positions) = asyncio.run(answers())
+    same = whole.take(pa.array(numbers)).select(enricher.schema().names)
+    assert repr(same.to_pylist()) == repr(by_columns.select(enricher.schema().names).to_pylist())
+    assert match(asked, key_array([by_columns[name].combine_chunks() for name in of_key])).tolist() == [*positions]
     assert {*by_columns.schema.names} == {*of_key, *VALUES.names}
     for name in enricher.schema().names:
         assert by_columns.schema.field(name).type == table.schema.field(name).type

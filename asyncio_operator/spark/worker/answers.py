@@ -1,8 +1,7 @@
 """Converts the outcomes of keys to rows: the rows that each key adds, and whether it was found, missing or failed.
 
 An invalid answer is a `ResultError` for its key only. Rows are kept in one flat list, so that columns can be built from
-it at once. Answers in columns follow behind it, as tables. A key without rows adds the empty row, which is the last of
-the list, or nothing.
+it at once. Answers in columns follow behind it, as tables. A key without rows adds a row of nulls, or nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from asyncio_operator.arrow.table_rows import TableRows, WholeAnswers
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import rows_of
 from asyncio_operator.lookup.key_batch import Answer, Failure
+from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES, OUTPUT_ROWS, pick, row_bytes, widest_row
 
 if TYPE_CHECKING:
     from asyncio_operator.enricher import Row
@@ -36,11 +36,12 @@ class Answers:
     """The rows of all keys. The arrays have one entry per key, and a last one for the null key.
 
     Attributes:
-        rows: a flat list. The last row is the empty one.
+        rows: a flat list.
         tables: further rows, numbered behind those of the list.
-        starts: position of the key's first row.
+        starts: position of the key's first row. -1 is a row of nulls.
         copies: number of rows that the key adds.
         kinds: FOUND, MISSING or FAILED.
+        numbers: positions in the only table, for which positions in this list are then used. The last one is -1.
     """
 
     rows: list[Row]
@@ -48,21 +49,28 @@ class Answers:
     copies: Ints
     kinds: Ints
     tables: Sequence[pa.Table] = ()
-
-    @property
-    def size(self) -> int:
-        """The number of rows."""
-        return len(self.rows) + sum(int(table.num_rows) for table in self.tables)
+    numbers: Ints | None = None
 
     def columns(self, schema: pa.Schema, declared: Sequence[str] | None = None) -> list[Column]:
         """The columns of the rows. Raises an error of any type if a row of the list does not fit."""
-        added = columns(self.rows, schema, declared)
         if not self.tables:
-            return added
+            return columns(self.rows, schema, declared)
+        added = [[column] for column in columns(self.rows, schema, declared)] if self.rows else [[] for _ in schema]
         return [
-            _joined([column, *(chunk for table in self.tables for chunk in table.column(field.name).chunks)])
+            _joined([*column, *(chunk for table in self.tables for chunk in table.column(field.name).chunks)], field)
             for field, column in zip(schema, added, strict=True)
         ]
+
+    def bytes(self, added: Sequence[Column]) -> Ints:
+        """The bytes of each row of the columns, and of the row of nulls."""
+        if self.numbers is not None:
+            return np.full(len(self.numbers), widest_row(self.tables[0]))
+        size = len(self.rows) + sum(table.num_rows for table in self.tables)
+        return np.append(row_bytes(added, size), 0)
+
+    def pick(self, added: Sequence[Column], found: Ints) -> list[pa.Array]:
+        """The rows of the columns at these positions."""
+        return pick(added, found if self.numbers is None else self.numbers[found])
 
 
 def read_answers(
@@ -73,6 +81,7 @@ def read_answers(
     failure: int,
     empty: Row,
     on_result_error: OnResultError,
+    rows: int = 0,
 ) -> Answers:
     """The rows of outcomes.
 
@@ -80,26 +89,28 @@ def read_answers(
         outcomes: aligned with `keys`. An entry with an invalid answer is replaced by the result of `on_result_error`.
         miss, failure: the number of empty rows that a miss, or a failed key, adds: 0 or 1.
         empty: the empty row.
+        rows: the number of rows that have these keys, if it is known.
     """
     count = len(outcomes)
     if isinstance(outcomes, WholeAnswers):
-        return _whole(outcomes, miss, empty)
+        return _whole(outcomes, miss, rows)
     # Most batches have one kind of answers. Their keys need no step in Python each.
     types = set(map(type, outcomes))
     if types <= {dict, type(None)}:
-        plain, kinds = [*outcomes, empty], np.full(count + 1, FOUND)
+        plain, kinds = outcomes, np.full(count + 1, FOUND)
         kinds[count] = MISSING
         if type(None) in types:
             kinds[:count][[outcome is None for outcome in outcomes]] = MISSING
             plain = [empty if outcome is None else outcome for outcome in plain]
-        return Answers(plain, np.arange(count + 1), np.where(kinds == FOUND, 1, miss), kinds)
+        # A miss has an empty row of its own, so that rows in their order are not copied.
+        return Answers(plain, np.append(np.arange(count), -1), np.where(kinds == FOUND, 1, miss), kinds)
     if types <= {TableRows, type(None)}:
-        return _in_tables(outcomes, miss, empty)
-    return _one_by_one(keys, outcomes, miss, failure, empty, on_result_error)
+        return _in_tables(outcomes, miss)
+    return _one_by_one(keys, outcomes, miss, failure, on_result_error)
 
 
 def _one_by_one(
-    keys: Sequence[Any], outcomes: list[Any], miss: int, failure: int, empty: Row, on_result_error: OnResultError
+    keys: Sequence[Any], outcomes: list[Any], miss: int, failure: int, on_result_error: OnResultError
 ) -> Answers:
     """The rows of outcomes of any kinds."""
     rows: list[Row] = []
@@ -127,29 +138,35 @@ def _one_by_one(
         added.append(len(several) or (failure if failed else miss))
     kinds = np.array([*fates, MISSING], dtype=np.int64)
     copies = np.array([*added, miss], dtype=np.int64)
-    # The empty row is behind all others. It is shared by all keys without a row, so their copies take no place.
+    # The row of nulls is none of the list, so its copies take no place.
     own = np.where(kinds == FOUND, copies, 0)
-    starts = np.where(kinds == FOUND, np.cumsum(own) - own, len(rows))
-    answers = Answers([*rows, empty], starts, copies, kinds)
+    starts = np.where(kinds == FOUND, np.cumsum(own) - own, -1)
+    answers = Answers(rows, starts, copies, kinds)
     if in_tables:
         found = [outcomes[i].answer if type(outcomes[i]) is Answer else outcomes[i] for i in in_tables]
         _add_tables(answers, np.array(in_tables), found)
     return answers
 
 
-def _whole(found: WholeAnswers, miss: int, empty: Row) -> Answers:
+def _whole(found: WholeAnswers, miss: int, rows: int) -> Answers:
     """The rows of answers that are all in one table."""
+    if found.rows is not None:
+        # To read many copies from a small table, whose rows are neighbours in memory, costs less than from a large one.
+        few = FEW * len(found.rows) < rows
+        # Where a piece of the output could be too large, the bytes of each row are looked at.
+        if few or widest_row(found.table) * OUTPUT_ROWS > OUTPUT_BYTES:
+            found = found.gathered()
     hits = np.append(found.counts > 0, False)
-    # The empty row, which comes first, is that of misses.
-    starts = np.where(hits, np.append(found.starts, 0) + 1, 0)
+    starts = np.where(hits, np.append(found.starts, -1), -1)
     copies = np.where(hits, np.append(found.counts, 0), miss)
-    return Answers([empty], starts, copies, np.where(hits, FOUND, MISSING), [found.table])
+    numbers = None if found.rows is None else np.append(found.rows, -1)
+    return Answers([], starts, copies, np.where(hits, FOUND, MISSING), [found.table], numbers)
 
 
-def _in_tables(outcomes: list[Any], miss: int, empty: Row) -> Answers:
+def _in_tables(outcomes: list[Any], miss: int) -> Answers:
     """The rows of outcomes that are all answers in columns, or None."""
     count = len(outcomes) + 1
-    answers = Answers([empty], np.zeros(count, np.int64), np.full(count, miss), np.full(count, MISSING))
+    answers = Answers([], np.full(count, -1), np.full(count, miss), np.full(count, MISSING))
     places = np.flatnonzero([outcome is not None for outcome in outcomes])
     _add_tables(answers, places, outcomes if len(places) == count - 1 else [outcomes[i] for i in places.tolist()])
     return answers
@@ -180,6 +197,9 @@ def _add_tables(answers: Answers, places: Ints, found: list[TableRows]) -> None:
     answers.kinds[places] = FOUND
 
 
+FEW = 2
+"""Rows of the input for each found row, above which the found rows are put into a table of their own."""
+
 MOST_UNUSED = 2
 """Whole tables are used if they have at most this many rows for each row that is needed: copying them costs less than
 picking rows from each."""
@@ -198,9 +218,11 @@ def _taken(tables: Sequence[pa.Table], of_table: Ints, starts: Ints, counts: Int
     return parts, placed
 
 
-def _joined(chunks: Sequence[Column]) -> Column:
+def _joined(chunks: Sequence[Column], field: pa.Field) -> Column:
     """One array, or a chunked one if the text is too long for one."""
     arrays = [array for chunk in chunks for array in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
+    if len(arrays) < 2:
+        return arrays[0] if arrays else pa.nulls(0, field.type)
     try:
         return pa.concat_arrays(arrays)
     except pa.ArrowInvalid:

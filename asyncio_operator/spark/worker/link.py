@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
@@ -58,7 +59,8 @@ class Link:
         self.task = task
         in_arrow = task.options.way(task.enricher, traced=task.tracing is not None) is Way.WHOLE_BATCHES
         missing = partial(missing_key_error, task.enricher)
-        self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow)
+        cheap = in_arrow and row_finder(task.enricher) is not None
+        self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow, cheap)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
         journal = task.journal

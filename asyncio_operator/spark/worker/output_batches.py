@@ -8,6 +8,7 @@ size of a row is computed from the offsets of its column, without reading values
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,8 @@ def places(starts: Ints, copies: Ints) -> Places:
     """All rows of the output, `OUTPUT_ROWS` at a time.
 
     Args:
-        starts, copies: for each input row, the number of its first found row, and the number of its found rows.
+        starts, copies: for each input row, the number of its first found row, and the number of its found rows. -1 is
+            a row of nulls, which has at most one copy.
     """
     # The usual case, one output row for each input row, needs no search.
     if (copies == 1).all():
@@ -62,7 +64,7 @@ def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
     """The same rows, split so that each piece takes at most `OUTPUT_BYTES`. A larger row becomes a piece of its own.
 
     Args:
-        in_bytes, found_bytes: the bytes of each input row, and of each found row.
+        in_bytes, found_bytes: the bytes of each input row, and of each found row. The last of those is for -1.
     """
     heaviest = in_bytes.max(initial=0) + found_bytes.max(initial=0)  # Usually enough to see that nothing must be split.
     for rows, found in whole:
@@ -76,6 +78,20 @@ def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
             stop = max(start + 1, int(np.searchsorted(ends, before + OUTPUT_BYTES, side="right")))
             yield rows[start:stop], found[start:stop]
             start, before = stop, int(ends[stop - 1])
+
+
+def widest_row(table: pa.Table) -> int:
+    """The bytes of the largest row of a table, computed once: a table in memory answers many batches."""
+    identity = id(table)
+    known = _widest.get(identity)
+    if known is None:
+        largest = int(row_bytes(table.columns, table.num_rows).max(initial=0))
+        known = _widest[identity] = largest, weakref.ref(table, lambda _gone: _widest.pop(identity))
+    return known[0]
+
+
+_widest: dict[int, tuple[int, weakref.ref[Any]]] = {}
+"""By the identity of tables, which have no hash, as long as they are there."""
 
 
 def row_bytes(columns: Sequence[Column], rows: int) -> Ints:
@@ -120,15 +136,19 @@ def _spans(array: pa.Array, items: Ints) -> Ints:
 
 
 def pick(columns: Sequence[Column], numbers: Ints) -> list[pa.Array]:
-    """The rows of columns with these numbers, of which there is at least one. Adjacent rows are not copied."""
+    """The rows of columns with these numbers, of which there is at least one. -1 is a row of nulls. Adjacent rows are
+    not copied."""
     first, count = int(numbers[0]), len(numbers)
     # A slice shares the memory of its column; `take` copies every value.
-    if np.array_equal(numbers, np.arange(first, first + count)):
+    if first >= 0 and np.array_equal(numbers, np.arange(first, first + count)):
         return [_joined([column.slice(first, count)]) for column in columns]
-    taken = pa.array(numbers)
+    nulls = numbers < 0
+    taken = pa.array(numbers, mask=nulls if nulls.any() else None)
+    # `take` would first join the chunks, which are too large for one array.
     return [
-        # `take` would first join the chunks, which are too large for one array.
-        _joined([column.slice(i, 1) for i in numbers.tolist()]) if _is_chunked(column) else column.take(taken)
+        _joined([column.slice(i, 1) if i >= 0 else pa.nulls(1, column.type) for i in numbers.tolist()])
+        if _is_chunked(column)
+        else column.take(taken)
         for column in columns
     ]
 
@@ -136,7 +156,7 @@ def pick(columns: Sequence[Column], numbers: Ints) -> list[pa.Array]:
 def _joined(parts: Sequence[Column]) -> pa.Array:
     if len(parts) == 1 and not _is_chunked(parts[0]):
         return parts[0]
-    return pa.concat_arrays([chunk for part in parts for chunk in part.chunks])
+    return pa.concat_arrays([chunk for part in parts for chunk in (part.chunks if _is_chunked(part) else [part])])
 
 
 def _is_chunked(column: Column) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.arrow.columns import Column, check_row
-from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, ascend, distinct, distinct_keys, key_values
+from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, ascend, distinct, distinct_keys, key_values, unsifted
 from asyncio_operator.errors import MissingKeyError, ResultError
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, OnResultError, failure_of, read_answers
@@ -54,6 +54,13 @@ NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)
 """The segments of a batch without event time. Nothing reads them."""
 
 
+SIFTED = 16
+"""One batch of this many shows whether keys repeat in those that follow."""
+
+MOSTLY_DISTINCT = 0.75
+"""The share of distinct keys above which to search for them costs more than it saves."""
+
+
 class Rows:
     """A batch of rows, with the number of each row's key (-1 if a part of the key is null), and which rows have left.
 
@@ -77,6 +84,7 @@ def key_batch(
     in_arrow: bool = False,
     number: int = 0,
     segments: Ints = NO_SEGMENTS,
+    sift: bool = True,
 ) -> KeyBatch:
     """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
 
@@ -86,10 +94,11 @@ def key_batch(
     Args:
         in_arrow: the keys stay in Arrow (`ArrowKeys`).
         number, segments: see `segments.Segmented`.
+        sift: False with keys in Arrow: keys may be there several times.
     """
     columns = [batch.column(position) for position in positions]
     if in_arrow:
-        array, codes = distinct(columns)
+        array, codes = distinct(columns) if sift else unsifted(columns)
         return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments))
     keys, codes = distinct_keys(columns)
     return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
@@ -102,6 +111,7 @@ class Enrichment:
         on_result_error: handles a key with an invalid answer.
         missing: makes the error for a key without a row, if the layout requires one.
         in_arrow: see `key_batch`.
+        cheap: with keys in Arrow, to look one up costs about as much as to see that it is there twice.
     """
 
     def __init__(
@@ -110,6 +120,7 @@ class Enrichment:
         on_result_error: OnResultError,
         missing: Callable[[Any], Exception] = MissingKeyError,
         in_arrow: bool = False,
+        cheap: bool = False,
     ) -> None:
         self.kinds = np.zeros(3, dtype=np.int64)
         """Input rows by FOUND, MISSING and FAILED."""
@@ -120,6 +131,8 @@ class Enrichment:
         self._empty = dict.fromkeys(layout.found.names)
         self._gate = None if layout.event_time is None else Gate()
         self._in_arrow = in_arrow
+        self._cheap = cheap
+        self._repeat = True
         self._segmenter = Segmenter(layout.delay)
         self._read = 0
 
@@ -144,7 +157,11 @@ class Enrichment:
         number = self._read
         self._read += 1
         segments = NO_SEGMENTS if event_time is None else self._segmenter.number(batch.column(event_time))
-        return key_batch(batch, self.layout.keys, self._in_arrow, number, segments)
+        sift = not self._cheap or self._repeat or number % SIFTED == 0
+        keyed = key_batch(batch, self.layout.keys, self._in_arrow, number, segments, sift)
+        if sift:
+            self._repeat = len(keyed.keys) < MOSTLY_DISTINCT * batch.num_rows
+        return keyed
 
     def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
         """Ordered mode: the leading rows that need only the first `ready` keys, and the number of keys that left.
@@ -219,18 +236,17 @@ class Enrichment:
     ) -> Iterator[pa.RecordBatch]:
         """The output for rows. `codes` has the number of each row's key, or -1 for none."""
         self.expect(rows.schema)
-        answers, added = self._columns(keys, outcomes)
+        answers, added = self._columns(keys, outcomes, rows.num_rows)
         if self.layout.required:
             self._require_found(rows, codes, keys, answers)
         # -1 selects the last place, which is for the null key.
         starts, copies = answers.starts[codes], answers.copies[codes]
         self.kinds += np.bincount(answers.kinds[codes], minlength=3)
         statuses = [statuses_of(outcomes, answers)] if self.layout.status else []
-        added_bytes = row_bytes(added, answers.size)
         # The input's columns can grow only if the output repeats a row.
         own = rows.columns if (copies > 1).any() else []
-        for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), added_bytes):
-            picked = pick(rows.columns, row) + pick(added, found)
+        for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), answers.bytes(added)):
+            picked = pick(rows.columns, row) + answers.pick(added, found)
             if statuses:
                 # The remainder makes the last place of -1, the null key: `take` does not count from the end.
                 picked += pick(statuses, codes[row] % len(statuses[0]))
@@ -247,7 +263,7 @@ class Enrichment:
         parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
         raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
 
-    def _columns(self, keys: Sequence[Any], outcomes: list[Any]) -> tuple[Answers, list[Column]]:
+    def _columns(self, keys: Sequence[Any], outcomes: list[Any], rows: int) -> tuple[Answers, list[Column]]:
         """The rows of outcomes, and the columns built from them. If a row does not fit, its key fails."""
         while True:
             answers = read_answers(
@@ -257,6 +273,7 @@ class Enrichment:
                 failure=int(not self.layout.drop_failed),
                 on_result_error=self._on_result_error,
                 empty=self._empty,
+                rows=rows,
             )
             # All rows at once, which is fast. Only if that fails is each row checked for the key to blame.
             try:

@@ -290,27 +290,30 @@ async def rule_lookup_many(check: Check) -> None:
 
 @asynchronous
 async def rule_lookup_columns(check: Check) -> None:
-    """lookup_columns(), where it is written, returns a table with the rows of lookup() for the keys of an array"""
+    """lookup_columns(), where it is written, returns a table with the rows of lookup() for the keys of an array; and
+    lookup_rows() finds the same rows"""
     keys = [*check.expected, *check.missing]
     async with check.opened() as enricher:
         if enricher.lookup_columns is None:
             return
         ordinary = isroutine(enricher.lookup_columns) and not iscoroutinefunction(enricher.lookup_columns)
         assert not ordinary, "it is an ordinary function; it must be `async def lookup_columns`"
-        from asyncio_operator.arrow.answer_tables import answer_tables, ask
+        from asyncio_operator.arrow.answer_tables import answer_tables, ask, ask_rows, row_finder
 
+        ways = {"lookup_columns()": ask} | ({"lookup_rows()": ask_rows} if row_finder(enricher) else {})
         tables = answer_tables(enricher.key_schema(), enricher.schema())
         empty: dict[str, Any] = dict.fromkeys(enricher.schema().names)
         for order in (keys, keys[::-1], check.missing, keys[:1]):
             for start in range(0, len(order), enricher.max_batch):
                 batch = order[start : start + enricher.max_batch]
-                answers = await check.within("lookup_columns()", ask(enricher, tables, batch))
-                for key, found in zip(batch, answers, strict=True):
-                    expected = check.expected.get(key)
-                    if expected not in (None, ANY):
-                        # A missing field is null, and a table has no missing ones.
-                        expected = [empty | dict(row) for row in rows_of(key, expected)]
-                    compare(key, None if found is None else found.answer(), expected)
+                for name, way in ways.items():
+                    answers = await check.within(name, way(enricher, tables, batch))
+                    for key, found in zip(batch, answers, strict=True):
+                        expected = check.expected.get(key)
+                        if expected not in (None, ANY):
+                            # A missing field is null, and a table has no missing ones.
+                            expected = [empty | dict(row) for row in rows_of(key, expected)]
+                        compare(key, None if found is None else found.answer(), expected)
 
 
 @asynchronous

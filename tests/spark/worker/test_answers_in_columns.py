@@ -7,6 +7,7 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,12 +18,16 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator import Batching, Cache, Enricher, EnricherError, FunctionError, Retry
 from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.arrow.key_index import KeyIndex
+from asyncio_operator.arrow.table_rows import WholeAnswers
+from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
-from asyncio_operator.spark.worker.rows import Layout
+from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
+from asyncio_operator.spark.worker.rows import Enrichment, Layout, key_batch
 
 ADDED = pa.schema([("name", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 KEYS = pa.schema([("k", pa.int64())])
@@ -64,6 +69,21 @@ class InColumns(InRows):
 
 class InMemory(InColumns):
     in_memory = True
+
+
+class ByNumber(InMemory):
+    """The rows of all keys in one table, in which those of a key are not neighbours."""
+
+    def __init__(self, max_batch: int) -> None:
+        super().__init__(max_batch)
+        of_key = [(copy, key) for copy in range(3) for key in reversed(range(16)) if key != 13 and copy < copies(key)]
+        self._index = KeyIndex(pa.array([key for _, key in of_key]))
+        self._table = pa.Table.from_pylist([row(key, copy) for copy, key in of_key], ADDED)
+
+    async def lookup_rows(self, keys: pa.Array) -> Any:
+        if 13 in keys.to_pylist():
+            copies(13)
+        return self._table, *self._index.find(keys)
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -110,9 +130,63 @@ def test_A3_A5_answers_in_columns_give_the_rows_that_answers_in_rows_give(
     if WAYS[way].get("batching") and max_batch == 1:
         way = "nothing"
     expected = rows(InRows(max_batch), keys, way, layout, ordered=ordered)
-    for kind in (InColumns, InMemory):
+    for kind in (InColumns, InMemory, ByNumber):
         found = rows(kind(max_batch), keys, way, layout, ordered=ordered)
         assert (found if ordered else sorted(found, key=repr)) == (expected if ordered else sorted(expected, key=repr))
+
+
+class Anew(ByNumber):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        table = await super().lookup_columns(keys)
+        return table.set_column(1, "n", pa.array([99] * len(table)))
+
+
+def test_A3_a_class_that_writes_lookup_columns_anew_is_asked_by_it() -> None:
+    layout: dict[str, Any] = {"inner": True, "drop_failed": False, "status": False}
+    assert [one["n"] for one in rows(Anew(100), [1, 2, 7], "nothing", layout)] == [99] * 5
+
+
+WRONG: dict[str, Any] = {
+    "returned None;": None,
+    r"rows that are not all from 0 to 1": ([2], [0]),
+    r"positions that are not all from 0 to 1": ([0], [2]),
+    "positions that do not ascend": ([0, 1], [1, 0]),
+    "or not one for each row": ([0, 1], [0]),
+    "the table of lookup_rows has no column 'name'": ([0], [0]),
+}
+
+
+@pytest.mark.parametrize("says", WRONG)
+def test_A2_a_wrong_answer_of_lookup_rows_says_what_is_wrong(says: str) -> None:
+    given = WRONG[says] and (pa.table({"n": [1, 2]}), *map(np.array, WRONG[says]))
+    with pytest.raises(ResultError, match=says):
+        AnswerTables(KEYS, ADDED).read_rows(given, pa.array([5, 6]))
+
+
+def test_A3_a_table_in_memory_arrives_in_the_types_of_the_caller_and_from_several_chunks() -> None:
+    own, wanted = pa.schema([("n", pa.int64())]), pa.schema([("n", pa.float64())])
+    for table in (pa.table({"n": [1, 2, 3]}), pa.table({"n": pa.chunked_array([[1], [2, 3]])})):
+        for schema in (own, wanted):
+            found = AnswerTables(KEYS, own, schema).read_rows((table, [2, 0, 1], [0, 2, 2]), pa.array([7, 8, 9]))
+            answers = [answer and answer.answer() for answer in found]
+            assert answers == [{"n": 3}, None, [{"n": 1}, {"n": 2}]]
+            assert [answer and answer.answer() for answer in map(found.__getitem__, range(3))] == answers
+            assert found.gathered().table.column("n").type == schema.field("n").type
+
+
+def test_X9_wide_rows_of_a_table_in_memory_leave_in_pieces() -> None:
+    width = OUTPUT_BYTES // 4
+    table = pa.table({"text": ["a" * width, "b"]})
+    found = WholeAnswers(table, np.arange(3), np.array([1, 1, 0]), np.array([0, 1]))
+    layout = Layout((0,), table.schema)
+    enrichment = Enrichment(layout, lambda *_: pytest.fail("no answer is wrong"))
+    batch = pa.RecordBatch.from_pydict({"k": [0, 1, 2] * 5})
+    keys = key_batch(batch, [0])
+    keys.outcomes = found  # type: ignore[assignment]  # as `WholeBatchIntake` sets it
+    [(parts, *_)] = [enrichment.leading(keys, 3)]
+    texts = [part.column(1).to_pylist() for part in parts]
+    assert [text for part in texts for text in part] == ["a" * width, "b", None] * 5
+    assert max(sum(text is not None and len(text) > 1 for text in part) for part in texts) <= 4
 
 
 class Slow(InMemory):

@@ -72,10 +72,12 @@ def test_X9_places_come_all_in_order_and_in_pieces_of_bounded_rows_and_bytes(
     assert seen == [(i, int(starts[i]) + j) for i, n in enumerate(copies.tolist()) for j in range(n)]
 
 
-@pytest.mark.parametrize("numbers", [[0], [5], [1, 2, 3], [0, 0, 4], [5, 3, 3, 0], [0, 1, 2, 3, 4, 5]])
+@pytest.mark.parametrize(
+    "numbers", [[0], [5], [1, 2, 3], [0, 0, 4], [5, 3, 3, 0], [0, 1, 2, 3, 4, 5], [-1], [-1, 0, 1], [2, -1]]
+)
 def test_rows_are_picked_by_number_from_arrays_whole_and_in_chunks(numbers: list[int]) -> None:
     values = ["a", None, "c", "d", "e", "f"]
     columns = [pa.array(values), pa.chunked_array([values[:2], [], values[2:5], values[5:]], pa.string())]
     for got in pick(columns, np.array(numbers)):
         assert isinstance(got, pa.Array)
-        assert got.to_pylist() == [values[i] for i in numbers]
+        assert got.to_pylist() == [None if i < 0 else values[i] for i in numbers]
