@@ -23,10 +23,10 @@ from tests.mutants.bugs import Bug
 
 FOLDERS = {
     "arrow": ("arrow", "lookup"),
-    "budget": ("budget", "engine", "lookup"),
+    "budget": ("budget", "engine", "lookup", "testing/simulation"),
     "coordinators": ("coordinators",),
     "engine": ("engine", "operator", "lookup"),
-    "journal": ("journal", "lookup"),
+    "journal": ("journal", "lookup", "testing/simulation"),
     "lookup": ("lookup",),
     "loop": ("loop", "operator"),
     "operator": ("operator",),

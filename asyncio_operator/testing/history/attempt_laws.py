@@ -119,8 +119,10 @@ def law_r3_no_attempt_starts_after_the_deadline(book: Book, found: Finding) -> N
                     found.broken(what, call.start, flight.attempts[0].calls[0].event, call.event)
         last = flight.attempts[-1]
         wait = _least_wait(flight, last)
+        # A call that goes on after its attempt was cut delays no back-off.
+        ended = min(last.stopped, last.start + (flight.run.setting.get("attempt_timeout") or inf))
         # The halves of a batch wait for a place, and not for a back-off.
-        if wait is None or splits(last.decisive) or last.stopped + wait <= flight.deadline + book.near(flight.timeout):
+        if wait is None or splits(last.decisive) or ended + wait <= flight.deadline + book.near(flight.timeout):
             continue
         for row, out in _asked(flight):
             if out.status == "timed_out" and last.stopped < flight.deadline - book.near(flight.timeout):
@@ -171,9 +173,19 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
     for attempt, following in zip(flight.attempts, flight.attempts[1:], strict=False):
         call, after = attempt.decisive, following.calls[0]
         events = (*call.events, after.event)
-        if call.outcome == "result" and not call.retryable and after.start >= call.stopped and not _late(flight, call):
+        if (
+            call.outcome == "result"
+            and not call.retryable
+            and after.start >= call.stopped
+            and not _late(flight, call, book)
+        ):
             found.broken(f"{_name(flight)} is called again after a result", after.start, *events)
-        elif call.outcome == "error" and call.retryable is False and not _cut_between(flight, attempt, after):
+        elif (
+            call.outcome == "error"
+            and call.retryable is False
+            and not _cut_between(flight, attempt, after)
+            and not _late(flight, call, book)
+        ):
             what = f"{_name(flight)} is called again after {call.error or 'an error'}, which is not to be retried"
             found.broken(what, after.start, *events)
     last = flight.attempts[-1].decisive
@@ -202,9 +214,10 @@ def _cut_between(flight: Flight, attempt: Attempt, after: Call) -> bool:
     return splits(attempt.decisive) and after.start >= attempt.start + limit - MOMENT
 
 
-def _late(flight: Flight, call: Call) -> bool:
-    """Whether the result came after the limit of its attempt, so that the attempt counts as failed."""
-    return call.stopped > call.start + (flight.run.setting.get("attempt_timeout") or inf)
+def _late(flight: Flight, call: Call, book: Book) -> bool:
+    """Whether the call may have ended after the limit of its attempt, which then counts as timed out."""
+    limit = flight.run.setting.get("attempt_timeout") or inf
+    return limit < inf and call.stopped > call.start + limit - book.near(limit)
 
 
 def _no_time(flight: Flight) -> bool:

@@ -68,9 +68,11 @@ Calls, as the service sees them. A half of a batch and a copy of a slow call are
 
 The world:
 
-- ``said``: at, task, lookup, budget, unit, wait (nothing before this many seconds), or remaining and reset (seconds):
-  a hint of the service.
-- ``fault``: at, what ("kill", "coordinator_down", "coordinator_up", or anything else), budget, task.
+- ``said``: at, task, lookup, budget, unit, wait (nothing before this many seconds), or limit, remaining, reset
+  (seconds), refills (true: units come back all the time; false: at the reset; absent: not known): a hint of the
+  service.
+- ``fault``: at, what ("kill", "coordinator_down", "coordinator_up", "message_lost" between a worker and its
+  coordinator, or anything else), budget, task.
 """
 
 from __future__ import annotations
@@ -139,7 +141,8 @@ KINDS = {
         "retry_after:number overload:flag lost:flag settled:weights"
     ),
     "said": (
-        "at:number! task:name lookup:count call:name budget:name unit:text wait:number remaining:number reset:number"
+        "at:number! task:name lookup:count call:name budget:name unit:text wait:number limit:number "
+        "remaining:number reset:number refills:flag"
     ),
     "fault": "at:number! what:text! budget:name task:name",
 }

@@ -22,11 +22,16 @@ HEARD = 0.5
 STOPPED = 1.0
 """Seconds until a coordinator that cannot be reached stops all starts (G7)."""
 
+TROUBLE = 3.5
+"""Seconds after a lost message in which a worker may wait for its reply, and hears of nothing."""
+
 KNOWN = 2.0
 """Seconds until a debt is known to all tasks of a budget."""
 
 ROUGHLY = 0.02
 """The part of a limit by which debts may be counted roughly (G4)."""
+
+REFUSED = "BudgetExceeded"
 
 LONGEST_WAIT = 3600.0
 """Seconds: a source that asks for more is not believed."""
@@ -209,9 +214,12 @@ def law_g5_all_tasks_believe_the_source(book: Book, found: Finding) -> None:
     """Within 0.5 s all tasks of a budget obey what the source says: a wait, or how much is left until a reset."""
     for shared in budgets(book):
         hints = [(number, event) for number, event in book.said if _concerns(event, shared, book)]
+        heard = [one for one in hints if not _is_disturbed(one[1]["at"], shared, book)]
+        if len(heard) < len(hints):
+            found.undecided("a worker that heard the source, or the coordinator, may not have said so")
         if hints:
-            _judge_waits(shared, hints, book, found)
-            _judge_remaining(shared, hints, book, found)
+            _judge_waits(shared, heard, book, found)
+            _judge_remaining(shared, hints, heard, book, found)
 
 
 def _concerns(event: Event, shared: Shared, book: Book) -> bool:
@@ -220,6 +228,25 @@ def _concerns(event: Event, shared: Shared, book: Book) -> bool:
     task = book.tasks.get(event.get("task"))
     run = None if task is None else task.runs.get(event.get("lookup", 0))
     return run is not None and run.setting.get("budget") == shared.setting["budget"]
+
+
+def _is_disturbed(at: float, shared: Shared, book: Book) -> bool:
+    """Whether a fault may keep what the source says at a time from other tasks, for longer than it should take."""
+    for begin, end, _ in _outages(shared, book):
+        if begin - HEARD - book.moment <= at <= end + TROUBLE:
+            return True
+    for _, event in book.faults:
+        if event.get("budget", shared.setting["budget"]) == shared.setting["budget"]:
+            lasts = TROUBLE if event["what"] == "message_lost" else 0.0
+            if event["at"] - HEARD - book.moment <= at <= event["at"] + lasts:
+                return True
+    return False
+
+
+def _is_right(hint: Event) -> bool:
+    """Whether what a hint says is left can be right. Others are ignored."""
+    limit, remaining = hint.get("limit", inf), hint.get("remaining", -1)
+    return bool(limit != 0 and 0 <= remaining <= limit and 0 < hint.get("reset", 0) <= LONGEST_WAIT)
 
 
 def _judge_waits(shared: Shared, hints: list[tuple[int, Event]], book: Book, found: Finding) -> None:
@@ -242,28 +269,35 @@ def _judge_waits(shared: Shared, hints: list[tuple[int, Event]], book: Book, fou
             found.broken(what, call.start, said, call.event)
 
 
-def _judge_remaining(shared: Shared, hints: list[tuple[int, Event]], book: Book, found: Finding) -> None:
+def _judge_remaining(
+    shared: Shared, hints: list[tuple[int, Event]], heard: list[tuple[int, Event]], book: Book, found: Finding
+) -> None:
     """What starts after a hint, and before its reset or the next hint for the unit, is no more than it left."""
     by_unit: dict[str, list[tuple[int, Event]]] = {}
     for number, event in hints:
-        if event.get("remaining", -1) >= 0 and 0 < event.get("reset", 0) <= LONGEST_WAIT:
+        if _is_right(event):
             by_unit.setdefault(event.get("unit", "calls"), []).append((number, event))
+    sure = {number for number, _ in heard}
     for unit, some in by_unit.items():
         refill = max((limit.rate / limit.per for limit in shared.limits if limit.unit == unit), default=0.0)
         place = 0
         for index, (number, event) in enumerate(some):
+            if number not in sure:
+                continue
             begin = event["at"] + HEARD + book.moment
             end = event["at"] + event["reset"] - book.near(event["reset"])
             if index + 1 < len(some):
                 end = min(end, some[index + 1][1]["at"])
             while place < len(shared.calls) and shared.calls[place].start <= begin:
                 place += 1
+            # Of a source that gives back nothing before the reset there is no more.
+            speed = 0.0 if event.get("refills") is False else refill
             units, position = 0.0, place
             found.decided()
             while position < len(shared.calls) and (call := shared.calls[position]).start < end:
                 units += call.weight(unit)
                 # A source that refills all the time gives no more than the user's own limit.
-                if units > event["remaining"] + refill * (call.start - event["at"]) + 1e-9:
+                if units > event["remaining"] + speed * (call.start - event["at"]) + 1e-9:
                     what = f"{units:g} {unit} of {shared.name} start after the source said that"
                     found.broken(f"{what} {event['remaining']:g} are left", call.start, number, call.event)
                     break
@@ -289,6 +323,19 @@ def law_g6_a_spend_limit_is_not_passed(book: Book, found: Finding) -> None:
                 if starts and units > 0 and spent > most * (1 + 1e-9):
                     what = f"call {call.id!r} of {shared.name} starts, and with it {spent:g} {unit} may be spent of"
                     found.broken(f"{what} {most:g}", at, call.event)
+
+
+def law_g6_a_spend_limit_ends_the_task(book: Book, found: Finding) -> None:
+    """A call that the budget refuses fails its task, whatever `on_error` says: no row leaves with that error."""
+    for run in book.runs:
+        if "budget" not in run.setting:
+            continue
+        for row in run.rows.values():
+            for out in row.outs[:1]:
+                found.decided()
+                if out.error == REFUSED:
+                    what = f"row {row.row} of {run.name} leaves as {out.status!r}, and its budget refused a call"
+                    found.broken(what, out.at, row.event, out.event)
 
 
 def law_g7_nothing_starts_without_a_coordinator(book: Book, found: Finding) -> None:

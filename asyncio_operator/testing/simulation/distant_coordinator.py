@@ -11,14 +11,16 @@ from asyncio_operator.coordinators.contract import ASK_TIMEOUT, States
 from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.testing.simulation.scenario import Coordinator as Behaviour
 from asyncio_operator.testing.simulation.world import World
+from asyncio_operator.testing.simulation.writing import Notes
 
 
 class SimulatedCoordinator:
     """Where the budget's state is. Called with a budget's name, it returns what a worker asks (`Budget.reach`)."""
 
-    def __init__(self, behaviour: Behaviour, seed: int, world: World) -> None:
+    def __init__(self, behaviour: Behaviour, seed: int, world: World, notes: Notes) -> None:
         self.behaviour = behaviour
         self.world = world
+        self.notes = notes
         self.random = random.Random(f"coordinator {seed}")
         self.states = States(answer, lambda: world.now + behaviour.ahead)
 
@@ -57,7 +59,10 @@ class Client:
         there, behaviour = self._coordinator, self._coordinator.behaviour
         await asyncio.sleep(there.random.expovariate(1 / behaviour.delay))
         now = there.world.now
-        if there.random.random() < behaviour.lost or any(begin <= now < end for begin, end in behaviour.down):
+        lost, down = there.random.random() < behaviour.lost, any(begin <= now < end for begin, end in behaviour.down)
+        if lost and not down:
+            there.notes.add("fault", what="message_lost", budget=self._name)
+        if lost or down:
             await asyncio.sleep(ASK_TIMEOUT)
             raise CoordinatorError(f"{self.shown} does not answer")
 

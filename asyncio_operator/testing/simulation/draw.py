@@ -41,8 +41,14 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
         lookups = tuple(
             _lookup(source, number, lookups or count, budget is not None) for number in range(lookups or count)
         )
-        answers = random.Random(f"columns {seed}")
+        answers, quotas = random.Random(f"columns {seed}"), random.Random(f"quota {seed}")
         lookups = tuple(replace(one, columns=answers.random() < 0.2) for one in lookups)
+        # The source of a budget is one.
+        source_of_budget = next((one for one in lookups if "budget" in one.options), None)
+        lookups = tuple(
+            _with_quota(quotas, one) if one is source_of_budget or "budget" not in one.options else one
+            for one in lookups
+        )
     if rows is not None:
         lookups = tuple(replace(one, from_before=False) for one in lookups)
     tasks = given.pop("tasks", None)
@@ -122,6 +128,22 @@ def _retry(source: random.Random) -> Retry:
     return Retry(source.choice((2, 3, 5)), backoff)
 
 
+def _with_quota(source: random.Random, lookup: Lookup) -> Lookup:
+    """The lookup, perhaps with a service that has a quota: rather where tasks share what it says."""
+    if source.random() >= (0.4 if "budget" in lookup.options else 0.03):
+        return lookup
+    fields: dict[str, Any] = {
+        "quota": source.choice((3, 10, 50)),
+        "per": source.choice((1.0, 3.0)),
+        "lenient": source.random() < 0.4,
+        "refills": source.random() < 0.4,
+        "tells": source.choice((0.0, 0.1, 0.5, 1.0)),
+    }
+    if source.random() < 0.2:
+        fields |= {"nonsense": 0.1, "tells": min(fields["tells"], 0.9)}
+    return replace(lookup, service=replace(lookup.service, **fields))
+
+
 def _limits(source: random.Random, options: dict[str, Any], budget: bool) -> None:
     maybe = source.random
     if budget and maybe() < 0.7:
@@ -190,8 +212,11 @@ def _budget(source: random.Random) -> Budget | None:
         limits.append(Limit(source.choice((100.0, 500.0)), 1.0, "tokens"))
     if source.random() < 0.2:
         limits.append(Limit(source.choice((20, 100)), 1.0, "keys"))
-    in_flight = source.choice((None, None, 2, 5))
-    return Budget("shared", *limits, in_flight=in_flight, patience=source.choice((2.0, 30.0)))
+    in_flight, patience = source.choice((None, None, 2, 5)), source.choice((2.0, 30.0))
+    spend = None
+    if source.random() < 0.25:
+        spend = source.choice(({"tokens": 60.0}, {"tokens": 400.0}, {"calls": 20.0}, {"keys": 25.0, "tokens": 1e6}))
+    return Budget("shared", *limits, in_flight=in_flight, spend=spend, patience=patience)
 
 
 def _coordinator(source: random.Random) -> Coordinator:

@@ -12,15 +12,15 @@ from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
 OPTIONS = (
     *("unordered", "inner", "required", "drop", "fail", "adaptive", "buffer", "timeout", "attempt_timeout", "retry"),
     *("batches", "rate", "breaker", "hedge", "budget", "heap", "rocksdb", "refresh", "stale", "remember", "journal"),
-    *("chain", "sorted", "columns"),
+    *("chain", "sorted", "columns", "spend"),
 )
 
 FAULTS = (
     *("errors", "bad", "hangs", "lies", "throttle", "outage", "ignores", "several", "misses", "kill", "closed", "slow"),
-    *("clocks", "far_coordinator", "coord_down", "workers"),
+    *("clocks", "far_coordinator", "coord_down", "workers", "quota", "hints", "nonsense"),
 )
 
-SHARES = ("errors", "bad", "hangs", "lies", "throttle", "ignores", "several")
+SHARES = ("errors", "bad", "hangs", "lies", "throttle", "ignores", "several", "quota", "nonsense")
 """Fields of a service."""
 
 
@@ -31,6 +31,7 @@ def features_of(scenario: Scenario) -> set[str]:
     used = {
         "chain": len(scenario.lookups) > 1,
         "sorted": any(_ascend(task.keys) for task in tasks),
+        "spend": scenario.budget and scenario.budget.spend,
         "kill": scenario.kills,
         "clocks": scenario.clocks,
         "closed": any(task.closed_after is not None for task in tasks),
@@ -69,6 +70,7 @@ def _of_lookup(lookup: Lookup) -> set[str]:
         "stale": getattr(cache, "stale_if_error", False),
         "outage": service.outages,
         "misses": service.missing,
+        "hints": service.quota and service.tells and options.get("budget"),
         **{name: options.get(name) for name in ("buffer", "attempt_timeout", "retry", "hedge", "budget")},
         **{name: getattr(service, name) for name in SHARES},
     }

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.errors import BudgetExceeded
 from asyncio_operator.testing.history.checker import check_history
 from asyncio_operator.testing.history.report import Violation
 from asyncio_operator.testing.simulation.observed import ROW
+from asyncio_operator.testing.simulation.refusals import wrong_refusal
 from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
 from asyncio_operator.testing.simulation.simulated_service import SimulatedService
 
@@ -24,7 +26,9 @@ def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
         rows = [row for batch in attempt.output for row in batch.to_pylist()]
         found += _wrong_rows(scenario, outcome, place, rows, attempt.outcome == "finished")
         error = attempt.error
-        if error is not None and not _is_explained(scenario, error):
+        if isinstance(error, BudgetExceeded):
+            found += (f"G6: task {place}: {one}" for one in wrong_refusal(scenario, outcome, attempt.name, error))
+        elif error is not None and not _is_explained(scenario, error):
             found.append(f"O6: task {place} failed without a reason: {type(error).__name__}: {error}")
     found += [str(one) for one in check_history(outcome.history) if not _is_doubtful(scenario, one)]
     return found
@@ -59,8 +63,6 @@ def _is_explained(scenario: Scenario, error: BaseException) -> bool:
         return scenario.budget is not None
     if name == "MissingKeyError":
         return any(lookup.options.get("how") == "required" for lookup in scenario.lookups)
-    if name == "BudgetExceeded":
-        return scenario.budget is not None
     return name == "FunctionError" and any(
         lookup.options.get("on_error", "fail") == "fail" and may_fail(lookup) for lookup in scenario.lookups
     )
@@ -71,7 +73,7 @@ def may_fail(lookup: Lookup) -> bool:
     service, options = lookup.service, lookup.options
     faults = service.errors or service.bad or service.hangs or service.lies or service.throttle or service.outages
     limits = options.get("timeout", 30.0) or options.get("attempt_timeout") or options.get("circuit_breaker")
-    return bool(faults or limits)
+    return bool(faults or service.quota or limits)
 
 
 def _wrong_rows(scenario: Scenario, outcome: Outcome, place: int, rows: list[Found], finished: bool) -> Iterator[str]:

@@ -96,6 +96,8 @@ def _limits(options: LookupOptions, budget: Budget | None) -> Mapping[str, Any]:
         event: dict[str, Any] = {"limits": limits, "budget": budget.name}
         if budget.in_flight is not None:
             event["in_flight"] = budget.in_flight
+        if budget.spend is not None:
+            event["spend"] = dict(budget.spend)
         return event
     if options.rate_limit is not None:
         limit = options.rate_limit

@@ -15,7 +15,7 @@ from asyncio_operator.policies.retry import Retry, asked_wait
 from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.simulation.simulated_service import as_rows
 from asyncio_operator.testing.simulation.world import ROUNDING
-from asyncio_operator.testing.simulation.writing import Notes, attempt_of, settled_of
+from asyncio_operator.testing.simulation.writing import Notes, attempt_of, said_of, settled_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,6 +117,8 @@ class RecordedEnricher(Enricher):
         ended: dict[str, Any] = {"outcome": "result"}
         settled: dict[str, float] = {}
         settled_of.set(settled)
+        headers: list[dict[str, Any]] = []
+        said_of.set(headers)
         now, left = asyncio.get_running_loop().time, time_left()
         limit = inf if left is None else now() + left
         try:
@@ -134,6 +136,8 @@ class RecordedEnricher(Enricher):
             if self._running.get(same) is running and running[0] == call:
                 del self._running[same]
             if task not in notes.killed:
+                for header in headers:
+                    notes.add("said", **about, **header)
                 notes.add("call_ended", **about, **ended)
 
     def _copied(self, same: tuple[str, str]) -> str | None:

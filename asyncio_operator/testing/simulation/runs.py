@@ -158,8 +158,12 @@ class _Run:
         if scenario.budget is None:
             return None
         budget = copy(scenario.budget)
-        object.__setattr__(budget, "reach", SimulatedCoordinator(scenario.coordinator, scenario.seed, self._world))
+        object.__setattr__(budget, "reach", self._coordinator())
         return budget
+
+    def _coordinator(self) -> SimulatedCoordinator:
+        scenario = self._scenario
+        return SimulatedCoordinator(scenario.coordinator, scenario.seed, self._world, self._notes)
 
     # -- workers
 

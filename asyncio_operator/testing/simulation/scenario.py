@@ -51,7 +51,13 @@ class Service(Shown):
         ignores: seconds for which a cancelled call goes on.
         opens: seconds that the client takes to open.
         tokens: what a call weighs for each key.
-        settles: whether a call says what it really weighed.
+        settles: whether a call says what it really weighed, which may be more or less.
+        quota: calls that it answers in `per` seconds; it refuses others, and says when the next may come. 0: all.
+        per: the length of the quota's window, in seconds.
+        lenient: whether it answers calls beyond its quota too, and only says that nothing is left.
+        refills: whether the quota comes back all the time. Otherwise it does when a window begins.
+        tells: share of answers that say what is left of the quota.
+        nonsense: share of answers that say of the quota what cannot be right.
     """
 
     latency: str = "fixed"
@@ -70,6 +76,12 @@ class Service(Shown):
     opens: float = 0.0
     tokens: float = 0.0
     settles: bool = False
+    quota: int = 0
+    per: float = 1.0
+    lenient: bool = False
+    refills: bool = False
+    tells: float = 0.0
+    nonsense: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)

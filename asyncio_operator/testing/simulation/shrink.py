@@ -105,12 +105,15 @@ def _smaller_budget(scenario: Scenario) -> Iterator[Any]:
     budget = scenario.budget
     assert budget is not None
     kind = type(budget)
+    in_flight, spend, patience = budget.in_flight, budget.spend, budget.patience
     for place in range(len(budget.limits)):
         limits = [*budget.limits[:place], *budget.limits[place + 1 :]]
-        if limits or budget.in_flight:
-            yield kind(budget.name, *limits, in_flight=budget.in_flight, patience=budget.patience)
-    if budget.in_flight is not None and budget.limits:
-        yield kind(budget.name, *budget.limits, patience=budget.patience)
+        if limits or in_flight or spend:
+            yield kind(budget.name, *limits, in_flight=in_flight, spend=spend, patience=patience)
+    if in_flight is not None and (budget.limits or spend):
+        yield kind(budget.name, *budget.limits, spend=spend, patience=patience)
+    if spend is not None and (budget.limits or in_flight):
+        yield kind(budget.name, *budget.limits, in_flight=in_flight, patience=patience)
 
 
 def _smaller_task(task: Task) -> Iterator[Task]:

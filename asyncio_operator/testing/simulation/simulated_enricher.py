@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator.enricher import Enricher, Found, settle
-from asyncio_operator.testing.simulation.simulated_service import KEY, SimulatedService, as_rows
-from asyncio_operator.testing.simulation.writing import settled_of
+from asyncio_operator.enricher import Enricher, Found, hint, settle
+from asyncio_operator.testing.simulation.simulated_service import KEY, QuotaError, SimulatedService, as_rows
+from asyncio_operator.testing.simulation.writing import said_of, settled_of
 
 
 class SimulatedEnricher(Enricher):
@@ -43,11 +43,28 @@ class SimulatedEnricher(Enricher):
         return await self._ask(keys)
 
     async def _ask(self, keys: Sequence[Any]) -> list[Any]:
-        answers = await self._service.ask(keys)
+        try:
+            answers = await self._service.ask(keys)
+        except QuotaError as error:
+            hint(retry_after=error.retry_after)
+            said_of.get([]).append({"wait": error.retry_after})
+            raise
         if self._service.behaviour.settles:
-            weights = {"tokens": self._service.behaviour.tokens * len(keys) * 0.8}
+            weights = self._service.true_weights(keys)
             settle(weights)
             settled_of.get({}).update(weights)
+        left = self._service.headers(keys)
+        if left is not None:
+            hint({"calls": left})
+            said_of.get([]).append(
+                {
+                    "unit": "calls",
+                    "limit": left.limit,
+                    "remaining": left.remaining,
+                    "reset": left.reset_after,
+                    "refills": left.refills,
+                }
+            )
         return answers
 
 

@@ -14,12 +14,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from asyncio_operator.budget.usage import Hint
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.errors import EnricherError
 from asyncio_operator.testing.simulation.scenario import Key
 from asyncio_operator.testing.simulation.scenario import Service as Behaviour
+from asyncio_operator.testing.simulation.source_quota import Quota
 
 Rows = list[dict[str, Any]]
+
+
+class QuotaError(EnricherError):
+    """The quota is used up. Its `retry_after` holds for all calls."""
+
 
 KEY = "key"
 """The key column of answers in columns."""
@@ -55,6 +62,7 @@ class SimulatedService:
         self._asked: Counter[str] = Counter()
         self._served: deque[float] = deque()
         self._known: dict[Key, Rows] = {}
+        self._quota = Quota(behaviour.quota, behaviour.per, behaviour.refills) if behaviour.quota else None
 
     @property
     def schema(self) -> pa.Schema:
@@ -111,6 +119,22 @@ class SimulatedService:
             await self._go_on()
             raise
 
+    def headers(self, keys: Sequence[Key]) -> Hint | None:
+        """What the answer to the last call for keys says of the quota; None: nothing."""
+        quota, what = self._quota, repr(keys)
+        if quota is None:
+            return None
+        fate = random.Random(f"headers {self._seed} {self._number} {what} {self._asked[what]}").random()
+        if fate < self.behaviour.nonsense:
+            return quota.nonsense(int(fate * 1e6))
+        return quota.hint(self._now()) if fate < self.behaviour.nonsense + self.behaviour.tells else None
+
+    def true_weights(self, keys: Sequence[Key]) -> dict[str, float]:
+        """What the last call for keys has really weighed."""
+        what, estimate = repr(keys), self.behaviour.tokens * len(keys)
+        source = random.Random(f"weight {self._seed} {self._number} {what} {self._asked[what]}")
+        return {"tokens": estimate * source.choice((0.5, 0.8, 1.3))}
+
     async def _asked_for(self, keys: Sequence[Key], source: random.Random) -> list[Any]:
         behaviour, now = self.behaviour, self._now()
         fate, kind = source.random(), source.random()
@@ -118,6 +142,10 @@ class SimulatedService:
         if self._is_refused(now):
             await asyncio.sleep(min(latency, 0.001))
             raise EnricherError("too many requests", retryable=True, retry_after=0.1 + round(source.random(), 3))
+        wait = 0.0 if self._quota is None else self._quota.wait(now)
+        if wait and not behaviour.lenient:
+            await asyncio.sleep(min(latency, 0.001))
+            raise QuotaError("the quota is used up", retryable=True, retry_after=wait)
         if kind < behaviour.hangs:
             await asyncio.sleep(1e6)
         await asyncio.sleep(latency)

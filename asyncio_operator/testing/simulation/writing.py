@@ -15,6 +15,9 @@ attempt_of: ContextVar[str] = ContextVar("attempt_of")
 settled_of: ContextVar[dict[str, float]] = ContextVar("settled_of")
 """What the running call has said that it weighed."""
 
+said_of: ContextVar[list[dict[str, Any]]] = ContextVar("said_of")
+"""What its source has said to the running call about limits."""
+
 
 class Notes:
     """Events in the order in which they happen.

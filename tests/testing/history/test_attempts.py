@@ -357,3 +357,25 @@ def test_Y2_a_half_that_begins_at_the_end_of_its_attempt_is_a_part_of_it(
         story.row(0, 1.7, row, key=row, source="call", attempts=2)
     story.call(0, fails, [0, 1], "error").call(1.0, 1.2, [0], "timed_out").call(1.0, 1.2, [1], "timed_out")
     assert broken(story.call(1.5, 1.7, [0, 1])) & {"R5"} == laws
+
+
+def test_Y2_the_back_off_after_an_attempt_that_was_cut_begins_when_it_is_cut() -> None:
+    def story(cut: float) -> Story:
+        story = Story(max_attempts=3, delay=0.2, timeout=1.0, attempt_timeout=cut, budget="b").task()
+        story.row(0, 1.0, key=0, status="timed_out", source="call", attempts=1)
+        # It goes on for 0.05 s after its cancellation.
+        return story.call(0, cut + 0.05, [0], outcome="timed_out")
+
+    assert "R3" not in broken(story(0.78))
+    assert "R3" in broken(story(0.9))
+
+
+def test_Y2_an_error_that_may_have_come_after_the_limit_of_its_attempt_may_be_retried() -> None:
+    def story(end: float) -> Story:
+        story = Story(max_attempts=3, delay=0.0, attempt_timeout=0.1, on_error="null").about(slack=0.001).task()
+        story.row(0, 0.55, key=0, source="call", attempts=2)
+        story.call(0, end, [0], outcome="error", retryable=False)
+        return story.call(0.5, 0.55, [0])
+
+    assert broken(story(0.0995)) == set()
+    assert broken(story(0.09)) == {"R5"}

@@ -169,6 +169,28 @@ def test_Y2_more_starts_than_the_source_has_left_are_seen() -> None:
     assert broken(story(2)) == {"G5"}
 
 
+def test_Y2_what_a_source_gives_back_at_once_is_no_more_than_it_said() -> None:
+    hint = {"limit": 10.0, "remaining": 0.0, "reset": 60.0}
+    assert broken(hinted(4.9, **hint, refills=False)) == {"G5"}
+    assert broken(hinted(4.9, **hint, refills=True)) == set()
+    for wrong in ({"limit": 0.0}, {"remaining": -1.0}, {"remaining": 11.0}, {"reset": 7200.0}):
+        assert broken(hinted(4.9, **{**hint, **wrong}, refills=False)) == set()
+
+
+def test_Y2_a_hint_that_a_fault_keeps_from_others_is_not_decided() -> None:
+    for what, at in (("kill", 0.3), ("message_lost", 0.05), ("coordinator_down", 0.2)):
+        story = hinted(4.9, wait=5.0).add("fault", at, what=what)
+        assert "G5" not in broken(story)
+        assert "G5" in story.report().undecided
+    assert broken(hinted(4.9, wait=5.0).add("fault", 3.0, what="kill")) == {"G5"}
+
+
+def test_Y2_a_row_that_leaves_though_its_call_was_refused_is_seen() -> None:
+    story = Story(budget="b", spend={"usd": 1.0}, on_error="null").task()
+    story.row(0, 1, key=0, status="failed", source="call", attempts=0, error="BudgetExceeded")
+    assert "G6" in broken(story)
+
+
 def test_Y2_a_call_that_passes_the_spend_limit_is_seen() -> None:
     def story(settled: float) -> Story:
         story = Story(budget="b", spend={"usd": 1.0}).task()
