@@ -131,7 +131,9 @@ def _judge_halves(run: Run, call: Call, found: Finding) -> None:
             )
             return
     hidden = setting.get("on_error", "fail") != "fail"
-    if hidden and not called and not setting.get("timeout") and run.task.outcome == "finished":
+    # While the halves wait for a place, or for a budget, their time may end.
+    ends = setting.get("timeout") or setting.get("attempt_timeout")
+    if hidden and not called and not ends and run.task.outcome == "finished":
         what = f"call {call.id!r} of {run.name} failed with {size} keys, which were judged without halves"
         found.broken(what, call.stopped, *call.events)
 

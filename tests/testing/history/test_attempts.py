@@ -275,6 +275,17 @@ def test_Y2_a_failing_batch_that_is_not_halved_is_seen() -> None:
     assert "B4" in broken(story([0, 1], [2, 3], overload=True))
 
 
+def test_Y2_halves_may_wait_for_a_budget_until_their_attempt_is_cut() -> None:
+    def story(**setting: Any) -> Story:
+        story = Story(on_error="null", batch={"max_size": 2, "linger": 0.0}, budget="b", **setting).task()
+        for row in range(2):
+            story.row(0, 0.2, row, key=row, status="failed", source="call", attempts=1)
+        return story.call(0, 0.1, [0, 1], "error")
+
+    assert broken(story(attempt_timeout=0.2)) == set()
+    assert "B4" in broken(story())
+
+
 def test_Y2_halves_are_one_attempt() -> None:
     story = batch(2, max_attempts=1).call(0, 1, [0, 1], "error").call(1, 2, [0]).call(1, 2, [1])
     assert judged(story, "R5")
