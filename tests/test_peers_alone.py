@@ -48,6 +48,16 @@ def test_rows_are_right_lost_doubled_or_wrong_by_their_answers():
     assert compared(expected, got) == {"right": 2, "lost": 2, "doubled": 2, "wrong": 1}
 
 
+def test_an_answer_whose_answers_are_a_counter_reaches_the_runner():
+    imports = "from collections import Counter; from benchmarks.peers.task import Answer, serve"
+    program = f"{imports}; serve(lambda task: Answer(1.0, 2, 2, Counter(task.values())))"
+    task = json.dumps({"side": "", "work": "q13", "rows": 2})
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=task, capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert json.loads(done.stdout)["answers"] == {"0": 1, "1": 1}
+
+
 def test_the_operator_alone_has_every_row_and_every_call_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(trials, "SILENT", 0.0)
     works = [replace(work, rows={PIPE: 20}) for work in TRIALS if work.name in ("q13", "faults")]

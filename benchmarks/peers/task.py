@@ -94,4 +94,6 @@ def serve(measure: Callable[[Task], Answer]) -> None:
         except Exception as error:
             traceback.print_exc()
             answer = Answer(error=f"{type(error).__name__}: {error}".splitlines()[0])
-        print(json.dumps(dataclasses.asdict(answer)), file=answers, flush=True)
+        # `asdict` would copy a Counter item by item, into one of pairs.
+        fields = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
+        print(json.dumps(fields), file=answers, flush=True)
