@@ -16,8 +16,8 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)\s]+)\)")
-"""A link of Markdown to a file: whether it is a picture, its text, and the path."""
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)\s]+)(\s+\"[^\"]*\")?\)")
+"""A link of Markdown to a file: whether it is a picture, its text, the path, and its title."""
 
 PAGES = {
     "Documentation": "blob/main/docs/index.md",
@@ -45,7 +45,7 @@ def absolute(text: str, address: str) -> str:
     """Markdown whose links to files lead to the repository at an address, and its pictures to the files themselves."""
 
     def to_repository(link: re.Match[str]) -> str:
-        picture, shown, path = link.groups()
-        return f"{picture}[{shown}]({address}/{'raw' if picture else 'blob'}/main/{path})"
+        picture, shown, path, title = link.groups(default="")
+        return f"{picture}[{shown}]({address}/{'raw' if picture else 'blob'}/main/{path}{title})"
 
     return LINK.sub(to_repository, text)
