@@ -34,7 +34,7 @@ from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATC
 from asyncio_operator.spark.driver.budgets import for_function
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.task_frame import outputs_of, spark_watch
-from asyncio_operator.telemetry.carrying import Carried, carried
+from asyncio_operator.telemetry.propagation import Propagated, inject
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -80,7 +80,7 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
     if options.get("budget") is not None:
         session = SparkSession.builder.getOrCreate()
         options |= {"budget": for_function(options["budget"], as_async_function(function), session)}
-    task = PartitionTask(function, options, brought=carried())
+    task = PartitionTask(function, options, propagated=inject())
     require_portable(describe(function), task)
     return rdd.mapPartitions(task)
 
@@ -104,13 +104,13 @@ class PartitionTask:
     Attributes:
         options: options of the operator.
         watch: seconds between two checks that the results are still read.
-        brought: the driver's part in OpenTelemetry.
+        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
     """
 
     function: Any
     options: dict[str, Any]
     watch: float = WATCH_INTERVAL
-    brought: Carried | None = None
+    propagated: Propagated | None = None
 
     def operator(self) -> AsyncWaitOperator:
         """A new operator, over a copy of the function: two tasks of a Python stage may share one function object."""
@@ -135,7 +135,7 @@ class PartitionTask:
             read_ahead=AHEAD,
             watch=self.watch,
             check_taker=_look(),
-            brought=self.brought,
+            propagated=self.propagated,
         )
         with contextlib.closing(results):
             for result in results:

@@ -45,7 +45,7 @@ from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, re
 from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.udf_arguments import OfColumns, check_columns
 from asyncio_operator.spark.worker.udf_task import UdfTask
-from asyncio_operator.telemetry.carrying import carried
+from asyncio_operator.telemetry.propagation import inject
 
 # Since PySpark 4.1; its stubs do not know it.
 arrow_udf: Any = getattr(functions, "arrow_udf", None)
@@ -234,8 +234,8 @@ class ColumnFunction:
         remote = is_remote()
         if remote not in self._made:
             task = self._task if self._limited is None else self._limited()
-            brought = carried()
-            task = replace(task, brought=brought)
+            propagated = inject()
+            task = replace(task, propagated=propagated)
 
             def run(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
                 return task(batches)
@@ -244,7 +244,7 @@ class ColumnFunction:
             require_portable(task.name, run)
             made = arrow_udf(run, self._type)
             made = made if self._deterministic else made.asNondeterministic()
-            if self._limited is not None or brought is not None:
+            if self._limited is not None or propagated is not None:
                 return made  # The next session may have another driver, and the next query another trace.
             self._made[remote] = made
         return self._made[remote]

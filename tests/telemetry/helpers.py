@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.util._once import Once
 
-from asyncio_operator.telemetry import carrying
+from asyncio_operator.telemetry import propagation
 
 
 class Seen(NamedTuple):
@@ -64,4 +64,4 @@ def forget() -> None:
 
     trace._TRACER_PROVIDER, trace._TRACER_PROVIDER_SET_ONCE = None, Once()
     metrics_api._METER_PROVIDER, metrics_api._METER_PROVIDER_SET_ONCE = None, Once()
-    spans._instruments, run_metrics._sums, carrying._chosen = None, None, None
+    spans._instruments, run_metrics._sums, propagation._chosen = None, None, None

@@ -22,7 +22,7 @@ from asyncio_operator.enricher import annotate
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.telemetry import calls
 from asyncio_operator.telemetry.calls import observed
-from asyncio_operator.telemetry.carrying import in_task
+from asyncio_operator.telemetry.propagation import in_task
 from asyncio_operator.testing import FakeService, VirtualTimeLoop
 from enrichers import HttpEnricher, SqlEnricher, enricher
 from tests.telemetry.helpers import Seen, telemetry

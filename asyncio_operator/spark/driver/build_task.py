@@ -39,7 +39,7 @@ from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.status import STATUS
-from asyncio_operator.telemetry.carrying import carried
+from asyncio_operator.telemetry.propagation import inject
 
 TWO_BATCHES = 20_000
 """The rows of two Arrow batches in Spark's default size. With a smaller buffer every batch would leave in pieces, which
@@ -146,7 +146,7 @@ def enrich_task(
         None if enricher.lookup_columns is None else AnswerTables(key_types(schema, enricher, keys), offered, answers)
     )
     task = EnrichTask(
-        enricher, identity, layout, lookups, answers, owner, reporting, tracing, tables, brought=carried()
+        enricher, identity, layout, lookups, answers, owner, reporting, tracing, tables, propagated=inject()
     )
     return task, StructType([*schema.fields, *added])
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
     from asyncio_operator.spark.worker.reporting import Reporting, Tracing
     from asyncio_operator.spark.worker.task_journal import JournalTask
-    from asyncio_operator.telemetry.carrying import Carried
+    from asyncio_operator.telemetry.propagation import Propagated
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class EnrichTask:
         owner: the owner of cached answers (`cache_owner`).
         tables: the tables of an enricher that answers in columns.
         journal: keeps answers for later tasks, and has those of earlier ones.
-        brought: the driver's part in OpenTelemetry.
+        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
     """
 
     enricher: Enricher
@@ -46,7 +46,7 @@ class EnrichTask:
     tracing: Tracing | None = None
     tables: AnswerTables | None = None
     journal: JournalTask | None = None
-    brought: Carried | None = None
+    propagated: Propagated | None = None
 
     def of_keys(self) -> EnrichTask:
         """The same task for an input that has only key columns."""

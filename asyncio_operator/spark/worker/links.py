@@ -76,8 +76,8 @@ def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) ->
         end_with(ending, links)
         names = ", ".join(link.name for link in links)
         # Each has the context in which it was made: that of the last one is the latest.
-        brought = tasks[-1].brought
-        elements = outputs_of(keyed(links, batches), partial(run, links), name=names, brought=brought)
+        propagated = tasks[-1].propagated
+        elements = outputs_of(keyed(links, batches), partial(run, links), name=names, propagated=propagated)
         ending.enter_context(contextlib.closing(elements))
         for element in elements:
             if element is PULSE:

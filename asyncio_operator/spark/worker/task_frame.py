@@ -24,7 +24,7 @@ from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.loop.watch import LoopWatch
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
-from asyncio_operator.telemetry.carrying import Carried, in_task, within
+from asyncio_operator.telemetry.propagation import Propagated, extracted, in_task
 
 READ_AHEAD = 2
 """The number of batches read from Spark ahead of the loop: one is processed while the next is read."""
@@ -40,7 +40,7 @@ def outputs_of(
     read_ahead: int = READ_AHEAD,
     watch: float = WATCH_INTERVAL,
     check_taker: Callable[[], None] | None = None,
-    brought: Carried | None = None,
+    propagated: Propagated | None = None,
 ) -> Generator[Any]:
     """Yields what `main` puts into its channel, for the task's main thread. The caller must close it in any case.
 
@@ -55,7 +55,7 @@ def outputs_of(
         read_ahead: the maximum number of inputs that wait for `main`.
         watch: seconds between two pulses.
         check_taker: raises if outputs are no longer read; by default the result of `spark_watch`.
-        brought: the driver's part in OpenTelemetry.
+        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
 
     Raises:
         BrokenPipeError: Spark has ended the task, or another task that reads this one's outputs has ended.
@@ -65,12 +65,12 @@ def outputs_of(
     check = check_taker or spark_watch()
     held = LoopWatch(thread.ident, name)
 
-    async def within_trace(source: ToLoop, sink: FromLoop) -> None:
-        with within(brought):
+    async def in_trace_context(source: ToLoop, sink: FromLoop) -> None:
+        with extracted(propagated):
             await main(source, sink)
 
     frame = LoopFrame(
-        thread.loop, within_trace, patience=patience, read_ahead=read_ahead, ahead=ahead, pulse=watch, name=name
+        thread.loop, in_trace_context, patience=patience, read_ahead=read_ahead, ahead=ahead, pulse=watch, name=name
     )
     source = frame.source
 
@@ -78,7 +78,7 @@ def outputs_of(
         if source.closed:
             raise BrokenPipeError("the task that reads these results has ended")
 
-    with in_task(brought), frame:
+    with in_task(propagated), frame:
         frame.start(TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read))
         for output in frame.sink:
             if output is PULSE:

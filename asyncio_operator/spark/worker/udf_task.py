@@ -27,7 +27,7 @@ from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
 from asyncio_operator.spark.worker.udf_arguments import Batch, Rows, arguments
 from asyncio_operator.spark.worker.udf_results import Results
-from asyncio_operator.telemetry.carrying import Carried
+from asyncio_operator.telemetry.propagation import Propagated
 
 REMEDY = '; on_error="null" lets the job go on without'
 """The end of the message of a failed call."""
@@ -43,7 +43,7 @@ class UdfTask:
             None.
         kind: the type of the results, with all fields nullable.
         fail: whether a result that does not fit ends the task; otherwise it becomes null.
-        brought: the driver's part in OpenTelemetry.
+        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
     """
 
     name: str
@@ -51,7 +51,7 @@ class UdfTask:
     spread: Callable[..., Any] | None
     kind: pa.DataType
     fail: bool
-    brought: Carried | None = None
+    propagated: Propagated | None = None
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         """The results for the rows of `batches`.
@@ -64,7 +64,7 @@ class UdfTask:
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         results = Results(self.name, self.kind, self._misfit if self.fail else None)
         rows = arguments(self.name, self.spread, batches)
-        outputs = outputs_of(rows, self._live, name=self.name, ahead=READ_AHEAD, brought=self.brought)
+        outputs = outputs_of(rows, self._live, name=self.name, ahead=READ_AHEAD, propagated=self.propagated)
         with contextlib.closing(outputs):
             for output in outputs:
                 if output is PULSE:

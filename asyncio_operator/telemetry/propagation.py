@@ -1,4 +1,4 @@
-"""What a task brings from the driver to a worker: the trace context (W3C), and the function that sets up OpenTelemetry.
+"""Propagates the trace context (W3C) of the driver to its workers, and the function that sets up OpenTelemetry there.
 
 A worker is a process of its own, so it needs providers of its own. Law: whatever goes wrong here is logged once, and
 fails no task.
@@ -34,8 +34,8 @@ class SetUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """What a task brings. It is sent to the workers.
+class Propagated:
+    """What a task has of the driver. It is sent to the workers.
 
     Attributes:
         headers: the trace context of the driver, as W3C's headers: ``traceparent`` and perhaps ``tracestate``.
@@ -69,23 +69,23 @@ def set_up(function: Callable[[], object]) -> None:
     _done.add(_chosen.name)
 
 
-def carried() -> Carried | None:
-    """What tasks have to bring from here; None if there is nothing."""
+def inject() -> Propagated | None:
+    """The trace context here and the function for `set_up`, for tasks; None if there is neither."""
     headers: dict[str, str] = {}
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         TraceContextTextMapPropagator().inject(headers)
-    return Carried(headers, _chosen) if headers or _chosen else None
+    return Propagated(headers, _chosen) if headers or _chosen else None
 
 
 @contextmanager
-def in_task(brought: Carried | None) -> Iterator[None]:
+def in_task(propagated: Propagated | None) -> Iterator[None]:
     """The frame of a task, on its main thread: sets up its process before, and exports its spans afterwards."""
-    if brought is not None and brought.set_up is not None and brought.set_up.name not in _done:
-        _done.add(brought.set_up.name)
+    if propagated is not None and propagated.set_up is not None and propagated.set_up.name not in _done:
+        _done.add(propagated.set_up.name)
         try:
-            brought.set_up.function()
+            propagated.set_up.function()
         except Exception as error:
             logger.warning(
                 "OpenTelemetry is not set up in this worker (%s), so its calls have no spans: %s",
@@ -99,15 +99,15 @@ def in_task(brought: Carried | None) -> Iterator[None]:
 
 
 @contextmanager
-def within(brought: Carried | None) -> Iterator[None]:
+def extracted(propagated: Propagated | None) -> Iterator[None]:
     """Makes the trace context of the driver that of the runs which start here, on the loop."""
-    if brought is None or not brought.headers or not providers():
+    if propagated is None or not propagated.headers or not providers():
         yield
         return
     from opentelemetry import context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    token = context.attach(TraceContextTextMapPropagator().extract(brought.headers))
+    token = context.attach(TraceContextTextMapPropagator().extract(propagated.headers))
     try:
         yield
     finally:
