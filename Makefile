@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test mutants faults chaos loops soak simulate bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
+.PHONY: help demo test mutants faults chaos disks loops soak simulate bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that is new enough.
 PYTHON ?=
@@ -34,6 +34,7 @@ help:
 	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
 	@echo "make faults  break what a job depends on, in every way, and see what follows"
 	@echo "make chaos   jobs on a cluster of two executors, each with one fault at a random moment (ARGS=\"--times 3\": fewer)"
+	@echo "make disks   kill processes that write state, caches and journals, and damage their files (ARGS=\"--seeds 1000\")"
 	@echo "make loops   test the operator in asyncio's debug mode, and with eager tasks (Python 3.12)"
 	@echo "make soak    20 minutes of a stream with faults at random"
 	@echo "make mutants plant bugs in the core one by one, and print the test that catches each (ARGS: laws, files, names)"
@@ -72,6 +73,10 @@ faults: java venv loops
 # Law Y3.
 chaos: java venv
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+# Law Y5.
+disks: venv
+	@$(BIN)/python -m tests.disks $(ARGS)
 
 # Law O18, with Python 3.12 or newer: make PYTHON=python3.12 loops
 loops: venv

@@ -24,6 +24,7 @@ from asyncio_operator.journal.format import (
     METADATA,
     RECORD_NAME,
     Description,
+    is_footer_right,
     read_json,
 )
 from asyncio_operator.journal.storage import Entry, Place
@@ -169,7 +170,17 @@ def read_file(place: Place, name: str) -> bytes:
         return bytes(file.read())
 
 
-def open_file(place: Place, name: str, description: Description) -> pq.ParquetFile | None:
+class DataFile(pq.ParquetFile):  # type: ignore[misc]
+    """A data file that is open.
+
+    Attributes:
+        shown: names it in messages.
+    """
+
+    shown: str
+
+
+def open_file(place: Place, name: str, description: Description) -> DataFile | None:
     """A data file. None if it is not complete: it is ignored, with a warning.
 
     Raises:
@@ -179,12 +190,16 @@ def open_file(place: Place, name: str, description: Description) -> pq.ParquetFi
     """
     source = place.open(name)
     try:
-        file = pq.ParquetFile(source, page_checksum_verification=True)
+        file = DataFile(source, page_checksum_verification=True)
+        file.shown = f"{place.shown}/{name}"
+        length = file.metadata.serialized_size
+        if not is_footer_right(source.read_at(length, source.size() - 8 - length)):
+            raise OSError(_DAMAGED)
     except (pa.ArrowInvalid, EOFError) as error:
         source.close()
         logger.warning("the journal's file %s/%s is not complete and is ignored: %s", place.shown, name, error)
         return None
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         # Also for a footer that was changed: Arrow does not say in which file.
         source.close()
         raise OSError(f"the file {place.shown}/{name} cannot be read ({describe_error(error)})") from error
@@ -197,19 +212,21 @@ def open_file(place: Place, name: str, description: Description) -> pq.ParquetFi
     raise StateError(f"the file {place.shown}/{name} {about}: remove it, or use another path for the journal")
 
 
+_DAMAGED = "its footer is damaged"
+
 _END = b"PAR1"
 
-_TAIL = 1024
-"""Bytes at the end of a file, in which its metadata are unless it has hundreds of columns."""
+_TAIL = 8192
+"""Bytes at the end of a file, in which its footer is unless it has tens of columns or of row groups."""
 
 
 def is_whole(place: Place, entry: Entry, description: Description) -> bool:
     """Whether a data file ends as a Parquet file does. A file that is gone is not whole.
 
-    Its footer is read only if its last bytes do not say that it is of this journal: that takes a tenth of the time.
+    It is opened only if its last bytes do not say that it is of this journal: that takes ten times as long.
 
     Raises:
-        OSError: the place does not answer.
+        OSError: the place does not answer, or its footer is damaged.
         StateError: it is of another journal or format.
     """
     if entry.size < 2 * len(_END):
@@ -220,7 +237,8 @@ def is_whole(place: Place, entry: Entry, description: Description) -> bool:
             tail = bytes(file.read())
         if not tail.endswith(_END):
             return False
-        if description.mark in tail:
+        footer = tail[-8 - int.from_bytes(tail[-8:-4], "little") : -8]
+        if description.mark in footer and is_footer_right(footer):
             return True
         whole = open_file(place, entry.name, description)
     except FileNotFoundError:
@@ -231,8 +249,18 @@ def is_whole(place: Place, entry: Entry, description: Description) -> bool:
     return True
 
 
-def read_columns(file: pq.ParquetFile, group: int, columns: list[str], description: Description) -> pa.Table:
-    """Some columns of a row group, in the types of the journal."""
-    table = file.read_row_group(group, columns=columns)
+def read_columns(file: DataFile, group: int, columns: list[str], description: Description) -> pa.Table:
+    """Some columns of a row group, in the types of the journal.
+
+    Raises:
+        FileNotFoundError: the file is gone.
+        OSError: the place does not answer, or the file is damaged.
+    """
     schema = pa.schema([description.schema.field(name) for name in columns])
-    return table.select(columns).cast(schema)
+    try:
+        return file.read_row_group(group, columns=columns).select(columns).cast(schema)
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
+        # Arrow does not say in which file.
+        raise OSError(f"the file {file.shown} cannot be read ({describe_error(error)})") from error

@@ -15,8 +15,9 @@ The description is a JSON object. Columns are written as in Spark's DDL, so that
     {"format": 1, "identity": "...", "keys": "tailnum string", "answers": "model string, seats int"}
 
 A Parquet file has the key columns, the answer's columns and these; its metadata has, as ``asyncio_operator.journal``,
-the format and the HASH of its description. Its pages have checksums. A key of integers is stored as bigint and a key of
-floats as double.
+the format and the HASH of its description. Its pages have checksums. As ``asyncio_operator.footer`` the metadata have
+the checksum of the footer: 8 hexadecimal digits, the CRC-32 of its bytes with zeros in place of these digits. A file
+without it is as good. A key of integers is stored as bigint and a key of floats as double.
 
     _found       boolean              false: a miss. The answer's columns are null
     _time        timestamp            when the answer came
@@ -45,6 +46,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,6 +63,10 @@ DIRECTORY = "_journal"
 """Of descriptions and records."""
 
 METADATA = b"asyncio_operator.journal"
+
+CHECKSUM = b"asyncio_operator.footer"
+
+_NO_CHECKSUM = b"0" * 8
 
 DATA_NAME = re.compile(rf"(?:{ANSWERS}|{COMPACTED})-\d{{13}}-[0-9a-f]{{16}}-\d{{6}}\.parquet")
 
@@ -128,7 +134,7 @@ class Description:
     @cached_property
     def mark(self) -> bytes:
         """The same in the bytes of a footer: two texts of Thrift's compact protocol, each after its type and length."""
-        return b"".join(bytes([0x18, len(text)]) + text for text in (METADATA, self.about))
+        return _in_footer(METADATA) + _in_footer(self.about)
 
     @property
     def name(self) -> str:
@@ -191,8 +197,32 @@ def encode(table: pa.Table, group: int = 1 << 16) -> bytes:
     # Without Arrow's own schema, which would add two kilobytes to each file: the description has it.
     with pq.ParquetWriter(sink, table.schema, store_schema=False, **about) as writer:
         writer.write_table(table, row_group_size=group)
-        writer.add_key_value_metadata(dict(table.schema.metadata))
-    return bytes(sink.getvalue())
+        writer.add_key_value_metadata({**table.schema.metadata, CHECKSUM: _NO_CHECKSUM})
+    data = bytes(sink.getvalue())
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:-8]
+    # A footer has names, types, places and numbers of rows: changed, it would be another answer, or none.
+    return data[:start] + footer.replace(_SEAL + _NO_CHECKSUM, _SEAL + _checksum(footer)) + data[-8:]
+
+
+def is_footer_right(footer: bytes) -> bool:
+    """Whether a footer is as it was written; True for one without a checksum."""
+    head, found, rest = footer.rpartition(_SEAL)
+    digits = len(_NO_CHECKSUM)
+    return not found or rest[:digits] == _checksum(head + found + _NO_CHECKSUM + rest[digits:])
+
+
+def _checksum(footer: bytes) -> bytes:
+    return b"%08x" % crc32(footer)
+
+
+def _in_footer(text: bytes) -> bytes:
+    """A text of less than 128 bytes in Thrift's compact protocol, which footers are in: after its type and length."""
+    return bytes([0x18, len(text)]) + text
+
+
+_SEAL = _in_footer(CHECKSUM) + _in_footer(_NO_CHECKSUM)[:2]
+"""Before the digits of the checksum."""
 
 
 def stored_key_type(kind: pa.DataType) -> pa.DataType:

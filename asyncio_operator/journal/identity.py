@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.schema import as_schema
-from asyncio_operator.errors import ConfigurationError, function_name
+from asyncio_operator.errors import ConfigurationError, StateError, function_name
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.journal.files import list_journal, read_file
 from asyncio_operator.journal.format import (
@@ -132,7 +132,12 @@ def read_description(place: Place) -> Description | None:
                 f"the journal {place.shown} has files with answers, but no description in {DIRECTORY}/: restore it"
             )
         return None
-    return Description.read(read_file(place, names[0]), f"{place.shown}/{names[0]}")
+    found = Description.read(read_file(place, names[0]), f"{place.shown}/{names[0]}")
+    if found.name != names[0]:
+        raise StateError(
+            f"the journal's file {place.shown}/{names[0]} is damaged (its name is not its hash): restore it"
+        )
+    return found
 
 
 def _names(place: Place) -> list[str]:

@@ -16,7 +16,6 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.key_arrays import Ints, key_array
@@ -24,7 +23,7 @@ from asyncio_operator.arrow.key_fit import fit_keys
 from asyncio_operator.arrow.key_index import KeyIndex
 from asyncio_operator.clock import Clock, wall
 from asyncio_operator.journal.answers import key_parts, latest, living
-from asyncio_operator.journal.files import Listing, Seen, list_journal, open_file, read_columns
+from asyncio_operator.journal.files import DataFile, Listing, Seen, list_journal, open_file, read_columns
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.later_keys import LaterKeys
 from asyncio_operator.journal.storage import Entry, Place
@@ -198,7 +197,7 @@ class _Search:
                     if found is not None:
                         yield found
 
-    def _may_have(self, file: pq.ParquetFile, group: int) -> bool:
+    def _may_have(self, file: DataFile, group: int) -> bool:
         """Whether the statistics of the first key column allow one of the keys."""
         if self._lowest is None:
             return self._highest is not None
@@ -210,7 +209,7 @@ class _Search:
         except TypeError:
             return True
 
-    def _of_group(self, file: pq.ParquetFile, group: int) -> pa.Table | None:
+    def _of_group(self, file: DataFile, group: int) -> pa.Table | None:
         description = self._description
         keys = read_columns(file, group, description.keys.names, description)
         parts = [column.combine_chunks() for column in keys.columns]
@@ -221,7 +220,7 @@ class _Search:
         return _picked(file, group, rows, codes, description)
 
 
-def _picked(file: pq.ParquetFile, group: int, rows: Ints, codes: Ints, description: Description) -> pa.Table:
+def _picked(file: DataFile, group: int, rows: Ints, codes: Ints, description: Description) -> pa.Table:
     """Some rows of a row group, with the number of the key of each as `CODE`."""
     table = read_columns(file, group, [*description.answers.names, *ABOUT_ROWS], description)
     return table.take(pa.array(rows)).append_column(CODE, pa.array(codes))

@@ -1,0 +1,61 @@
+"""Law J4: a damaged file is an error that names it, and never a changed answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.journal.files import is_whole, list_journal
+from asyncio_operator.journal.format import is_footer_right
+from asyncio_operator.journal.identity import read_description
+from asyncio_operator.journal.storage import LocalPlace
+from tests.journal.helpers import batch, described, read, write
+
+
+def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+def test_J4_a_changed_page_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    place = LocalPlace(str(tmp_path))
+    description = described(place)
+    write(place, description, batch({1: ["first"], 2: ["second"]}))
+    [path] = tmp_path.glob("*.parquet")
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, data.index(b"second")))
+    with pytest.raises(OSError, match=path.name):
+        read(place, description, [1, 2])
+
+
+def test_J4_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    place = LocalPlace(str(tmp_path))
+    description = described(place)
+    write(place, description, batch({1: ["first"], 2: ["second"]}))
+    [path] = tmp_path.glob("*.parquet")
+    [entry] = list_journal(place).live
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert is_footer_right(data[footer:-8])
+    assert is_whole(place, entry, description)
+    # The name of a column, a name in the metadata, the checksum itself.
+    for name in (b"_row", b"_found", b"asyncio_operator.journal", b"\x18\x08"):
+        path.write_bytes(flipped(data, data.rindex(name) + len(name) - (name[0] != 0x18), 1))
+        with pytest.raises((OSError, StateError), match=path.name):
+            read(place, description, [1, 2])
+        with pytest.raises((OSError, StateError), match=path.name):
+            is_whole(place, entry, description)
+
+
+def test_J4_a_footer_without_a_checksum_is_as_good() -> None:
+    assert is_footer_right(b"of a file that was written before there were checksums")
+
+
+def test_J6_a_description_that_does_not_fit_its_name_is_damaged(tmp_path: Path) -> None:
+    place = LocalPlace(str(tmp_path))
+    described(place)
+    [path] = tmp_path.rglob("description-*.json")
+    path.write_text(path.read_text().replace('"test"', '"text"'))
+    with pytest.raises(StateError, match=rf"{path.name} is damaged"):
+        read_description(place)
