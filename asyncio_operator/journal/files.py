@@ -190,11 +190,13 @@ def open_file(place: Place, name: str, description: Description) -> DataFile | N
     """
     source = place.open(name)
     try:
-        file = DataFile(source, page_checksum_verification=True)
-        file.shown = f"{place.shown}/{name}"
-        length = file.metadata.serialized_size
-        if not is_footer_right(source.read_at(length, source.size() - 8 - length)):
+        tail = _tail(source)
+        if tail.endswith(_END) and not is_footer_right(tail[:-8]):
             raise OSError(_DAMAGED)
+        # Arrow would read the footer once more.
+        about = pq.read_metadata(pa.BufferReader(tail))
+        file = DataFile(source, metadata=about, page_checksum_verification=True)
+        file.shown = f"{place.shown}/{name}"
     except (pa.ArrowInvalid, EOFError) as error:
         source.close()
         logger.warning("the journal's file %s/%s is not complete and is ignored: %s", place.shown, name, error)
@@ -208,8 +210,8 @@ def open_file(place: Place, name: str, description: Description) -> DataFile | N
     if version == str(FORMAT) and hash_ == description.hash:
         return file
     file.close()
-    about = f"is of format {version!r}, not {FORMAT}" if found and version != str(FORMAT) else "is of another journal"
-    raise StateError(f"the file {place.shown}/{name} {about}: remove it, or use another path for the journal")
+    problem = f"is of format {version!r}, not {FORMAT}" if found and version != str(FORMAT) else "is of another journal"
+    raise StateError(f"the file {place.shown}/{name} {problem}: remove it, or use another path for the journal")
 
 
 _DAMAGED = "its footer is damaged"
@@ -218,6 +220,16 @@ _END = b"PAR1"
 
 _TAIL = 8192
 """Bytes at the end of a file, in which its footer is unless it has tens of columns or of row groups."""
+
+
+def _tail(file: pa.NativeFile) -> bytes:
+    """The footer of a data file and the 8 bytes behind it; less of a file that is not complete."""
+    size = file.size()
+    tail: bytes = file.read_at(min(size, _TAIL), max(0, size - _TAIL))
+    length = 8 + int.from_bytes(tail[-8:-4], "little")
+    if tail.endswith(_END) and len(tail) < length <= size:
+        tail = file.read_at(length, size - length)
+    return tail[-length:]
 
 
 def is_whole(place: Place, entry: Entry, description: Description) -> bool:
@@ -233,12 +245,10 @@ def is_whole(place: Place, entry: Entry, description: Description) -> bool:
         return False
     try:
         with place.open(entry.name) as file:
-            file.seek(max(0, entry.size - _TAIL))
-            tail = bytes(file.read())
+            tail = _tail(file)
         if not tail.endswith(_END):
             return False
-        footer = tail[-8 - int.from_bytes(tail[-8:-4], "little") : -8]
-        if description.mark in footer and is_footer_right(footer):
+        if description.mark in tail and is_footer_right(tail[:-8]):
             return True
         whole = open_file(place, entry.name, description)
     except FileNotFoundError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ class Model:
 
     def is_over(self, held: Held) -> bool:
         write, access = self._options.expire_after_write, self._options.expire_after_access
-        assert not isinstance(write, str)
-        assert not isinstance(access, str)
+        assert not isinstance(write, timedelta)
+        assert not isinstance(access, timedelta)
         return bool((write and self.now - held.written >= write) or (access and self.now - held.used >= access))
 
     def living(self) -> dict[Any, Any]:

@@ -7,6 +7,7 @@ an error that names the file.
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class JournalWork:
                 now = BEGUN + number
                 spill = directory / "spill"
                 spill.mkdir(exist_ok=True)
-                compact(place, description, grace=given, bucket=self._bucket, spill=spill, clock=lambda now=now: now)
+                compact(place, description, grace=given, bucket=self._bucket, spill=spill, clock=partial(float, now))
             elif kind == "new writer":
                 writer.close()
                 writer = _writer(place, description, given)

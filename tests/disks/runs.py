@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,7 +54,7 @@ class Work(Protocol):
         """
 
 
-WORKS: dict[str, type[Work]] = {"state": StateWork, "cache": CacheWork, "journal": JournalWork}
+WORKS: dict[str, Callable[[int], Work]] = {"state": StateWork, "cache": CacheWork, "journal": JournalWork}
 
 
 class Runs:
@@ -76,10 +77,8 @@ class Runs:
         """Some processes, each killed at a random write or after a random time, then damage."""
         drawn = random.Random(f"{name} {seed} runs")
         work, directory = WORKS[name](seed), self._empty("run")
-        begun: Begun | None = Begun()
+        before = Begun()
         for number in range(kills + 1):
-            before = begun
-            assert before is not None
             left = len(work.operations) - before.at
             arms = processes.can_arm() and drawn.random() < 0.6
             at = drawn.randint(1, 12 * left + 40) if arms else 0
@@ -90,6 +89,7 @@ class Runs:
             begun, _ = self._killed(what, work, directory, before, at, kill)
             if begun is None:
                 return
+            before = begun
             if begun.at == len(work.operations):
                 break
         shutil.rmtree(self._room / "kept", ignore_errors=True)
@@ -98,7 +98,7 @@ class Runs:
                 f"{name}, seed {seed}, damage {number + 1}",
                 work,
                 directory,
-                begun,
+                before,
                 random.Random(f"{name} {seed} {number}"),
             )
 
