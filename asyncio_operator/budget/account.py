@@ -1,9 +1,11 @@
 """The one decision about a budget: who may start how much, and when. Pure: the state and the time are passed in.
 
-    answer(state, message, now) -> (state, reply)
+    answer(state, message, now, new_server) -> (state, reply)
 
-All three are JSON objects, and `now` is the coordinator's time in seconds. The given state is used up: it may be
-changed. None means that the coordinator has no state and may have had one; ``{}`` that it surely never had one.
+States, messages and replies are JSON objects, and `now` is the coordinator's time in seconds. The given state is used
+up: it may be changed. None means that the coordinator has no state and may have had one; ``{}`` that it surely never
+had one. `new_server` says that no earlier state was written by this server: so it may have a copy that is older than
+the last state.
 
 A message of a worker
     kind        "ask"
@@ -55,7 +57,8 @@ been silent for `FORGOTTEN` seconds. After that its amounts count as spent.
 
 A coordinator that has forgotten (another epoch than a worker has seen, or a time before what a worker has seen) counts
 every limit as used up until the end of the longest lease: so the limits hold over a restart too. What was spent cannot
-be counted so: a budget with a spend limit is then an error.
+be counted so: a budget with a spend limit is then an error. Where it may have forgotten, as without a state or on a new
+server, nothing is granted first: so those who know more are heard before those who do not.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ from functools import partial
 
 from asyncio_operator.budget import caps, in_flight, sharing, workers
 from asyncio_operator.budget.statistics import statistics
-from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Json, Terms, terms_of
+from asyncio_operator.budget.terms import GRAINS, RECOVERY, SETTLING, VERSION, Json, Terms, terms_of
 from asyncio_operator.policies.rate_limit import RateWindow, rounded
 
 LATELY = 0.5
@@ -76,13 +79,15 @@ LOST = (
 )
 
 
-def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
+def answer(state: Json | None, message: Json, now: float, new_server: bool = False) -> tuple[Json, Json]:
     """The new state and the reply. See the head of this module."""
     if state and (error := _other_state(state)):
         return state, {"error": error, "now": now, "seq": message.get("seq")}
     if not state:
         state = _new(message, now, now + RECOVERY if state is None else now)
     now = _advance(state, now)
+    if new_server:
+        state["ready"] = max(state["ready"], now + SETTLING)
     windows = _windows(state, now)
     if message["kind"] == "statistics":
         return state, {"statistics": statistics(state, windows, now)}

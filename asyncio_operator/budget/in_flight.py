@@ -31,7 +31,9 @@ def slots(state: Json, message: Json, worker: Json, terms: Terms, now: float) ->
     if most is None:
         return None
     held, wanted = message["slots"]
-    free = max(0, most - sum(other["slots"] for other in state["workers"].values()))
+    taken = sum(other["slots"] for other in state["workers"].values())
+    # Before that, others may have slots of which this state does not know.
+    free = max(0, most - taken) if now >= state["ready"] else 0
     line = _line(state, most, terms, now)
     share = line["share"]
     allowed: int = min(wanted, share, held + free)

@@ -141,7 +141,8 @@ def spend(state: Json, message: Json, worker: Json, now: float) -> Json:
         held, wanted, needed, _, _ = message["spend"][unit]
         spent = state["spent"].get(unit, 0.0)
         total = sum(other["spend"].get(unit, 0.0) for other in state["workers"].values())
-        free = max(0.0, most * (1 + 1e-9) - spent - total)
+        # Before that, others may hold amounts of which this state does not know.
+        free = max(0.0, most * (1 + 1e-9) - spent - total) if now >= state["ready"] else 0.0
         given = min(max(min(wanted, held + free / len(state["workers"])), needed) - held, free)
         if given > 0 and held + given >= needed * (1 - 1e-9):
             worker["spend"][unit] = held + given

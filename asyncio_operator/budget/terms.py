@@ -8,7 +8,8 @@ Json = dict[str, Any]
 """A JSON object: its values are texts, numbers, booleans, None, lists and objects."""
 
 VERSION = 1
-"""Of the messages between workers and coordinators, and of the states of budgets."""
+"""Of the messages between workers and coordinators, and of the states of budgets: 1 until the first release, and then
+one more for each release that changes what they hold."""
 
 GRAINS = 256
 """An entry of a window is rounded up to this part of it: so a state is small, and 0.4 % of a limit is lost at most."""
@@ -26,6 +27,10 @@ SPARE = 0.05
 
 RECOVERY = 1.1
 """Seconds in which a coordinator without a state grants nothing. All leases of an earlier one end in this time."""
+
+SETTLING = 2.5
+"""Seconds in which a server that may have an older state grants nothing. Workers that have something to do are heard in
+this time, also those whose message was lost with the last server: it counts as lost after two seconds."""
 
 GROWTH = 2.0
 """How fast the wishes of a worker grow whose calls wait."""

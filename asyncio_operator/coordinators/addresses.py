@@ -34,9 +34,9 @@ KEPT = 60.0
 """Seconds for which the state of a budget is kept that is no longer used, beside its longest window."""
 
 
-def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
+def answer(state: Json | None, message: Json, now: float, new_server: bool) -> tuple[Json, Json]:
     """See `account.answer`."""
-    decided: tuple[Json, Json] = member(ACCOUNT, "answer")(state, message, now)
+    decided: tuple[Json, Json] = member(ACCOUNT, "answer")(state, message, now, new_server)
     return decided
 
 

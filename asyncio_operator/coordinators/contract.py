@@ -16,9 +16,9 @@ from asyncio_operator.clock import Clock, monotonic
 
 __all__ = ["ASK_TIMEOUT", "Answer", "Coordinator", "LocalCoordinator", "States"]
 
-Answer = Callable[[Json | None, Json, float], tuple[Json, Json]]
-"""State, message and the coordinator's seconds; the new state and the reply. The state is None if it may have been
-lost, and empty if there was never one."""
+Answer = Callable[[Json | None, Json, float, bool], tuple[Json, Json]]
+"""State, message, the coordinator's seconds, and whether its server has written no earlier state; the new state and the
+reply. The state is None if it may have been lost, and empty if there was never one."""
 
 ASK_TIMEOUT = 2.0
 """Seconds in which a coordinator must answer. Leases end after one second, so a later answer is worth nothing."""
@@ -85,7 +85,7 @@ class States:
                     name: state for name, state in self._states.items() if not (state and self._unused(state, now))
                 }
                 self._room = max(MANY_STATES, 2 * len(self._states))
-            self._states[name], reply = self._answer(self._states.get(name, {}), message, now)
+            self._states[name], reply = self._answer(self._states.get(name, {}), message, now, False)
             return reply
 
     def __len__(self) -> int:

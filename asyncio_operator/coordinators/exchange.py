@@ -14,6 +14,11 @@ The stored text is a JSON object:
     state       of the budget
     answered    by client, of its last answered message: its identity, the time of the answer, and the reply, or null
                 if the client has it already. Kept for `KEPT` seconds, longer than a message waits
+    servers     names of the servers that have written the text, the latest last
+
+A server that is not among them may have an older copy of the text: another server has failed, or it was started again
+and has not kept the last writes. The decision hears of this. Messages of others in such a mailbox may be as old, and
+may have been answered since, so they are dropped.
 
 A message is answered once: one that is not newer than its client's entry there is not answered again, and one that has
 waited for `ASK_TIMEOUT` is dropped, because its client has gone. So is what cannot be read or answered.
@@ -40,6 +45,10 @@ MOST_MESSAGES = 64
 """Messages that one client answers at a time, the oldest first: so that none computes for long."""
 
 
+MOST_SERVERS = 16
+"""Servers whose names are kept. Each of several that share their data may answer in turn, without a loss."""
+
+
 class Stored(NamedTuple):
     """What a server has of one budget.
 
@@ -49,12 +58,14 @@ class Stored(NamedTuple):
         mailbox: messages that wait, by identity: the server's seconds at which each was posted, a space, and the
             message.
         now: the server's seconds.
+        server: names the server as long as it loses nothing that was written; empty if that is not known.
     """
 
     version: str
     text: str
     mailbox: Mapping[str, str]
     now: float
+    server: str = ""
 
 
 class Store(Protocol):
@@ -72,9 +83,9 @@ class Store(Protocol):
         """Put a message into the mailbox, and read all."""
         ...
 
-    async def swap(self, version: str, new_version: str, text: str, answered: list[str]) -> Stored | None:
-        """Replace the text and remove messages from the mailbox, if the version is still this one, and return None;
-        otherwise read all."""
+    async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
+        """Replace the text and remove messages from the mailbox, if version and server are still those of `stored`,
+        and return None; otherwise read all."""
         ...
 
 
@@ -101,9 +112,11 @@ class Client:
             if answered is not None and answered[0] == identity:
                 return {**answered[2], "sent": posted}
             others, over = _mail(stored, identity)
+            if _is_new(stored, found):
+                others, over = {}, [one for one in stored.mailbox if one != identity]
             text, reply = self._decided(stored, found, others, identity, message)
             next_sent = self._clock()
-            later = await store.swap(stored.version, secrets.token_hex(8), text, [identity, *others, *over])
+            later = await store.swap(stored, secrets.token_hex(8), text, [identity, *others, *over])
             if later is None:
                 return {**reply, "sent": sent}
             sent, stored = next_sent, later
@@ -112,26 +125,29 @@ class Client:
         self, stored: Stored, found: Json, others: dict[str, str], identity: str, message: Json
     ) -> tuple[str, Json]:
         """The new text, and the reply to the own message."""
-        now, state, answered = stored.now, found["state"], found["answered"]
+        now, state, answered, servers = stored.now, found["state"], found["answered"], found["servers"]
+        new_server = _is_new(stored, found)
         for other, text in others.items():
             entry = answered.get(_client(other))
             if entry is not None and _number(other) <= _number(entry[0]):
                 continue
             try:
-                state, reply = self._answer(state, json.loads(text), now)
+                state, reply = self._answer(state, json.loads(text), now, new_server)
             except Exception:
                 # Its client hears so when it tries itself. The state may have been changed.
                 rest = {one: text for one, text in others.items() if one != other}
                 return self._decided(stored, self._opened(stored), rest, identity, message)
             answered[_client(other)] = [other, now, reply]
-        state, reply = self._answer(state, message, now)
+        state, reply = self._answer(state, message, now, new_server)
         answered[self._name] = [identity, now, None]
         kept = {}
         for client, (last, answered_at, its_reply) in answered.items():
             if now - answered_at <= KEPT:
                 # The server's clock may have been set back.
                 kept[client] = [last, min(answered_at, now), its_reply]
-        return _as_text({"state": state, "answered": kept}), reply
+        if stored.server and stored.server not in servers:
+            servers = [*servers, stored.server][-MOST_SERVERS:]
+        return _as_text({"state": state, "answered": kept, "servers": servers}), reply
 
     def _opened(self, stored: Stored) -> Json:
         """The stored text as an object.
@@ -140,7 +156,7 @@ class Client:
             CoordinatorError: it is something else.
         """
         if not stored.text:
-            return {"state": None, "answered": {}}
+            return {"state": None, "answered": {}, "servers": []}
         try:
             found = json.loads(stored.text)
         except (ValueError, RecursionError):
@@ -155,10 +171,12 @@ class Client:
 
 
 def _is_state(found: Any) -> TypeGuard[Json]:
-    if not isinstance(found, dict) or found.keys() != {"state", "answered"}:
+    if not isinstance(found, dict) or found.keys() != {"state", "answered", "servers"}:
         return False
-    state, answered = found["state"], found["answered"]
-    return isinstance(state, dict | None) and isinstance(answered, dict) and all(map(_is_entry, answered.values()))
+    state, answered, servers = found["state"], found["answered"], found["servers"]
+    if not isinstance(state, dict | None) or not isinstance(answered, dict) or not isinstance(servers, list):
+        return False
+    return all(map(_is_entry, answered.values()))
 
 
 def _is_entry(entry: Any) -> bool:
@@ -166,6 +184,11 @@ def _is_entry(entry: Any) -> bool:
         return False
     identity, answered_at, reply = entry
     return isinstance(identity, str) and isinstance(answered_at, int | float) and isinstance(reply, dict | None)
+
+
+def _is_new(stored: Stored, found: Json) -> bool:
+    """Whether the server may have an older copy of the text than the last server had."""
+    return bool(stored.text and stored.server) and stored.server not in found["servers"]
 
 
 def _mail(stored: Stored, own: str) -> tuple[dict[str, str], list[str]]:

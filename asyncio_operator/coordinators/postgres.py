@@ -2,8 +2,9 @@
 
 The table is made at first use if it is missing and the user may create it; otherwise the error has the statement. Each
 request of an exchange (`exchange`) is one statement, and a transaction of its own: so no lock is held while messages
-travel, and the state is that of the last transaction. Time is ``clock_timestamp()``. Rows are small and often replaced,
-so pages keep room for new versions (HOT updates).
+travel, and the state is that of the last transaction. Time is ``clock_timestamp()``. A server is
+named by when it was started, so one that was promoted, restored or started again has another name. Rows are small and
+often replaced, so pages keep room for new versions (HOT updates).
 """
 
 from __future__ import annotations
@@ -41,22 +42,26 @@ GRANT = "GRANT SELECT, INSERT, UPDATE ON asyncio_operator_budgets TO this_user"
 
 SESSION = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 
+SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
+
 # What an update returns is the row as it is then. A SELECT might return it as it was before a wait for another client.
-POST = """
+POST = f"""
     INSERT INTO asyncio_operator_budgets AS kept (name, version, state, mailbox)
     VALUES ($1, '', '', jsonb_build_object($2::text, extract(epoch FROM clock_timestamp())::text || ' ' || $3::text))
     ON CONFLICT (name) DO UPDATE SET mailbox = kept.mailbox || excluded.mailbox
-    RETURNING version, state, mailbox::text, extract(epoch FROM clock_timestamp())::float8 AS now
+    RETURNING version, state, mailbox::text, extract(epoch FROM clock_timestamp())::float8 AS now, {SERVER} AS server
 """
 
-SWAP = """
+SAME = f"version = $2 AND {SERVER} = $3"
+
+SWAP = f"""
     UPDATE asyncio_operator_budgets
-    SET version = CASE WHEN version = $2 THEN $3 ELSE version END,
-        state = CASE WHEN version = $2 THEN $4 ELSE state END,
-        mailbox = CASE WHEN version = $2 THEN mailbox - $5::text[] ELSE mailbox END
+    SET version = CASE WHEN {SAME} THEN $4 ELSE version END,
+        state = CASE WHEN {SAME} THEN $5 ELSE state END,
+        mailbox = CASE WHEN {SAME} THEN mailbox - $6::text[] ELSE mailbox END
     WHERE name = $1
-    RETURNING version, CASE WHEN version = $3 THEN '' ELSE state END AS state, mailbox::text,
-        extract(epoch FROM clock_timestamp())::float8 AS now
+    RETURNING version, CASE WHEN version = $4 THEN '' ELSE state END AS state, mailbox::text,
+        extract(epoch FROM clock_timestamp())::float8 AS now, {SERVER} AS server
 """
 
 LOST_STATEMENTS = {"26000", "42P05"}
@@ -116,8 +121,9 @@ class PostgresCoordinator:
             await self._connect()
             return await self._connection.fetchrow(POST, self._name, identity, message)
 
-    async def swap(self, version: str, new_version: str, text: str, answered: list[str]) -> Stored | None:
-        row = await self._connection.fetchrow(SWAP, self._name, version, new_version, text, answered)
+    async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
+        values = stored.version, stored.server, new_version, text, answered
+        row = await self._connection.fetchrow(SWAP, self._name, *values)
         if row is None:
             raise CoordinatorError(f"the coordinator {self.shown}: {self.place} was deleted")
         return None if row["version"] == new_version else _stored(row)
@@ -149,4 +155,4 @@ class PostgresCoordinator:
 
 
 def _stored(row: Any) -> Stored:
-    return Stored(row["version"], row["state"], json.loads(row["mailbox"]), row["now"])
+    return Stored(row["version"], row["state"], json.loads(row["mailbox"]), row["now"], row["server"])

@@ -5,7 +5,8 @@ identity (`exchange`). Two scripts of the server post a message, and swap the st
 of a budget without a spend limit expires some time after its last use.
 
 A user of the server with limited rights needs the commands TIME, EVAL, HGET, HGETALL, HSET, HDEL, PEXPIRE and PERSIST
-for these keys.
+for these keys. With INFO too, a failover to a server that was behind is noticed before it grants anything: a server has
+another replication id after each failover and restart.
 """
 
 from __future__ import annotations
@@ -36,21 +37,28 @@ PREFIX = "asyncio-operator:budget:"
 # With other limits before, the key may have been one that expires.
 EXPIRE = "if ARGV[1] == '0' then redis.call('PERSIST', KEYS[1]) else redis.call('PEXPIRE', KEYS[1], ARGV[1]) end"
 
+SERVER = """
+local info = redis.pcall('INFO', 'replication')
+local server = type(info) == 'string' and string.match(info, 'master_replid:(%w+)') or ''
+"""
+
 POST = f"""
+{SERVER}
 local time = redis.call('TIME')
 local posted = time[1] .. '.' .. string.format('%06d', time[2])
 redis.call('HSET', KEYS[1], ARGV[2], posted .. ' ' .. ARGV[3])
 {EXPIRE}
-return {{redis.call('HGETALL', KEYS[1]), posted}}
+return {{redis.call('HGETALL', KEYS[1]), posted, server}}
 """
 
 SWAP = f"""
-if (redis.call('HGET', KEYS[1], 'version') or '') ~= ARGV[2] then
+{SERVER}
+if (redis.call('HGET', KEYS[1], 'version') or '') ~= ARGV[2] or server ~= ARGV[3] then
     local time = redis.call('TIME')
-    return {{redis.call('HGETALL', KEYS[1]), time[1] .. '.' .. string.format('%06d', time[2])}}
+    return {{redis.call('HGETALL', KEYS[1]), time[1] .. '.' .. string.format('%06d', time[2]), server}}
 end
-redis.call('HSET', KEYS[1], 'version', ARGV[3], 'state', ARGV[4])
-for place = 5, #ARGV do redis.call('HDEL', KEYS[1], ARGV[place]) end
+redis.call('HSET', KEYS[1], 'version', ARGV[4], 'state', ARGV[5])
+for place = 6, #ARGV do redis.call('HDEL', KEYS[1], ARGV[place]) end
 {EXPIRE}
 return 1
 """
@@ -104,8 +112,8 @@ class RedisCoordinator:
                     raise
         raise AssertionError
 
-    async def swap(self, version: str, new_version: str, text: str, answered: list[str]) -> Stored | None:
-        found = await self._run(SWAP, version, new_version, text, *answered)
+    async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
+        found = await self._run(SWAP, stored.version, stored.server, new_version, text, *answered)
         return None if found == 1 else _stored(*found)
 
     async def _run(self, script: str, *arguments: str) -> Any:
@@ -125,7 +133,7 @@ class RedisCoordinator:
             await client.close()
 
 
-def _stored(fields: list[bytes], now: bytes) -> Stored:
+def _stored(fields: list[bytes], now: bytes, server: bytes) -> Stored:
     texts = [field.decode("utf-8", "replace") for field in fields]
     found = dict(zip(texts[::2], texts[1::2], strict=True))
-    return Stored(found.pop("version", ""), found.pop("state", ""), found, float(now))
+    return Stored(found.pop("version", ""), found.pop("state", ""), found, float(now), server.decode())

@@ -19,7 +19,7 @@ from typing import Any
 from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
-from asyncio_operator.errors import BudgetExceeded
+from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
 Weights = Mapping[str, float]
 
@@ -75,6 +75,7 @@ class Cluster:
     Attributes:
         ahead: how much the coordinator's clock is ahead of the true time.
         starts: the true time of every call, and its weights: the estimates, or the truth where that is lower.
+        servers: how many servers have had the state, one after the other.
     """
 
     def __init__(
@@ -107,6 +108,8 @@ class Cluster:
         self.refusals: list[BudgetExceeded] = []
         self.in_flight = self.most_in_flight = 0
         self.state: dict[str, Any] | None = {}
+        self.servers = 1
+        self._new_server = False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._born = itertools.count()
@@ -140,10 +143,25 @@ class Cluster:
         self.messages += 1
         if self.as_text:
             message = json.loads(json.dumps(message, allow_nan=False))
-        self.state, reply = answer(self.state, message, self.now + self.ahead)
+        self.state, reply = answer(self.state, message, self.now + self.ahead, self._new_server)
+        self._new_server = False
         if self.as_text:
             self.state, reply = json.loads(json.dumps([self.state, reply], allow_nan=False))
         return reply
+
+    def copy(self) -> str:
+        """The state as it is now."""
+        return json.dumps(self.state)
+
+    def fail_over(self, copy: str) -> None:
+        """Another server takes over, with this copy of the state. Messages on their way to the last one are lost."""
+        self.state = json.loads(copy)
+        self.servers += 1
+        self._new_server = True
+
+    def join(self) -> None:
+        """One worker more."""
+        self.workers.append(Worker(self, len(self.workers)))
 
     def replace(self, worker: Worker) -> None:
         """A worker has died; another takes its place."""
@@ -259,9 +277,11 @@ class Worker:
         cluster, network = self._cluster, self._cluster.network
         message = self.permits.message(now)
         self._exchange += 1
-        exchange = self._exchange
+        exchange, server = self._exchange, cluster.servers
 
         def arrives() -> None:
+            if server != cluster.servers:
+                return
             reply = cluster.ask(message)
             if cluster.random.random() >= network.lost:
                 cluster.at(cluster.now + cluster.delay(), lambda: self._answered(exchange, reply, now))
@@ -274,7 +294,11 @@ class Worker:
         if self._stands_still(lambda: self._answered(exchange, reply, sent)) or exchange != self._exchange:
             return
         self._exchange += 1
-        self.permits.answered(reply, sent, self.local())
+        try:
+            self.permits.answered(reply, sent, self.local())
+        except ConfigurationError:
+            # The budget ends the job.
+            self._dead = True
         self.look()
 
     def _timed_out(self, exchange: int) -> None:

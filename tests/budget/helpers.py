@@ -19,14 +19,17 @@ class Coordinator:
 
     Attributes:
         text: the state; "null" if it is lost.
+        new_server: whether its server has written no earlier state.
     """
 
     def __init__(self, ahead: float = 1000.0) -> None:
         self.text = "{}"
         self.ahead = ahead
+        self.new_server = False
 
     def ask(self, message: Mapping[str, Any], now: float) -> dict[str, Any]:
-        state, reply = answer(json.loads(self.text), json.loads(json.dumps(message)), now + self.ahead)
+        given = json.loads(json.dumps(message))
+        state, reply = answer(json.loads(self.text), given, now + self.ahead, self.new_server)
         self.text = json.dumps(state, allow_nan=False)
         result: dict[str, Any] = json.loads(json.dumps(reply, allow_nan=False))
         return result

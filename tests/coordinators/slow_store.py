@@ -14,6 +14,7 @@ class Server:
 
     Attributes:
         round_trip: seconds from a request to its reply, on virtual time.
+        name: names it.
         ahead: seconds by which its clock is ahead of virtual time.
         requests: how many there were.
     """
@@ -24,12 +25,13 @@ class Server:
     text: str = ""
     mailbox: dict[str, str] = field(default_factory=dict)
     requests: int = 0
+    name: str = "one"
 
     def now(self) -> float:
         return asyncio.get_running_loop().time() + self.ahead
 
     def read(self) -> Stored:
-        return Stored(self.version, self.text, dict(self.mailbox), self.now())
+        return Stored(self.version, self.text, dict(self.mailbox), self.now(), self.name)
 
 
 class SlowStore:
@@ -52,11 +54,11 @@ class SlowStore:
         await self._travel()
         return found
 
-    async def swap(self, version: str, new_version: str, text: str, answered: list[str]) -> Stored | None:
+    async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
         await self._travel()
         server, found = self._server, None
         server.requests += 1
-        if server.version == version:
+        if (server.version, server.name) == (stored.version, stored.server):
             server.version, server.text = new_version, text
             for identity in answered:
                 server.mailbox.pop(identity, None)

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import pickle
+import shutil
 import socket
+import subprocess
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,7 +22,8 @@ import pytest
 
 from asyncio_operator import Budget, Limit
 from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.terms import Json
+from asyncio_operator.budget.spec import definition
+from asyncio_operator.budget.terms import SETTLING, VERSION, Json
 from asyncio_operator.clock import monotonic
 from asyncio_operator.coordinators.addresses import answer, unused
 from asyncio_operator.coordinators.contract import (
@@ -42,12 +46,18 @@ from tests.servers import PostgresServer
 NAME = "a budget: 'x' \N{SNOWMAN}"
 
 
-def count(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
+def count(state: Json | None, message: Json, now: float, new_server: bool) -> tuple[Json, Json]:
     """A toy decision: it counts, and remembers who was counted."""
     new: Json = {"count": 0, "seen": [], "now": now} if not state else dict(state)
     new["count"] += message["add"]
     new["seen"] = [*new["seen"], message["who"]][-1000:]
-    reply = {"count": new["count"], "now": now, "backwards": now < new["now"], "recovering": state is None}
+    reply = {
+        "count": new["count"],
+        "now": now,
+        "backwards": now < new["now"],
+        "recovering": state is None,
+        "new": new_server,
+    }
     new["now"] = now
     return new, reply
 
@@ -398,7 +408,11 @@ async def test_redis_takes_a_user_with_the_rights_that_are_documented_and_says_w
     reader = RedisCoordinator(server.url_with("w0rker", "reader"), NAME, count, expire_after=None)
     wrong = RedisCoordinator(server.url_with("wr0ng", "worker"), NAME, count, expire_after=None)
     async with asking(worker, reader, wrong):
+        # Without the right to INFO it is not known which server it is.
         assert (await worker.ask({"add": 1, "who": ""}))["count"] == 1
+        assert json.loads(server.command("HGET", f"{PREFIX}{NAME}", "state").splitlines()[1])["servers"] == []
+        server.command("ACL", "SETUSER", "worker", "+info")
+        assert [(await worker.ask({"add": 0, "who": ""}))["new"] for _ in range(2)] == [True, False]
         error = await refusal(reader, "w0rker")
         assert "the permissions do not suffice" in str(error)
         assert error.lasting
@@ -433,6 +447,116 @@ async def test_redis_that_has_failed_over_is_connected_to_again(redis: Redis) ->
             assert (await coordinator.ask({"add": 1, "who": ""}))["recovering"]
 
 
+@contextlib.asynccontextmanager
+async def behind_redis() -> AsyncIterator[tuple[Callable[[], str], Callable[[], None], Callable[[], None]]]:
+    """The address of a Redis that has a replica; what keeps this replica from hearing more; and a failover to it."""
+    needs_redis()
+    with RedisServer() as first, RedisServer(masterauth=first.password) as second:
+        places = [first.url, second.url]
+        with Proxy(("127.0.0.1", first.port)) as link:
+            second.command("REPLICAOF", "127.0.0.1", str(link.port))
+
+            def lag() -> None:
+                first.command("SET", "last", "one")
+                deadline = time.monotonic() + 30
+                while b"one" not in second.command("GET", "last"):
+                    assert time.monotonic() < deadline, "the replica does not follow"
+                    time.sleep(0.02)
+                link.set(Mode("blackhole"))
+
+            def fail_over() -> None:
+                first.stop()
+                second.command("REPLICAOF", "NO", "ONE")
+                places.reverse()
+
+            yield lambda: places[0], lag, fail_over
+
+
+@contextlib.asynccontextmanager
+async def behind_postgres() -> AsyncIterator[tuple[Callable[[], str], Callable[[], None], Callable[[], None]]]:
+    """The address of a PostgreSQL; what makes a copy of its files; and a start of the server with this copy."""
+    with PostgresServer() as server:
+        copy = server.directory / "copy"
+
+        def keep() -> None:
+            server.stop()
+            subprocess.run(["cp", "-Rp", str(server.directory / "data"), str(copy)], check=True)
+            server.start()
+
+        def restore() -> None:
+            server.stop()
+            shutil.rmtree(server.directory / "data")
+            copy.rename(server.directory / "data")
+            server.start()
+
+        yield server.tcp_dsn, keep, restore
+
+
+async def asked(coordinator: Coordinator, permits: Permits, calls: float = 0.0) -> Json:
+    """The reply to a worker that can use this many calls; if the connection was lost, to its next message."""
+    for _ in range(3):
+        now = monotonic()
+        permits.next_start({}, now)
+        message = permits.message(now)
+        message["call"] = [calls]
+        try:
+            reply = await coordinator.ask(message)
+        except CoordinatorError:
+            permits.lost(monotonic())
+        else:
+            permits.answered(reply, reply["sent"], monotonic())
+            return reply
+    raise AssertionError("the coordinator does not answer")
+
+
+@pytest.mark.parametrize("behind", [behind_redis, behind_postgres])
+async def test_G2_a_server_with_an_older_state_grants_nothing_until_a_worker_that_knows_more_is_heard(
+    behind: Any,
+) -> None:
+    budget = Budget("b", Limit(10, 60.0))
+    statistics = {"kind": "statistics", "version": VERSION, "budget": definition(budget)}
+    async with behind() as (address, lag, fail_over):
+        kind = RedisCoordinator if address().startswith("redis") else PostgresCoordinator
+        more: dict[str, Any] = {"expire_after": 120.0} if kind is RedisCoordinator else {}
+        one, other = (kind(address, budget.name, answer, **more) for _ in range(2))
+        async with asking(one, other):
+            known, unknown = Permits(budget, "v"), Permits(budget, "w")
+            await asked(one, known)
+            await asyncio.to_thread(lag)
+            pause = (await asked(one, known))["pause"]
+            await asyncio.sleep(pause)
+            assert sum(units for _, units in (await asked(one, known, 10.0))["permits"][0]) == 10.0
+            await asyncio.to_thread(fail_over)
+            reply = await asked(other, unknown, 10.0)
+            assert reply["permits"] == [[]]
+            assert SETTLING - 1.0 < reply["pause"] <= SETTLING
+            used = (await other.ask(statistics))["statistics"]["units"]["calls"]["used"]
+            assert used == 0.0, "the copy is not older"
+            assert (await asked(one, known))["epoch"] != reply["epoch"]
+            used = (await other.ask(statistics))["statistics"]["units"]["calls"]["used"]
+            assert used == 10.0
+
+
+async def test_G2_a_server_that_was_started_again_and_lost_nothing_rests_once() -> None:
+    needs_redis()
+    places: list[tuple[Any, Any, dict[str, Any]]] = [
+        (RedisServer(appendonly="yes"), RedisCoordinator, {"expire_after": None}),
+        (PostgresServer(), PostgresCoordinator, {}),
+    ]
+    for server, kind, more in places:
+        with server:
+            address = server.url if kind is RedisCoordinator else server.tcp_dsn()
+            for number, new in enumerate([False, False, True, False]):
+                if new:
+                    await asyncio.to_thread(server.restart)
+                coordinator = kind(address, NAME, count, **more)
+                async with asking(coordinator):
+                    reply = await coordinator.ask({"add": 1, "who": ""})
+                if kind is RedisCoordinator and number == 1:
+                    await asyncio.sleep(1.1)  # It writes once a second.
+                assert (reply["count"], reply["new"]) == (number + 1, new)
+
+
 async def test_what_is_stored_and_no_state_is_left_alone_and_named(place: Place) -> None:
     coordinator = place.coordinator("foreign")
     async with asking(coordinator):
@@ -458,13 +582,13 @@ async def test_redis_hears_of_a_swap_that_was_too_late_and_decides_again(redis: 
     other = redis.coordinator()
     interfering = 2
 
-    def slow(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
+    def slow(state: Json | None, message: Json, now: float, new_server: bool) -> tuple[Json, Json]:
         nonlocal interfering
         if interfering:
             interfering -= 1
-            text = '{"state": {"count": 10, "seen": [], "now": 0}, "answered": {}}'
+            text = '{"state": {"count": 10, "seen": [], "now": 0}, "answered": {}, "servers": []}'
             redis.server.command("HSET", f"{PREFIX}{NAME}", "version", f"{interfering:016d}", "state", text)
-        return count(state, message, now)
+        return count(state, message, now, new_server)
 
     coordinator = RedisCoordinator(redis.server.url, NAME, slow, expire_after=None)
     async with asking(coordinator, other):

@@ -20,12 +20,12 @@ from tests.engine.test_share import Run
 from tests.operator.helpers import now, virtual
 
 
-def count(state: Json | None, message: Json, time: float) -> tuple[Json, Json]:
+def count(state: Json | None, message: Json, time: float, new_server: bool) -> tuple[Json, Json]:
     """Counts messages. One that says "wrong" cannot be answered."""
     if message.get("wrong"):
         raise ZeroDivisionError
     state = {"count": (state or {"count": 0})["count"] + 1}
-    return state, {**state, "now": time}
+    return state, {**state, "now": time, "new": new_server}
 
 
 class SlowCoordinator:
@@ -143,14 +143,52 @@ async def test_replies_to_clients_that_have_gone_are_dropped_also_after_the_serv
     assert len(json.loads(server.text)["answered"]) == 1
 
 
+@virtual
+async def test_G2_a_server_that_has_not_written_the_text_is_new_once_and_its_old_mail_is_dropped() -> None:
+    """What waits in an older copy may have been answered since: answered again, it would hide what its worker knows."""
+    server = Server(0.1)
+    client, other = SlowCoordinator(server), SlowCoordinator(server)
+    assert not (await client.ask({}))["new"]
+    await other.store.post("other 1", "{}")
+    server.name = "two"
+    reply = await client.ask({})
+    assert (reply["count"], reply["new"]) == (2, True)
+    assert not server.mailbox
+    for name in ("two", "one"):
+        server.name = name
+        reply = await client.ask({})
+        assert not reply["new"], "data that several servers share are no older copy"
+
+
+@virtual
+async def test_G2_what_was_read_at_one_server_is_not_written_at_another() -> None:
+    """The copy there may have the same version and be older all the same."""
+    server = Server(0.1)
+    client = SlowCoordinator(server)
+    await client.ask({})
+    asking = asyncio.ensure_future(client.ask({}))
+    await asyncio.sleep(0.1)
+    server.name = "two"
+    assert (await asking)["new"]
+
+
+@virtual
+async def test_a_server_that_does_not_say_its_name_is_never_new() -> None:
+    server = Server(0.1, name="")
+    client = SlowCoordinator(server)
+    assert not any([(await client.ask({}))["new"] for _ in range(3)])
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        '{"state": 5, "answered": {}}',
-        '{"state": null, "answered": []}',
-        '{"state": null, "answered": {"a": 5}}',
-        '{"state": null, "answered": {"a": ["a 1", "0", null]}}',
-        '{"state": null, "answered": {"a": ["a 1", 0, []]}}',
+        '{"state": 5, "answered": {}, "servers": []}',
+        '{"state": null, "answered": [], "servers": []}',
+        '{"state": null, "answered": {"a": 5}, "servers": []}',
+        '{"state": null, "answered": {"a": ["a 1", "0", null]}, "servers": []}',
+        '{"state": null, "answered": {"a": ["a 1", 0, []]}, "servers": []}',
+        '{"state": null, "answered": {}, "servers": 5}',
+        '{"state": null, "answered": {}}',
         "[" * 100_000,
     ],
 )
