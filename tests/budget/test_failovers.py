@@ -62,7 +62,7 @@ def test_G2_a_failover_to_an_older_state_exceeds_nothing_while_a_worker_that_kno
 
 
 def test_G2_after_a_restart_that_has_lost_nothing_calls_start_again_soon() -> None:
-    cluster = Cluster(Budget("b", Limit(100), in_flight=5), 3, work=always, seed=3)
+    cluster = Cluster(Budget("b", Limit(100, 1.0), in_flight=10), 3, work=always, seed=3)
     cluster.run(3.0)
     cluster.fail_over(cluster.copy())
     before = len(cluster.starts)
