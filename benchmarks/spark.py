@@ -11,8 +11,10 @@ import asyncio
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +110,7 @@ def s13() -> Rows:
     """The flights with planes, airports and weather in one chain, compared with null columns of the same schema in one
     pass, and with three separate stages."""
     with _flights() as (flights, dsn, schema):
-        chain, cut = _chained(flights, dsn, schema, whole=True), _chained(flights, dsn, schema, whole=False)
+        chain, cut = _chained(flights, dsn, schema), _chained(flights, dsn, schema, whole=False)
         added = pa.schema(
             [pa.field(f.name, to_arrow_type(f.dataType)) for f in chain.schema.fields[len(flights.columns) :]]
         )
@@ -118,15 +120,46 @@ def s13() -> Rows:
     yield "S13", "the same / three separate stages", *_times(*stages), "<= 0.25"
 
 
-def _chained(flights: DataFrame, dsn: str, schema: str, *, whole: bool) -> DataFrame:
-    """The flights with three lookups, in one stage or in three."""
+def demo_memory() -> Rows:
+    """Peak memory of the Python workers of `make demo`, with one of its lookups and with all three, compared with an
+    identity `mapInArrow`. Linux only."""
+    peaks = {lookups: _peak_of_workers(lookups) for lookups in (0, 1, 3)}
+    for lookups, what in ((1, "planes"), (3, "planes, airports and weather")):
+        ours, theirs = peaks[lookups], peaks[0]
+        what = f"worker's memory, flights with {what} / passed through"
+        yield "", what, f"{ours:.0f} MB", f"{theirs:.0f} MB", ours / theirs, ""
+
+
+def _peak_of_workers(lookups: int) -> float:
+    """Peak MB of the largest Python worker of a session, after two runs of the flights with this number of lookups."""
+    with _flights() as (flights, dsn, schema):
+        frame = _chained(flights, dsn, schema, lookups) if lookups else flights.mapInArrow(passed, flights.schema)
+        for _turn in range(2):
+            seconds_of(frame)
+        return max(map(_peak_of_worker, psutil.Process().children(recursive=True)))
+
+
+def _peak_of_worker(process: psutil.Process) -> float:
+    """MB. 0 for any other process."""
+    try:
+        if "pyspark.daemon" not in process.cmdline():
+            return 0.0
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    except (psutil.Error, OSError):
+        return 0.0
+    return max((int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM")), default=0.0)
+
+
+def _chained(flights: DataFrame, dsn: str, schema: str, lookups: int = 3, *, whole: bool = True) -> DataFrame:
+    """The flights with up to three lookups, in one stage or in one each."""
     planes = ["year", "manufacturer", "model", "seats"]
     weather = ["temp", "wind_speed", "precip", "visib"]
-    for table, key, on, columns in (
+    sources: tuple[tuple[str, list[str], dict[str, str], list[str]], ...] = (
         ("planes", ["tailnum"], {"tailnum": "tailnum"}, planes),
         ("airports", ["faa"], {"dest": "faa"}, ["name", "lat", "lon"]),
         ("weather", ["origin", "time_hour"], {"origin": "origin", "time_hour": "time_hour"}, weather),
-    ):
+    )
+    for table, key, on, columns in sources[:lookups]:
         source = PostgresEnricher(dsn, table=(schema, table), key=key, columns=columns)
         flights = enrich(flights, source, on=on, prefix=f"{table}_")
         # An operation between two lookups ends the chain.
