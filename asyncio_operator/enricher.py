@@ -113,7 +113,7 @@ class Enricher(ABC):
     to values. A missing field is null, and a field without a column is ignored.
 
     A class writes `schema`, and `lookup`, `lookup_many` or both: each has a default that calls the other. A class that
-    writes `lookup_columns` needs none of them: then nothing else is called.
+    writes `lookup_columns` needs none of them: then nothing else is called but its `lookup_rows`.
     """
 
     in_memory: bool = False
@@ -230,10 +230,10 @@ class Enricher(ABC):
 
     lookup_rows: Callable[[pa.Array], Awaitable[tuple[pa.Table, Any, Any]]] | None = None
     """Written, besides `lookup_columns`, by a class that is `in_memory` and has its rows in one table, as ``async def
-    lookup_rows(self, keys: pyarrow.Array) -> tuple[pyarrow.Table, rows, positions]``. It is called in place of
-    `lookup_columns` where no row then has to be copied twice.
+    lookup_rows(self, keys: pyarrow.Array) -> tuple[pyarrow.Table, rows, positions]``. Tasks call it in place of
+    `lookup_columns` unless they have a cache, retries, limits, a status column or a trace. No row is then copied twice.
 
-    Keys are as for `lookup_columns`, but one may be there several times. The table has all columns of `schema`, of
+    Keys are as for `lookup_columns`, but not distinct: a key may come several times. The table has all columns of `schema`, of
     exactly these types. `rows` are the numbers of the found rows in it, and `positions` the position of the key of each
     of them in `keys`, in ascending order: what `KeyIndex.find` returns. Return the same table object as long as the
     rows are up to date, because what is computed of a table is kept with it.
@@ -263,6 +263,11 @@ def require_enricher(enricher: object) -> None:
     if (kind.lookup, kind.lookup_many, kind.lookup_columns) == (Enricher.lookup, Enricher.lookup_many, None):
         raise ConfigurationError(f"{describe(enricher)} {NO_LOOKUP}")
     positive_int(f"{describe(enricher)}.max_batch", enricher.max_batch)
+    if enricher.lookup_rows is not None and (enricher.lookup_columns is None or not enricher.in_memory):
+        raise ConfigurationError(
+            f"{describe(enricher)} has lookup_rows, which is for an enricher in memory: it needs in_memory = True and "
+            "lookup_columns"
+        )
 
 
 _PYARROW = ("pyarrow", "spark")

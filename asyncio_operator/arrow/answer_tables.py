@@ -123,11 +123,8 @@ class AnswerTables:
                 f"lookup_rows returned {describe(answer)}; it must return a pyarrow.Table, the numbers of the found "
                 "rows, and for each of them the position of its key"
             )
-        rows: Ints = np.asarray(parts[1], np.int64)
-        positions: Ints = np.asarray(parts[2], np.int64)
-        for name, numbers, size in (("rows", rows, table.num_rows), ("positions", positions, len(asked))):
-            if len(numbers) and not (numbers.min() >= 0 and numbers.max() < size):
-                raise ResultError(f"lookup_rows returned {name} that are not all from 0 to {size - 1}")
+        rows = _numbers("rows", parts[1], table.num_rows)
+        positions = _numbers("positions", parts[2], len(asked))
         if len(rows) != len(positions) or (positions[1:] < positions[:-1]).any():
             raise ResultError("lookup_rows returned positions that do not ascend, or not one for each row")
         columns = [_column(table, field.name, field.type, method="lookup_rows") for field in self._declared]
@@ -240,6 +237,16 @@ def _of_one_type(values: Sequence[Any]) -> pa.Array:
         problem = f"keys of several types ({names}) have no array; name the type of the key in key_schema()"
         raise EnricherError(problem, retryable=False)
     return pa.array(values)
+
+
+def _numbers(name: str, values: object, size: int) -> Ints:
+    """A list of `lookup_rows` as an array."""
+    numbers = np.asarray(values)
+    if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+        raise ResultError(f"lookup_rows returned {name} that are {describe(values)}; they must be a list of integers")
+    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < size):
+        raise ResultError(f"lookup_rows returned {name} that are not all from 0 to {size - 1}")
+    return numbers.astype(np.int64, copy=False)
 
 
 def _column(

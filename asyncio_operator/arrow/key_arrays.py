@@ -92,8 +92,8 @@ def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
     return key_array(arrays), codes
 
 
-def unsifted(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
-    """The same where keys may be there several times, which saves the search for equal ones."""
+def with_duplicates(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
+    """Like `distinct`, but keeps duplicates unless there are nulls: no search for them."""
     arrays = list(map(canonical_array, columns))
     if any(array.null_count for array in arrays):
         return distinct(arrays)

@@ -177,7 +177,9 @@ class DataFile(pq.ParquetFile):  # type: ignore[misc]
         shown: names it in messages.
     """
 
-    shown: str
+    def __init__(self, source: pa.NativeFile, about: pq.FileMetaData, shown: str) -> None:
+        super().__init__(source, metadata=about, page_checksum_verification=True)
+        self.shown = shown
 
 
 def open_file(place: Place, name: str, description: Description) -> DataFile | None:
@@ -195,8 +197,7 @@ def open_file(place: Place, name: str, description: Description) -> DataFile | N
             raise OSError(_DAMAGED)
         # Arrow would read the footer once more.
         about = pq.read_metadata(pa.BufferReader(tail))
-        file = DataFile(source, metadata=about, page_checksum_verification=True)
-        file.shown = f"{place.shown}/{name}"
+        file = DataFile(source, about, f"{place.shown}/{name}")
     except (pa.ArrowInvalid, EOFError) as error:
         source.close()
         logger.warning("the journal's file %s/%s is not complete and is ignored: %s", place.shown, name, error)

@@ -16,8 +16,8 @@ The description is a JSON object. Columns are written as in Spark's DDL, so that
 
 A Parquet file has the key columns, the answer's columns and these; its metadata has, as ``asyncio_operator.journal``,
 the format and the HASH of its description. Its pages have checksums. As ``asyncio_operator.footer`` the metadata have
-the checksum of the footer: 8 hexadecimal digits, the CRC-32 of its bytes with zeros in place of these digits. A file
-without it is as good. A key of integers is stored as bigint and a key of floats as double.
+the checksum of the footer: 8 hexadecimal digits, the CRC-32 of its bytes with eight characters "0" in place of these
+digits. A file without it is valid too. A key of integers is stored as bigint and a key of floats as double.
 
     _found       boolean              false: a miss. The answer's columns are null
     _time        timestamp            when the answer came
@@ -202,7 +202,9 @@ def encode(table: pa.Table, group: int = 1 << 16) -> bytes:
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     footer = data[start:-8]
     # A footer has names, types, places and numbers of rows: changed, it would be another answer, or none.
-    return data[:start] + footer.replace(_SEAL + _NO_CHECKSUM, _SEAL + _checksum(footer)) + data[-8:]
+    # The last one, as in `is_footer_right`: a key or an answer may hold the same bytes.
+    head, _, rest = footer.rpartition(_SEAL)
+    return data[:start] + head + _SEAL + _checksum(footer) + rest[len(_NO_CHECKSUM) :] + data[-8:]
 
 
 def is_footer_right(footer: bytes) -> bool:

@@ -78,14 +78,7 @@ def _work(program: Program, work: Work, task: Task, turns: int, price: float) ->
     if cannot or (first.error and work.task not in trials.PATIENCE):
         return WorkResult(task.rows, reason=cannot or first.error)
     taken = [_turn(program, work, task, price)[0] for _ in range(turns)]
-    # Programs in Spark count the rows of the first turn only, where the task does not count answers.
-    return WorkResult(
-        task.rows, [turn if turn.error or turn.right is not None else _counted(turn, first) for turn in taken]
-    )
-
-
-def _counted(turn: Turn, first: Turn) -> Turn:
-    return replace(turn, right=first.right, lost=first.lost, doubled=first.doubled, wrong=first.wrong)
+    return WorkResult(task.rows, taken)
 
 
 def _turn(program: Program, work: Work, task: Task, price: float) -> tuple[Turn, str]:

@@ -46,7 +46,7 @@ def main() -> int:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="disks-") as room:
         runs = Runs(Path(room))
-        told = 0
+        shown = 0
         for seed in range(chosen.first, chosen.first + chosen.seeds):
             for name in chosen.kind or WORKS:
                 if chosen.show:
@@ -55,9 +55,9 @@ def main() -> int:
                     runs.every(name, seed, chosen.every)
                 else:
                     runs.seed(name, seed, damages=chosen.damages)
-                for line in runs.wrong[told:]:
+                for line in runs.wrong[shown:]:
                     print(f"WRONG: {line}\n", flush=True)
-                told = len(runs.wrong)
+                shown = len(runs.wrong)
     for what, count in sorted(runs.counts.items()):
         print(f"{count:7} {what}")
     print(f"{chosen.seeds} seeds in {time.monotonic() - begun:.0f} s, {len(runs.wrong)} wrong")

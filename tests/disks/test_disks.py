@@ -31,7 +31,7 @@ def test_Y5_of_twenty_runs_none_is_wrong(kind: str) -> None:
     run("--seeds", "20", "--first", "100", "--kind", kind)
 
 
-def test_Y5_a_child_that_is_killed_has_said_what_was_done_before() -> None:
+def test_Y5_a_child_that_fails_has_said_what_was_done_before() -> None:
     def work(say: processes.Say) -> None:
         for _ in range(5):
             say("done")

@@ -1,4 +1,4 @@
-"""Law J4: a damaged file is an error that names it, and never a changed answer."""
+"""Law Y5 for journals: a damaged file is an error that names it, and never a changed answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
-def test_J4_a_changed_page_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_Y5_a_changed_page_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     place = LocalPlace(str(tmp_path))
     description = described(place)
     write(place, description, batch({1: ["first"], 2: ["second"]}))
@@ -29,7 +29,7 @@ def test_J4_a_changed_page_is_an_error_that_names_the_file(tmp_path: Path) -> No
         read(place, description, [1, 2])
 
 
-def test_J4_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_Y5_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     place = LocalPlace(str(tmp_path))
     description = described(place)
     write(place, description, batch({1: ["first"], 2: ["second"]}))
@@ -48,7 +48,7 @@ def test_J4_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> 
             is_whole(place, entry, description)
 
 
-def test_J4_a_footer_without_a_checksum_is_as_good() -> None:
+def test_Y5_a_footer_without_a_checksum_is_valid_too() -> None:
     assert is_footer_right(b"of a file that was written before there were checksums")
 
 

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.arrow.columns import Column, check_row
-from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, ascend, distinct, distinct_keys, key_values, unsifted
+from asyncio_operator.arrow.key_arrays import (
+    ArrowKeys,
+    Ints,
+    ascend,
+    distinct,
+    distinct_keys,
+    key_values,
+    with_duplicates,
+)
 from asyncio_operator.errors import MissingKeyError, ResultError
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, OnResultError, failure_of, read_answers
@@ -54,11 +62,11 @@ NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)
 """The segments of a batch without event time. Nothing reads them."""
 
 
-SIFTED = 16
-"""One batch of this many shows whether keys repeat in those that follow."""
+CHECK_EVERY = 16
+"""One batch of this number shows whether keys repeat in those that follow."""
 
 MOSTLY_DISTINCT = 0.75
-"""The share of distinct keys above which to search for them costs more than it saves."""
+"""The share of distinct keys above which the search for duplicates costs more than it saves."""
 
 
 class Rows:
@@ -84,7 +92,7 @@ def key_batch(
     in_arrow: bool = False,
     number: int = 0,
     segments: Ints = NO_SEGMENTS,
-    sift: bool = True,
+    deduplicate: bool = True,
 ) -> KeyBatch:
     """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
 
@@ -94,11 +102,11 @@ def key_batch(
     Args:
         in_arrow: the keys stay in Arrow (`ArrowKeys`).
         number, segments: see `segments.Segmented`.
-        sift: False with keys in Arrow: keys may be there several times.
+        deduplicate: False with keys in Arrow: the keys may have duplicates.
     """
     columns = [batch.column(position) for position in positions]
     if in_arrow:
-        array, codes = distinct(columns) if sift else unsifted(columns)
+        array, codes = distinct(columns) if deduplicate else with_duplicates(columns)
         return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments))
     keys, codes = distinct_keys(columns)
     return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
@@ -111,7 +119,7 @@ class Enrichment:
         on_result_error: handles a key with an invalid answer.
         missing: makes the error for a key without a row, if the layout requires one.
         in_arrow: see `key_batch`.
-        cheap: with keys in Arrow, to look one up costs about as much as to see that it is there twice.
+        cheap: with keys in Arrow, to look up a key costs about as much as to find its duplicates.
     """
 
     def __init__(
@@ -157,9 +165,9 @@ class Enrichment:
         number = self._read
         self._read += 1
         segments = NO_SEGMENTS if event_time is None else self._segmenter.number(batch.column(event_time))
-        sift = not self._cheap or self._repeat or number % SIFTED == 0
-        keyed = key_batch(batch, self.layout.keys, self._in_arrow, number, segments, sift)
-        if sift:
+        deduplicate = not self._cheap or self._repeat or number % CHECK_EVERY == 0
+        keyed = key_batch(batch, self.layout.keys, self._in_arrow, number, segments, deduplicate)
+        if deduplicate:
             self._repeat = len(keyed.keys) < MOSTLY_DISTINCT * batch.num_rows
         return keyed
 

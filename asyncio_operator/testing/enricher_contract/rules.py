@@ -291,7 +291,7 @@ async def rule_lookup_many(check: Check) -> None:
 @asynchronous
 async def rule_lookup_columns(check: Check) -> None:
     """lookup_columns(), where it is written, returns a table with the rows of lookup() for the keys of an array; and
-    lookup_rows() finds the same rows"""
+    lookup_rows() finds the same rows, also for a key that comes twice"""
     keys = [*check.expected, *check.missing]
     async with check.opened() as enricher:
         if enricher.lookup_columns is None:
@@ -314,6 +314,13 @@ async def rule_lookup_columns(check: Check) -> None:
                             # A missing field is null, and a table has no missing ones.
                             expected = [empty | dict(row) for row in rows_of(key, expected)]
                         compare(key, None if found is None else found.answer(), expected)
+        if find := row_finder(enricher):
+            once, _ = tables.asked(keys[: max(1, enricher.max_batch // 2)])
+            twice = pa.concat_arrays([once, once])
+            read = tables.read_rows(await check.within("lookup_rows()", find(twice)), twice)
+            answers = [None if found is None else found.answer() for found in read]
+            for key, first, again in zip(once.to_pylist(), answers, answers[len(once) :], strict=False):
+                compare(key, again, first)
 
 
 @asynchronous

@@ -153,12 +153,16 @@ WRONG: dict[str, Any] = {
     "positions that do not ascend": ([0, 1], [1, 0]),
     "or not one for each row": ([0, 1], [0]),
     "the table of lookup_rows has no column 'name'": ([0], [0]),
+    "rows that are None; they must be a list of integers": (None, None),
+    "positions that are .*0.5.*; they must be a list of integers": ([0], [0.5]),
+    "rows that are 'ab'; they must be": ("ab", [0]),
+    r"rows that are .*; they must be": ([[0]], [0]),
 }
 
 
 @pytest.mark.parametrize("says", WRONG)
-def test_A2_a_wrong_answer_of_lookup_rows_says_what_is_wrong(says: str) -> None:
-    given = WRONG[says] and (pa.table({"n": [1, 2]}), *map(np.array, WRONG[says]))
+def test_A2_A6_a_wrong_answer_of_lookup_rows_says_what_is_wrong(says: str) -> None:
+    given = WRONG[says] and (pa.table({"n": [1, 2]}), *WRONG[says])
     with pytest.raises(ResultError, match=says):
         AnswerTables(KEYS, ADDED).read_rows(given, pa.array([5, 6]))
 
