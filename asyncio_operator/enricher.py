@@ -101,7 +101,7 @@ Found = Row | Sequence[Row] | None
 
 NO_LOOKUP = (
     "has no lookup of its own; write `async def lookup(self, key)`, `lookup_columns`, or a `lookup_many` that does not "
-    "call `super().lookup_many`"
+    "call `super().lookup_many`; `lookup_rows` alone is not enough"
 )
 """What is wrong with an enricher that implements neither method."""
 
@@ -233,10 +233,10 @@ class Enricher(ABC):
     lookup_rows(self, keys: pyarrow.Array) -> tuple[pyarrow.Table, rows, positions]``. Tasks call it in place of
     `lookup_columns` unless they have a cache, retries, limits, a status column or a trace. No row is then copied twice.
 
-    Keys are as for `lookup_columns`, but not distinct: a key may come several times. The table has all columns of `schema`, of
-    exactly these types. `rows` are the numbers of the found rows in it, and `positions` the position of the key of each
-    of them in `keys`, in ascending order: what `KeyIndex.find` returns. Return the same table object as long as the
-    rows are up to date, because what is computed of a table is kept with it.
+    Keys are as for `lookup_columns`, but not distinct: a key may come several times. The table has all columns of
+    `schema`, of exactly these types. `rows` are the numbers of the found rows in it, and `positions` the position of
+    the key of each of them in `keys`, in ascending order: what `KeyIndex.find` returns. Return the same table object as
+    long as the rows are up to date, because what is computed of a table is kept with it.
     """
 
 

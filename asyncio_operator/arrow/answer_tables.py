@@ -36,6 +36,8 @@ class AnswerTables:
         self._keys = keys
         self._declared = declared
         self._wanted = declared if wanted is None else wanted
+        self._given: pa.Table | None = None
+        self._answer: pa.Table | None = None
 
     @property
     def empty(self) -> pa.Table:
@@ -128,13 +130,18 @@ class AnswerTables:
         if len(rows) != len(positions) or (positions[1:] < positions[:-1]).any():
             raise ResultError("lookup_rows returned positions that do not ascend, or not one for each row")
         columns = [_column(table, field.name, field.type, method="lookup_rows") for field in self._declared]
+        if table is not self._given:
+            # The same object for the same table, because what is computed of a table is kept with it.
+            names = self._declared.names
+            self._given, self._answer = table, table if table.column_names == names else table.select(names)
+        table = self._answer
         counts = np.bincount(positions, minlength=len(asked))
         found = WholeAnswers(table, np.cumsum(counts) - counts, counts, rows)
         # Arrow takes rows from one chunk only; those of several are too large to be one.
         if self._wanted is not self._declared or any(column.num_chunks > 1 for column in columns):
             found = found.gathered()
         if self._wanted is not self._declared:
-            found.table = _cast(found.table.select(self._declared.names), self._wanted)
+            found.table = _cast(found.table, self._wanted)
         return found
 
     def _declared_keys(self, parts: Sequence[pa.Array]) -> pa.Array:
@@ -241,7 +248,10 @@ def _of_one_type(values: Sequence[Any]) -> pa.Array:
 
 def _numbers(name: str, values: object, size: int) -> Ints:
     """A list of `lookup_rows` as an array."""
-    numbers = np.asarray(values)
+    try:
+        numbers = np.asarray(values)
+    except (TypeError, ValueError):  # A list of lists.
+        numbers = np.empty((0, 0))
     if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
         raise ResultError(f"lookup_rows returned {name} that are {describe(values)}; they must be a list of integers")
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < size):

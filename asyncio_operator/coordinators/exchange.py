@@ -46,7 +46,7 @@ MOST_MESSAGES = 64
 
 
 MOST_SERVERS = 16
-"""Servers whose names are kept. Each of several that share their data may answer in turn, without a loss."""
+"""Servers whose names are kept. Each of several that share their data may answer some time, without a loss."""
 
 
 class Stored(NamedTuple):
@@ -183,7 +183,8 @@ def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, list) or len(entry) != 3:
         return False
     identity, answered_at, reply = entry
-    return isinstance(identity, str) and isinstance(answered_at, int | float) and isinstance(reply, dict | None)
+    is_time = isinstance(answered_at, int | float) and abs(answered_at) < 1e15
+    return isinstance(identity, str) and is_time and isinstance(reply, dict | None)
 
 
 def _is_new(stored: Stored, found: Json) -> bool:

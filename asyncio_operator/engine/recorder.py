@@ -75,7 +75,8 @@ class TraceRecorder(Recorder):
 
     def attempt_started(self, flight: Flight, now: float) -> None:
         self._running[flight] = None
-        self._trace.attempt_started(now, flight.number, flight.attempts + 1)
+        # A lane reads the clock before it takes the element, and traces of tasks are joined by time.
+        self._trace.attempt_started(max(now, flight.admitted), flight.number, flight.attempts + 1)
 
     def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
         if flight.copies and flight not in self._running:

@@ -126,6 +126,8 @@ class EnrichmentPlan:
         remarks = [] if self.latency is None else [f"A call takes {self.latency * 1000:.2f} ms."]
         if self.max_attempts > 1:
             remarks.append(f"A key that fails is looked up {self.max_attempts} times at most.")
+        if self.never is not None:
+            remarks.append(f"{self.never[:1].upper()}{self.never[1:]}.")
         return remarks + _over_spend(self.weights, {} if self.budget is None else self.budget.spend or {})
 
     def __str__(self) -> str:

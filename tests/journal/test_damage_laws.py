@@ -48,6 +48,17 @@ def test_Y5_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> 
             is_whole(place, entry, description)
 
 
+@pytest.mark.parametrize("seals", [1, 2])
+def test_Y5_keys_and_answers_that_look_like_a_checksum_damage_nothing(tmp_path: Path, seals: int) -> None:
+    place = LocalPlace(str(tmp_path))
+    description = described(place, "text")
+    text = "\x18\x17asyncio_operator.footer\x18\x0800000000" * seals
+    write(place, description, batch({text: [text]}))
+    [entry] = list_journal(place).live
+    assert is_whole(place, entry, description)
+    assert read(place, description, [text]) == {text: [text]}
+
+
 def test_Y5_a_footer_without_a_checksum_is_valid_too() -> None:
     assert is_footer_right(b"of a file that was written before there were checksums")
 

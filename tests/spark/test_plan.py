@@ -164,13 +164,15 @@ class Weighing(FakeEnricher):
         return {"tokens": float(sum(keys))}
 
 
-def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession) -> None:
+def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     rows = spark.range(1, 21, numPartitions=1)
     for limit, never in ((20.0, False), (19.0, True)):
         made = plan(
             rows, Weighing({1: {"x": 1}}), on="id", budget=Budget("p", Limit(limit, 60.0, "tokens")), latency=0.01
         )
         assert (made.seconds is None) == never == ("it can never start" in str(made))
+        made.show()
+        assert never == ("it can never start" in " ".join(capsys.readouterr().out.split()))
 
 
 # -- what is refused

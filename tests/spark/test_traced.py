@@ -62,6 +62,15 @@ def test_every_key_of_every_task_has_its_life_in_the_trace(spark: SparkSession, 
 
 
 @pytest.mark.spark
+def test_V2_no_call_of_a_trace_is_before_its_key_so_none_is_lost(spark: SparkSession) -> None:
+    trace = Trace()
+    df = enrich(spark.range(0, 600, 1, 1), enricher(), on="id", retry=Retry(2, FixedBackoff(0.001)), trace=trace)
+    assert len(df.collect()) == 600
+    attempts = {int(life.value): [attempt.number for attempt in life.attempts] for life in trace.story().lives}
+    assert attempts == {key: [1, 2] if key % 10 == 0 else [1] for key in range(600)}
+
+
+@pytest.mark.spark
 def test_a_trace_that_is_given_twice_records_the_second(spark: SparkSession) -> None:
     trace = Trace()
     first = enrich(spark.range(0, 20, 1, 2), enricher(), on="id", trace=trace, on_error="null")

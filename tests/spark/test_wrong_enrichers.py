@@ -41,6 +41,11 @@ class NoBatch(Working):
     max_batch = 0
 
 
+class RowsElsewhere(Working):
+    async def lookup_rows(self, keys: Any) -> Any:
+        return None
+
+
 async def function(key: Any) -> Any:
     return None
 
@@ -54,6 +59,7 @@ async def function(key: Any) -> Any:
         (PlainOpen(), "PlainOpen.open is an ordinary function"),
         (NoLookup(), r"NoLookup has no lookup of its own; write `async def lookup\(self, key\)`, `lookup_columns`, or"),
         (NoBatch(), "NoBatch.max_batch is 0; it must be an int of at least 1"),
+        (RowsElsewhere(), "RowsElsewhere has lookup_rows, .*: it needs in_memory = True and lookup_columns"),
     ],
 )
 def test_X4_a_wrong_enricher_is_told_on_the_driver(spark: SparkSession, enricher: Any, problem: str) -> None:

@@ -186,6 +186,25 @@ class ColumnsDiffer(SoundColumns):
         return (await super().lookup_columns(keys))[::-1]
 
 
+class OnlyTheFirst(SoundColumns):
+    """A key that comes twice is found once."""
+
+    in_memory = True
+    max_batch = 10
+
+    async def lookup_rows(self, keys: pa.Array) -> Any:
+        table = columns_of([*ROWS])
+        codes, asked = table["code"].to_pylist(), keys.to_pylist()
+        found = [
+            (row, place)
+            for place, key in enumerate(asked)
+            if asked.index(key) == place
+            for row, code in enumerate(codes)
+            if code == key
+        ]
+        return table, [row for row, _ in found], [place for _, place in found]
+
+
 class OneAtATime(Sound):
     """What a lookup asks for is an attribute of the enricher, where another overwrites it."""
 
@@ -418,6 +437,7 @@ BROKEN = [
     ("rule_lookup_many", ManyDiffers, "gave"),
     ("rule_lookup_columns", GivesAllRows, "which was not asked for"),
     ("rule_lookup_columns", ColumnsDiffer, "gave"),
+    ("rule_lookup_columns", OnlyTheFirst, "gave"),
     ("rule_lookup_columns", OrdinaryColumns, "an ordinary function; it must be `async def lookup_columns`"),
     (
         "rule_found",

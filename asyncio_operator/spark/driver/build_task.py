@@ -165,15 +165,15 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
         timed=timed,
         remedy=REMEDY,
         grace_period=TASK_GRACE_PERIOD,
-        remember=_remembered(options),
+        remember=_remembered(enricher, options),
         journaled=options.journal is not None,
     )
 
 
-def _remembered(options: EnrichOptions) -> float:
+def _remembered(enricher: Enricher, options: EnrichOptions) -> float:
     seconds = 0.0 if options.remember is None else duration("remember", options.remember)
-    # With "distinct" no key comes twice, unless Spark repeats a task.
-    return seconds if options.strategy == "inline" else 0.0
+    # With "distinct" no key comes twice, unless Spark repeats a task. An enricher in memory may have reloaded its rows.
+    return seconds if options.strategy == "inline" and not enricher.in_memory else 0.0
 
 
 def _check_strategy(options: EnrichOptions) -> None:

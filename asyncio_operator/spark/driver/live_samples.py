@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -73,7 +73,7 @@ class LiveSamples:
         budgets = {one.budget.name: one.budget for one, _ in lookups if one.budget is not None}
         # Outside of the lock: a coordinator may take its time, and so may a long trace.
         asked = {name: self._asked(budget) for name, budget in budgets.items()}
-        found = self._slowest_now([lookup for lookup, _ in lookups])
+        found = self._slowest_now([lookup for lookup, _ in lookups], calls)
         with self._lock:
             self._number += 1
             self._slowest |= found
@@ -92,12 +92,13 @@ class LiveSamples:
                     used = {unit: [one["used"], one["allowed"]] for unit, one in budget["units"].items()}
                     self._used.setdefault(name, deque(maxlen=KEPT)).append((self._number, [now, used]))
 
-    def _slowest_now(self, lookups: list[Lookup]) -> dict[str, list[dict[str, Any]]]:
-        """The slowest keys of traces that have changed: every `WINDOW` samples, and of a new lookup at once."""
+    def _slowest_now(self, lookups: list[Lookup], calls: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
+        """The slowest keys of traces that have changed: of a new lookup and of one without calls at once, else every
+        `WINDOW` samples."""
         found: dict[str, list[dict[str, Any]]] = {}
         for lookup in lookups:
             trace, label = lookup.trace, lookup.label
-            if trace is None or (label in self._traces and self._number % WINDOW):
+            if trace is None or (label in self._traces and calls[label] and self._number % WINDOW):
                 continue
             state = id(trace), trace.runs, trace.size
             if self._traces.get(label) != state:

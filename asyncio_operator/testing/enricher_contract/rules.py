@@ -298,6 +298,8 @@ async def rule_lookup_columns(check: Check) -> None:
             return
         ordinary = isroutine(enricher.lookup_columns) and not iscoroutinefunction(enricher.lookup_columns)
         assert not ordinary, "it is an ordinary function; it must be `async def lookup_columns`"
+        import pyarrow as pa
+
         from asyncio_operator.arrow.answer_tables import answer_tables, ask, ask_rows, row_finder
 
         ways = {"lookup_columns()": ask} | ({"lookup_rows()": ask_rows} if row_finder(enricher) else {})

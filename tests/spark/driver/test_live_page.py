@@ -236,6 +236,16 @@ def test_V1_a_trace_is_read_again_only_if_it_has_grown(ledger: Ledger) -> None:
     assert len(samples.page()["lookups"][0]["slowest"]) == 4
 
 
+def test_V2_slowest_keys_are_there_as_soon_as_no_call_runs(ledger: Ledger) -> None:
+    trace = Trace()
+    ledger.begin(Lookup("prices", "", None, trace))
+    samples = LiveSamples(ledger)
+    samples.take()
+    trace.include(slow_keys())
+    samples.take()
+    assert len(samples.page()["lookups"][0]["slowest"]) == 2
+
+
 def test_V2_the_time_of_a_key_begins_with_its_first_call(ledger: Ledger) -> None:
     trace = Trace()
     trace.started(0.0)

@@ -156,6 +156,8 @@ WRONG: dict[str, Any] = {
     "rows that are None; they must be a list of integers": (None, None),
     "positions that are .*0.5.*; they must be a list of integers": ([0], [0.5]),
     "rows that are 'ab'; they must be": ("ab", [0]),
+    r"rows that are \[True, False\]; they must be": ([True, False], [0, 1]),
+    r"rows that are \[\[0\], \[1, 1\]\]; they must be": ([[0], [1, 1]], [0]),
     r"rows that are .*; they must be": ([[0]], [0]),
 }
 
@@ -176,6 +178,15 @@ def test_A3_a_table_in_memory_arrives_in_the_types_of_the_caller_and_from_severa
             assert answers == [{"n": 3}, None, [{"n": 1}, {"n": 2}]]
             assert [answer and answer.answer() for answer in map(found.__getitem__, range(3))] == answers
             assert found.gathered().table.column("n").type == schema.field("n").type
+
+
+def test_A1_columns_that_are_not_declared_are_never_copied() -> None:
+    # Arrow cannot take rows of this type.
+    table = pa.table({"n": [1, 2, 3], "more": pa.array(["a", "b", "c"], pa.string_view())})
+    tables = AnswerTables(KEYS, pa.schema([("n", pa.int64())]))
+    first, second = (tables.read_rows((table, [2, 0], [0, 1]), pa.array([7, 8])) for _ in range(2))
+    assert first.gathered().table.to_pydict() == {"n": [3, 1]}
+    assert first.table is second.table
 
 
 def test_X9_wide_rows_of_a_table_in_memory_leave_in_pieces() -> None:
