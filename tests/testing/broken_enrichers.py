@@ -437,7 +437,7 @@ BROKEN = [
     ("rule_lookup_many", ManyDiffers, "gave"),
     ("rule_lookup_columns", GivesAllRows, "which was not asked for"),
     ("rule_lookup_columns", ColumnsDiffer, "gave"),
-    ("rule_lookup_columns", OnlyTheFirst, "gave"),
+    ("rule_lookup_columns", OnlyTheFirst, "was not found"),
     ("rule_lookup_columns", OrdinaryColumns, "an ordinary function; it must be `async def lookup_columns`"),
     (
         "rule_found",

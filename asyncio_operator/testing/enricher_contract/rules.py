@@ -320,8 +320,8 @@ async def rule_lookup_columns(check: Check) -> None:
             once, _ = tables.asked(keys[: max(1, enricher.max_batch // 2)])
             twice = pa.concat_arrays([once, once])
             read = tables.read_rows(await check.within("lookup_rows()", find(twice)), twice)
-            answers = [None if found is None else found.answer() for found in read]
-            for key, first, again in zip(once.to_pylist(), answers, answers[len(once) :], strict=False):
+            rows = [None if found is None else found.answer() for found in read]
+            for key, first, again in zip(once.to_pylist(), rows, rows[len(once) :], strict=False):
                 compare(key, again, first)
 
 
