@@ -31,9 +31,9 @@ BIN := .venv/bin
 help:
 	@echo "make demo    enrich real flights with data from a real PostgreSQL, in Spark"
 	@echo "make test    run the tests, JOBS=2 at a time (ARGS=... goes to pytest)"
-	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
+	@echo "make bench   measure every speed that has a target (ARGS=all: more; ARGS=\"S5 S7\": these)"
 	@echo "make faults  break what a job depends on, in every way, and see what follows"
-	@echo "make chaos   jobs on a cluster of two executors, each with one fault at a random moment (ARGS=\"--times 3\": fewer)"
+	@echo "make chaos   jobs on a cluster of two executors, with faults at random moments (ARGS=\"--times 8\": fewer)"
 	@echo "make disks   kill processes that write state, caches and journals, and damage their files (ARGS=\"--seeds 1000\")"
 	@echo "make loops   test the operator in asyncio's debug mode, and with eager tasks (Python 3.12)"
 	@echo "make soak    20 minutes of a stream with faults at random"

@@ -1,6 +1,7 @@
 """Benchmarks. Each measures two sides in one run, side by side.
 
-    python -m benchmarks            all of them, in one table
+    python -m benchmarks            the speeds that have a target, in one table
+    python -m benchmarks all        all of them
     python -m benchmarks S5 S7      only these
     python -m benchmarks.peers      the same work beside other libraries (see `peers`)
     python -m benchmarks.growth     how the cost grows with the work (see `growth`)

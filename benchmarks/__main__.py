@@ -1,4 +1,4 @@
-"""Run the benchmarks, all or some, and print one table: both sides, their ratio, the target, and whether it is met."""
+"""Run benchmarks, and print one table: both sides, their ratio, the target, and whether it is met."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ HEADER = ("id", "what", "ours", "theirs", "ratio", "target", "met")
 OTHERS = ("__main__", "growth", "measuring", "peers", "simulate")
 """Modules that are separate programs, and the shared module."""
 
+MORE = ("hedge", "http", "opening", "permits", "retries")
+"""What runs beside S1 to S18 if nothing is named. The others have no target, or take minutes."""
+
 Benchmarks = dict[str, Callable[[], Rows]]
 
 
@@ -35,6 +38,23 @@ def known() -> Benchmarks:
                 if function.__module__ == module.__name__ and not name.startswith("_"):
                     found[name] = function
     return dict(sorted(found.items(), key=lambda item: _order(item[0])))
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The benchmarks of these names, of which "all" means all; without names, the speeds that have a target.
+
+    Raises:
+        ProblemError: a name is unknown.
+    """
+    available = known()
+    if not names:
+        return [name for name in available if re.fullmatch(r"s\d+", name) or name in MORE]
+    names = [name.lower() for name in names]
+    if names == ["all"]:
+        return [*available]
+    if unknown := [name for name in names if name not in available]:
+        raise ProblemError(f"there is no benchmark {', '.join(unknown)}; there are: all, {', '.join(available)}")
+    return names
 
 
 def _order(name: str) -> tuple[bool, int, str]:
@@ -75,14 +95,11 @@ def _figure(value: str | float) -> str:
 
 
 def program(names: list[str]) -> None:
-    """Run the benchmarks of these names, or all, and print the table."""
+    """Run the benchmarks of these names, and print the table."""
     available = known()
-    unknown = [name for name in names if name.lower() not in available]
-    if unknown:
-        raise ProblemError(f"there is no benchmark {', '.join(unknown)}; there are: {', '.join(available)}")
     rows: list[Row] = []
     failed: list[str] = []
-    for name in [name.lower() for name in names] or available:
+    for name in chosen(names):
         print(f"{name} ...", end="", flush=True, file=sys.stderr)
         started = time.perf_counter()
         try:
@@ -99,13 +116,13 @@ def program(names: list[str]) -> None:
 def main() -> int:
     """The exit status: 0, also if a target is missed, because a slow or busy machine may miss it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help="such as S5 S7 retries; default: all")
+    parser.add_argument("names", nargs="*", help="such as S5 S7 retries, or all; default: those with a target")
     names: list[str] = parser.parse_args().names
 
-    def chosen(_stage: Stage) -> None:
+    def measure(_stage: Stage) -> None:
         program(names)
 
-    return run(chosen)
+    return run(measure)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from asyncio_operator import AsyncWaitOperator
 from benchmarks import Rows
 
 ROUNDS = 5
-CHUNK = 1_000
 CAPACITY = 200
 TIMEOUT = 30.0
 MODES = ("ordered", "unordered")
@@ -36,7 +35,7 @@ Side = Callable[[], Coroutine[Any, Any, None]]
 
 
 def s1() -> Rows:
-    """A function that returns at once, compared with a task per element: all made at once, and a thousand at a time."""
+    """A function that returns at once, compared with a bare task per element, as many at a time."""
     yield from _overhead("S1", "returns at once", _at_once, 300_000, "<= 0.5")
 
 
@@ -50,7 +49,7 @@ def s2() -> Rows:
 
 
 def s3() -> Rows:
-    """A function that suspends once, compared with a task per element."""
+    """A function that suspends once, compared with a bare task per element, as many at a time."""
     yield from _overhead("S3", "suspends once", _suspends, 100_000, "<= 0.8")
 
 
@@ -73,15 +72,9 @@ def s12() -> Rows:
 
 def _overhead(name: str, what: str, function: Function, count: int, target: str) -> Rows:
     for loop in LOOPS:
-        *ours, tasks, chunks = _measure(
-            loop,
-            *_operators(function, count),
-            lambda: _tasks(function, count, count),
-            lambda: _tasks(function, count, CHUNK),
-        )
+        *ours, tasks = _measure(loop, *_operators(function, count), lambda: _tasks(function, count))
         for mode, seconds in zip(MODES, ours, strict=True):
             yield _row(name, f"{what}, {mode}, {loop} / a task each", seconds, tasks, count, target)
-            yield _row(name, f"{what}, {mode}, {loop} / the same by the thousand", seconds, chunks, count, "")
 
 
 def _row(name: str, what: str, ours: float, theirs: float, count: int, target: str) -> tuple[str | float, ...]:
@@ -119,10 +112,10 @@ def _operators(function: Function, count: int, **options: Any) -> list[Side]:
     return [partial(run, mode) for mode in MODES]
 
 
-async def _tasks(function: Function, count: int, chunk: int) -> None:
+async def _tasks(function: Function, count: int) -> None:
     loop = asyncio.get_running_loop()
-    for start in range(0, count, chunk):
-        values = range(start, min(start + chunk, count))
+    for start in range(0, count, CAPACITY):
+        values = range(start, min(start + CAPACITY, count))
         outputs = await asyncio.gather(*[loop.create_task(function(value)) for value in values])
         assert len(outputs) == len(values)
 

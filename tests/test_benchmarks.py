@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-from benchmarks.__main__ import known
+import pytest
+
+from benchmarks.__main__ import MORE, chosen, known
+from examples.stage import ProblemError
 
 
 def test_every_public_function_of_a_benchmark_module_is_a_benchmark() -> None:
@@ -13,3 +16,12 @@ def test_every_public_function_of_a_benchmark_module_is_a_benchmark() -> None:
     for name, benchmark in found.items():
         assert not inspect.signature(benchmark).parameters, name
         assert inspect.signature(benchmark).return_annotation == "Rows", name
+
+
+def test_without_a_name_the_speeds_that_have_a_target_are_measured() -> None:
+    speeds = [f"s{number}" for number in range(1, 19)]
+    assert chosen([]) == [*speeds, *MORE]
+    assert chosen(["all"]) == [*known()]
+    assert chosen(["S5", "zipf"]) == ["s5", "zipf"]
+    with pytest.raises(ProblemError, match="there is no benchmark s99"):
+        chosen(["S99"])

@@ -1,9 +1,10 @@
-"""Chaos (law Y3): jobs on a real cluster of two executors, each with one fault at a random moment.
+"""Chaos (law Y3): jobs on a real cluster of two executors, each with faults of one kind at random moments.
 
-    make chaos                                   100 moments of each kind of fault
-    make chaos ARGS="--times 3"                  3 of each
-    make chaos ARGS="--fault worker --seed 17"   one of them again
+    make chaos                                   100 moments of each kind of fault, 4 in a job
+    make chaos ARGS="--times 8"                  8 of each
+    make chaos ARGS="--fault worker --seed 17"   one job again
 
+A copy of a slow task and a killed driver come once in a job.
 A job enriches rows from an HTTP service in this process, which records every request. After each job the rows must be
 those of a job without faults, `check_history` judges the calls, and nothing may be left behind. One cluster and one
 session serve all jobs; only drivers that are killed need their own.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from examples.stage import Stage, positive, run, workspace
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import FAULTS, ONCE
 from tests.chaos.report import Report
 from tests.chaos.runs import DRIVER, Runs
 from tests.chaos.service import CountingService
@@ -22,27 +23,36 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="chaos", description="Jobs on a cluster, each with a fault.")
     parser.add_argument("--fault", choices=KINDS, action="append", help="a kind of fault, more than once for more")
-    parser.add_argument("--times", type=positive, default=100, help="runs of each kind (default: 100)")
-    parser.add_argument("--seed", type=positive, help="only the run of this seed, of each kind")
-    parser.add_argument("--first", type=positive, default=1, help="the seed of the first run (default: 1)")
+    parser.add_argument("--times", type=positive, default=100, help="moments of each kind (default: 100)")
+    parser.add_argument("--moments", type=positive, default=4, help="moments of a job (default: 4)")
+    parser.add_argument("--seed", type=positive, help="only the job of this seed, of each kind")
+    parser.add_argument("--first", type=positive, default=1, help="the seed of the first job (default: 1)")
     parser.add_argument("--keep", action="store_true", help="write the histories of runs that are right, too")
     return parser.parse_args(arguments)
 
 
+def seeds(chosen: argparse.Namespace, moments: int) -> Iterable[int]:
+    """The seeds of the jobs of a kind: as many as have the moments that are asked for."""
+    if chosen.seed:
+        return [chosen.seed]
+    return range(chosen.first, chosen.first - (-chosen.times // moments))
+
+
 def chaos(stage: Stage, chosen: argparse.Namespace) -> None:
     """All runs."""
-    seeds = [chosen.seed] if chosen.seed else range(chosen.first, chosen.first + chosen.times)
     kinds = chosen.fault or KINDS
+    moments = {kind: 1 if kind in ONCE else chosen.moments for kind in kinds}
+    plan = [(kind, seed) for kind in kinds for seed in seeds(chosen, moments[kind])]
+    # The jobs of a seed, one kind after the other. Drivers last: they end the session that the others share.
+    plan.sort(key=lambda one: (one[0] == DRIVER, one[1]))
     report = Report(ARTIFACTS)
     directory = stage.enter(workspace("chaos"))
     service = CountingService()
     stage.enter(service.service)
     runs = stage.enter(Runs(directory, service, ARTIFACTS / "chaos", keep_all=chosen.keep))
     began = time.monotonic()
-    plan = [(kind, seed) for seed in seeds for kind in kinds if kind != DRIVER]
-    plan += [(DRIVER, seed) for seed in seeds if DRIVER in kinds]
     for kind, seed in plan:
-        report.add(runs.run(kind, seed))
+        report.add(runs.run(kind, seed, moments[kind]))
     report.finish(time.monotonic() - began)
     if report.failed:
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""The kinds of faults. Each strikes a running job, once."""
+"""The kinds of faults. Each strikes a running job."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import psutil
 
 from tests.chaos.cluster import Cluster, Executor
 from tests.chaos.jobs import KEYS, Job
 from tests.chaos.service import Call, CountingService
+
+T = TypeVar("T")
 
 COPY = 30.0
 """Seconds in which Spark must have begun a copy of a slow task."""
@@ -46,6 +49,7 @@ class Scene:
         drawn: of the seed.
         run: the name of the run.
         over: whether the job has ended.
+        decommissioned: names of executors that are to end.
     """
 
     cluster: Cluster
@@ -54,25 +58,30 @@ class Scene:
     run: str
     job: Job
     over: Callable[[], bool]
+    decommissioned: set[str] = field(default_factory=set)
 
 
 Fault = Callable[[Scene], Strike | None]
 """Returns None if there was nothing to strike, because the job had ended."""
 
 
-def _victim(scene: Scene) -> tuple[Executor, psutil.Process] | None:
-    """A Python worker and its executor. Waits while there is none."""
+def _drawn(scene: Scene, candidates: Callable[[], Sequence[T]]) -> T | None:
+    """One of the candidates. Waits while there is none, and returns None if the job ends before."""
     while not scene.over():
-        found = [(one, worker) for one in scene.cluster.executors() for worker in one.workers()]
-        if found:
+        if found := candidates():
             return scene.drawn.choice(found)
         time.sleep(0.02)
     return None
 
 
+def _worker(scene: Scene) -> tuple[Executor, psutil.Process] | None:
+    """A Python worker and its executor."""
+    return _drawn(scene, lambda: [(one, worker) for one in scene.cluster.executors() for worker in one.workers()])
+
+
 def kill_worker(scene: Scene) -> Strike | None:
     """SIGKILL for a Python worker."""
-    if (victim := _victim(scene)) is None:
+    if (victim := _worker(scene)) is None:
         return None
     executor, worker = victim
     return _kill("worker killed", executor, worker)
@@ -80,9 +89,8 @@ def kill_worker(scene: Scene) -> Strike | None:
 
 def kill_executor(scene: Scene) -> Strike | None:
     """SIGKILL for the JVM of an executor. Its Python processes must end by themselves."""
-    if scene.over() or not (found := scene.cluster.executors()):
+    if (executor := _drawn(scene, scene.cluster.executors)) is None:
         return None
-    executor = scene.drawn.choice(found)
     return _kill("executor killed", executor, executor.process)
 
 
@@ -95,7 +103,7 @@ def _kill(what: str, executor: Executor, process: psutil.Process) -> Strike:
 
 def pause(scene: Scene) -> Strike | None:
     """SIGSTOP for a Python worker or a JVM, for 1 to 5 seconds."""
-    if (victim := _victim(scene)) is None:
+    if (victim := _worker(scene)) is None:
         return None
     executor, worker = victim
     what, process = scene.drawn.choice([("worker", worker), ("executor", executor.process)])
@@ -148,9 +156,11 @@ def lose_shuffle_files(scene: Scene) -> Strike | None:
 
 def decommission(scene: Scene) -> Strike | None:
     """SIGPWR for the JVM of an executor: it ends its tasks, gets no new ones, and exits."""
-    if scene.over() or not (found := scene.cluster.executors()):
+    others = lambda: [one for one in scene.cluster.executors() if one.name not in scene.decommissioned]  # noqa: E731
+    if (executor := _drawn(scene, others)) is None:
         return None
-    executor, begun = scene.drawn.choice(found), time.time()
+    scene.decommissioned.add(executor.name)
+    begun = time.time()
     with contextlib.suppress(psutil.NoSuchProcess):
         executor.process.send_signal(signal.SIGPWR)
     return Strike("executor decommissioned", begun, time.time())
@@ -164,3 +174,6 @@ FAULTS: dict[str, Fault] = {
     "shuffle": lose_shuffle_files,
     "decommission": decommission,
 }
+
+ONCE = frozenset({"speculation", "driver"})
+"""Kinds that come once in a job: Spark copies a slow task after half of the tasks have ended."""

@@ -15,7 +15,7 @@ from asyncio_operator.testing import History
 from asyncio_operator.testing.history.checker import check_history
 from tests.chaos.cluster import Task
 from tests.chaos.faults import Strike
-from tests.chaos.jobs import Job
+from tests.chaos.jobs import FLUSH_EVERY, Job
 from tests.chaos.service import Call
 
 WRITE = 0.5
@@ -58,8 +58,7 @@ def history_of(job: Job, tasks: Mapping[int, Task], calls: Sequence[Call], strik
     events.sort(key=lambda event: event[:2])
     history = History()
     history.add("history", version=1, slack=SLACK, source="chaos")
-    paused = max((strike.paused for strike in strikes), default=0.0)
-    for setting in job.settings(WRITE + paused):
+    for setting in job.settings(WRITE + longest_pause(strikes)):
         history.add("setting", **setting)
     zero = events[0][0] if events else 0.0
     for at, _, event in events:
@@ -75,6 +74,16 @@ def end_of(task: Task, strikes: Iterable[Strike]) -> tuple[float, str] | None:
         if task.executor in strike.killed and task.start <= strike.ended and (task.end or inf) >= strike.begun:
             return strike.ended, "killed"
     return None if task.end is None else (task.end, OUTCOMES.get(task.reason or "", "failed"))
+
+
+def longest_pause(strikes: Iterable[Strike]) -> float:
+    """The seconds by which pauses may delay a write. One that begins during the wait for a write adds to the last."""
+    longest = current = 0.0
+    last = -inf
+    for strike in strikes:
+        current = strike.paused + (current if strike.begun < last + FLUSH_EVERY + WRITE else 0.0)
+        longest, last = max(longest, current), strike.ended
+    return longest
 
 
 def wrong_calls(

@@ -13,7 +13,8 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        moment: calls that were answered before the fault.
+        faults: what was done; nothing if the job was over.
+        moments: calls that were answered before each fault.
         calls, expected: calls that were made, and those of a run without faults.
         again: keys that were asked for more than once.
         attempts: attempts of tasks.
@@ -23,8 +24,8 @@ class Outcome:
     kind: str
     seed: int
     job: str
-    fault: str = "none: the job was over"
-    moment: int = 0
+    faults: tuple[str, ...] = ()
+    moments: tuple[int, ...] = ()
     rows: int = 0
     calls: int = 0
     expected: int = 0
@@ -33,13 +34,19 @@ class Outcome:
     seconds: float = 0.0
     wrong: tuple[str, ...] = ()
 
+    def add(self, fault: str, moment: int) -> None:
+        """Note a fault."""
+        self.faults += (fault,)
+        self.moments += (moment,)
+
     @property
     def verdict(self) -> str:
         return "WRONG" if self.wrong else "right"
 
     def __str__(self) -> str:
+        struck = [f"{fault} after {moment} calls" for fault, moment in zip(self.faults, self.moments, strict=True)]
         line = (
-            f"{self.kind:<12} seed {self.seed:<4} {self.job:<21} {self.fault:<26} after {self.moment:>4} calls: "
+            f"{self.kind:<12} seed {self.seed:<4} {self.job:<21} {', '.join(struck) or 'no fault, the job was over'}: "
             f"{self.rows} rows, {self.calls} calls for {self.expected} keys, {self.again:>3} asked again, "
             f"{self.attempts} attempts, {self.seconds:4.1f} s: {self.verdict}"
         )
@@ -75,7 +82,7 @@ class Report:
             f"\n{'fault':<12} {'runs':>5} {'struck':>6} {'right':>5} {'calls':>8} {'keys':>8} {'again':>6} {'s/run':>5}"
         )
         for kind, some in kinds.items():
-            struck = sum(not one.fault.startswith("none") for one in some)
+            struck = sum(len(one.faults) for one in some)
             right = sum(not one.wrong for one in some)
             calls, keys, again = (sum(getattr(one, name) for one in some) for name in ("calls", "expected", "again"))
             each = sum(one.seconds for one in some) / len(some)

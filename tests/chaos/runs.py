@@ -1,4 +1,4 @@
-"""One run: a job, its fault, and the verdict."""
+"""One run: a job, its faults, and the verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.spark.helpers import in_background
 DRIVER = "driver"
 """The kind of fault that needs drivers of its own."""
 
-HANGS = 150.0
+HANGS = 240.0
 """Seconds after which a job hangs."""
 
 
@@ -60,8 +60,8 @@ class Runs:
         self._end_session()
         self._stack.close()
 
-    def run(self, kind: str, seed: int) -> Outcome:
-        """Run a job with a fault of this kind, drawn from the seed."""
+    def run(self, kind: str, seed: int, moments: int = 1) -> Outcome:
+        """Run a job with faults of this kind at moments that are drawn from the seed."""
         name, master = f"{kind}-{seed}-{next(self._numbers)}", self._started()
         one: Run | StreamRun
         if kind == DRIVER:
@@ -71,7 +71,7 @@ class Runs:
         else:
             if self._cluster is None:
                 self._cluster = self._session.enter_context(session(self._directory, master))
-            one = Run(self._cluster, self._service, kind, seed, name)
+            one = Run(self._cluster, self._service, kind, seed, name, moments)
         outcome = Outcome(kind, seed, str(one.job), expected=one.job.calls)
         try:
             outcome.wrong = tuple(one.play(outcome))
@@ -103,15 +103,18 @@ class Runs:
 
 
 class Run:
-    """A job with a fault."""
+    """A job with faults of one kind."""
 
-    def __init__(self, cluster: Cluster, service: CountingService, kind: str, seed: int, name: str) -> None:
+    def __init__(
+        self, cluster: Cluster, service: CountingService, kind: str, seed: int, name: str, moments: int
+    ) -> None:
         self.history: History | None = None
         self._drawn = random.Random(f"{kind} {seed}")
         self.job = Job.drawn(self._drawn, shuffle=kind == "shuffle")
         self._cluster = cluster
         self._service = service
         self._kind = kind
+        self._moments = moments
         self._name = name
         self._directory = cluster.directory / name
         self._left = Left(cluster.directory, service)
@@ -138,7 +141,7 @@ class Run:
                 over.append(True)
 
         thread, results = in_background(rows)
-        strike = self._strike(scene, outcome)
+        strikes = self._strikes(scene, outcome)
         thread.join(max(0.0, HANGS - (time.monotonic() - began)))
         service.release()
         if not results:
@@ -146,27 +149,28 @@ class Run:
         wrong = self._judge_rows(results[0], outcome)
         if self.job.journal and not wrong:
             wrong += self._again(frame)
-        strikes = [] if strike is None else [strike]
         wrong += self._left.behind(cluster.application, self._directory, sum(len(one.killed) for one in strikes))
         wrong += self._judge_calls(strikes, outcome)
         outcome.seconds = round(time.monotonic() - began, 2)
         return wrong
 
-    def _strike(self, scene: Scene, outcome: Outcome) -> Strike | None:
-        """Wait for the moment: a part of the calls is answered; of the second lookup's if a shuffle is before it."""
+    def _strikes(self, scene: Scene, outcome: Outcome) -> list[Strike]:
+        """Strike at each moment: a part of the calls is answered; of the second lookup's if a shuffle is before it."""
         lookup = 1 if self._kind == "shuffle" else None
         calls = self.job.calls if lookup is None else self.job.calls_of(lookup)
-        until = 0.0 if self._kind == "speculation" else self._drawn.uniform(0.0, 0.98) * calls
-        while not scene.over() and self._service.count(self._name, lookup) < until:
-            time.sleep(0.005)
-        time.sleep(self._drawn.uniform(0.0, 2 * LATENCY))
-        outcome.moment = self._service.count(self._name)
-        self._left.note()
-        strike = None if scene.over() else FAULTS[self._kind](scene)
-        if strike is not None:
-            outcome.fault = strike.what
-        self._left.note()
-        return strike
+        last = 0.0 if self._kind == "speculation" else 0.98
+        strikes = []
+        for until in sorted(self._drawn.uniform(0.0, last) * calls for _ in range(self._moments)):
+            while not scene.over() and self._service.count(self._name, lookup) < until:
+                time.sleep(0.005)
+            time.sleep(self._drawn.uniform(0.0, 2 * LATENCY))
+            moment = self._service.count(self._name)
+            self._left.note()
+            if (strike := FAULTS[self._kind](scene)) is not None:
+                strikes.append(strike)
+                outcome.add(strike.what, moment)
+            self._left.note()
+        return strikes
 
     def _judge_rows(self, result: Any, outcome: Outcome) -> list[str]:
         if isinstance(result, Exception):

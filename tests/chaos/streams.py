@@ -211,7 +211,7 @@ class StreamRun:
         driver.start(*self._stream(0))
         driver.wait(lambda: self._service.count(self._run(0)) > until)
         time.sleep(later)
-        outcome.moment = self._service.count(self._run(0))
+        moment = self._service.count(self._run(0))
         self._left.note()
         if driver.lines:
             return None
@@ -219,7 +219,7 @@ class StreamRun:
         driver.kill()
         strike = Strike("driver killed", begun, time.time())
         self._drivers.drop()
-        outcome.fault = strike.what
+        outcome.add(strike.what, moment)
         return strike
 
     def _judge_rows(self, text: str, outcome: Outcome) -> list[str]:
