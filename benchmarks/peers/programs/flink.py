@@ -6,12 +6,14 @@ PostgreSQL.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pyflink  # type: ignore[import-not-found]
 
+from benchmarks.peers.functions import PATIENCE
 from benchmarks.peers.task import Answer, Task, serve
 
 SOURCE = Path(__file__).resolve().parents[1] / "flink" / "Peer.java"
@@ -20,19 +22,18 @@ JARS = Path(pyflink.__file__).parent / "lib" / "*"
 
 def measure(flink: subprocess.Popen[str], task: Task) -> Answer:
     """Have a task done."""
-    if task.count:
-        return Answer(cannot="its program does not count answers")
     if task.work == "postgres":
         return Answer(cannot="no asynchronous client for PostgreSQL among its jars")
     assert flink.stdin is not None
     assert flink.stdout is not None
     mode = "ordered" if task.ordered else "unordered"
-    print(task.work, task.rows, mode, task.capacity, task.url or "-", file=flink.stdin, flush=True)
+    service = task.url or "-", task.keys or "-", round(task.patience or PATIENCE), str(task.count).lower()
+    print(task.work, task.rows, mode, task.capacity, *service, file=flink.stdin, flush=True)
     line = flink.stdout.readline().strip()
     if not line[:1].isdigit():
         return Answer(error=line or "the JVM has ended")
-    seconds, found = line.split()
-    return Answer(float(seconds), None, int(found))
+    seconds, found, counts = line.split(" ", 2)
+    return Answer(float(seconds), None, int(found), json.loads(counts))
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ class Call(AsyncFunction):  # type: ignore[misc]
         self.first = self.last = 0.0
         self.rows = self.found = 0
 
-    async def async_invoke(self, number: int) -> list[int]:
-        """The result of a row, by its number."""
+    async def async_invoke(self, number: int) -> list[str]:
+        """The result of a row, by its number: its answer as text."""
         self.first = self.first or time.perf_counter()
         answer = await self.function.call(self.values[number] if self.values is not None else number)
         self.last = time.perf_counter()
@@ -52,9 +53,9 @@ class Call(AsyncFunction):  # type: ignore[misc]
         if self.rows == self.task.rows:
             # In `close` there is no loop any more.
             await self.function.close()
-        return [number]
+        return ["" if answer is None else str(answer[0])]
 
-    def timeout(self, number: int) -> list[int]:
+    def timeout(self, number: int) -> list[str]:
         """A row that took too long; it will be missed."""
         return []
 
@@ -64,8 +65,6 @@ class Call(AsyncFunction):  # type: ignore[misc]
 
 def measure(task: Task) -> Answer:
     """Do a task."""
-    if task.count:
-        return Answer(cannot="its program does not count answers")
     configuration = Configuration()
     configuration.set_string("python.executable", sys.executable)
     configuration.set_string("python.client.executable", sys.executable)
@@ -75,7 +74,12 @@ def measure(task: Task) -> Answer:
     numbers = flink.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
     wait = AsyncDataStream.ordered_wait if task.ordered else AsyncDataStream.unordered_wait
     with tempfile.NamedTemporaryFile("r", prefix="peers-pyflink-", encoding="utf-8") as file:
-        results = wait(numbers, Call(task, file.name), TIMEOUT, task.capacity, Types.LONG())
+        results = wait(numbers, Call(task, file.name), TIMEOUT, task.capacity, Types.STRING())
+        if task.count:
+            with results.execute_and_collect() as collected:
+                answers = Counter(collected)
+            seconds, _, found = json.load(file)
+            return Answer(seconds, answers.total(), found, answers)
         sink = get_gateway().jvm.org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink()
         results._j_data_stream.sinkTo(sink)
         flink.execute()
