@@ -17,7 +17,7 @@ import logging
 import math
 import tempfile
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -69,13 +69,21 @@ class Compactor:
         place: of the journal.
         description: of the journal.
         clock: seconds since the epoch.
+        new_id: returns 32 hexadecimal digits that no other call returns.
     """
 
-    def __init__(self, place: Place, description: Description, *, clock: Clock = wall) -> None:
+    def __init__(
+        self,
+        place: Place,
+        description: Description,
+        *,
+        clock: Clock = wall,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
         self._place = place
         self._description = description
         self._clock = clock
-        self._id = uuid.uuid4().hex[:16]
+        self._id = new_id()[:16]
         self._number = 0
 
     def inputs(self) -> dict[str, tuple[int, int]]:

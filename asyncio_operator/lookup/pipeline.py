@@ -243,12 +243,13 @@ class LookupPipeline:
         # Imported here as in `asked_whole`.
         from asyncio_operator.arrow.answer_tables import row_finder
 
+        batching = self._options.batching
         intake = WholeBatchIntake(
             self._reader,
             self._delivery,
             self._failures,
             asked_whole(enricher, tables),
-            enricher.max_batch,
+            enricher.max_batch if batching is None else min(enricher.max_batch, batching.max_size),
             self._clock,
             FailingBatches(describe(enricher), "lookup_columns" if row_finder(enricher) is None else "lookup_rows"),
         )

@@ -16,16 +16,18 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
+from asyncio_operator.testing.simulation.draw_more import compactions_of, with_pairs, with_tables
 from asyncio_operator.testing.simulation.scenario import Coordinator, Kill, Lookup, Scenario, Service, Task
 
 ERRORS = ("retryable", "lasting", "unknown", "lost", "overload", "asked")
 LIES = ("short", "long", "misspelt", "typed")
 
 
-def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
+def drawn(seed: int, fixed: Mapping[str, Any] | None = None, own: bool = False) -> Scenario:
     """The scenario of a seed.
 
     Args:
+        own: whether the enrichers are the user's, which may know keys of one column only.
         fixed: options of `enrich`, which all lookups then have; or fields of `Scenario`.
     """
     given = dict(fixed or {})
@@ -37,6 +39,7 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
         kind, count = "string" if any(type(key) is str for key in rows) else "long", 1
     budget = _budget(source)
     lookups = given.pop("lookups", None)
+    are_drawn = not isinstance(lookups, tuple) and not isinstance(given.get("tasks"), tuple)
     if not isinstance(lookups, tuple):
         lookups = tuple(
             _lookup(source, number, lookups or count, budget is not None) for number in range(lookups or count)
@@ -56,6 +59,8 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
         tasks = _tasks(source, tasks or source.choice((1, 1, 2, 2, 3, 4)), kind, rows)
         orders = random.Random(f"order {seed}")
         tasks = tuple(_sorted(task) if orders.random() < 0.2 else task for task in tasks)
+    if rows is None and not own and are_drawn:
+        lookups, tasks = with_pairs(seed, with_tables(seed, lookups), tasks)
     workers = 1 + max(task.worker for task in tasks)
     kills = tuple(
         Kill(source.randrange(workers), round(source.uniform(0.01, 1.5), 3), source.choice((0.05, 0.2, 1.0)))
@@ -67,6 +72,7 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
         "coordinator": _coordinator(source) if budget else Coordinator(),
         "kills": kills,
         "clocks": clocks if source.random() < 0.3 else (),
+        "compactions": compactions_of(seed, lookups),
     }
     scenario |= {name: given.pop(name) for name in tuple(scenario) if name in given and name != "budget"}
     if isinstance(given.get("budget"), Budget):

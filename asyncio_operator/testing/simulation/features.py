@@ -7,17 +7,19 @@ from itertools import pairwise
 from typing import Any
 
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.testing.simulation.draw_more import is_whole
 from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
 
 OPTIONS = (
     *("unordered", "inner", "required", "drop", "fail", "adaptive", "buffer", "timeout", "attempt_timeout", "retry"),
     *("batches", "rate", "breaker", "hedge", "budget", "heap", "rocksdb", "refresh", "stale", "remember", "journal"),
-    *("chain", "sorted", "columns", "spend"),
+    *("chain", "sorted", "columns", "spend", "pair", "table", "whole"),
 )
 
 FAULTS = (
     *("errors", "bad", "hangs", "lies", "throttle", "outage", "ignores", "several", "misses", "kill", "closed", "slow"),
-    *("clocks", "far_coordinator", "coord_down", "workers", "quota", "hints", "nonsense"),
+    *("clocks", "far_coordinator", "coord_down", "workers", "quota", "hints", "nonsense", "half_null"),
+    *("compacted", "compaction_dies"),
 )
 
 SHARES = ("errors", "bad", "hangs", "lies", "throttle", "ignores", "several", "quota", "nonsense")
@@ -39,6 +41,9 @@ def features_of(scenario: Scenario) -> set[str]:
         "workers": len({task.worker for task in tasks}) > 1,
         "far_coordinator": scenario.budget and (coordinator.lost or coordinator.delay > 0.01),
         "coord_down": scenario.budget and coordinator.down,
+        "half_null": scenario.pairs and any(None in task.parts for task in tasks),
+        "compacted": scenario.compactions,
+        "compaction_dies": any(one.ends is not None for one in scenario.compactions),
     }
     return found | {name for name, is_used in used.items() if is_used}
 
@@ -59,6 +64,9 @@ def _of_lookup(lookup: Lookup) -> set[str]:
         "adaptive": isinstance(options.get("capacity"), AdaptiveCapacity),
         "batches": lookup.batches > 1,
         "columns": lookup.columns,
+        "pair": lookup.pair,
+        "table": lookup.table,
+        "whole": is_whole(lookup),
         "rate": "rate_limit" in options,
         "breaker": "circuit_breaker" in options,
         "remember": options.get("remember", 60.0) is not None and cache is None,

@@ -11,7 +11,7 @@ from asyncio_operator.testing.history.report import Violation
 from asyncio_operator.testing.simulation.observed import ROW
 from asyncio_operator.testing.simulation.refusals import wrong_refusal
 from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
-from asyncio_operator.testing.simulation.simulated_service import SimulatedService
+from asyncio_operator.testing.simulation.simulated_service import KEY, PART, SimulatedService
 
 if TYPE_CHECKING:
     from asyncio_operator.testing.simulation.runs import Outcome
@@ -78,7 +78,8 @@ def may_fail(lookup: Lookup) -> bool:
 
 def _wrong_rows(scenario: Scenario, outcome: Outcome, place: int, rows: list[Found], finished: bool) -> Iterator[str]:
     """What is wrong with the rows of a task: each input row once, in order, with the values of the join."""
-    keys = scenario.tasks[place].keys
+    task = scenario.tasks[place]
+    keys = task.keys
     by_row: dict[int, list[Found]] = {}
     order: list[int] = []
     for row in rows:
@@ -94,12 +95,12 @@ def _wrong_rows(scenario: Scenario, outcome: Outcome, place: int, rows: list[Fou
         if not 0 <= number < len(keys):
             yield f"X1: task {place}: row {number} was never read"
             continue
-        problem = _wrong_row(scenario, outcome.services, keys[number], found, finished)
+        problem = _wrong_row(scenario, outcome.services, keys[number], task.part(number), found, finished)
         if problem:
             yield f"X1: task {place}: row {number} with key {keys[number]!r} {problem}"
     if finished:
         for number in range(len(keys)):
-            if number not in by_row and not _may_vanish(scenario, outcome.services, keys[number]):
+            if number not in by_row and not _may_vanish(scenario, outcome.services, keys[number], task.part(number)):
                 yield f"X1: task {place}: row {number} with key {keys[number]!r} was lost"
 
 
@@ -108,19 +109,25 @@ def _mode(lookup: Lookup) -> Any:
 
 
 def _wrong_row(
-    scenario: Scenario, services: tuple[SimulatedService, ...], key: Any, rows: list[Found], finished: bool
+    scenario: Scenario,
+    services: tuple[SimulatedService, ...],
+    key: Any,
+    part: str | None,
+    rows: list[Found],
+    finished: bool,
 ) -> str:
     """What is wrong with the output rows of an input row; empty if nothing is."""
-    if any(row["key"] != key for row in rows):
+    given = {KEY: key, PART: part} if scenario.pairs else {KEY: key}
+    if any({name: row[name] for name in given} != given for row in rows):
         return f"has another key: {rows}"
-    width = 2
+    width = 1 + len(given)
     columns = list(rows[0])
     for number, (lookup, service) in enumerate(zip(scenario.lookups, services, strict=True)):
         status = lookup.options.get("status_column")
         count = len(columns) if number == len(services) - 1 else None
         names = _names(columns, width, number, status, count)
         width += len(names) + bool(status)
-        asked = rows[0][columns[_key_place(columns, lookup, number)]]
+        asked = lookup.key(rows[0][columns[_key_place(columns, lookup, number)]], part)
         truth = [] if asked is None else service.rows_of(asked)
         got = [{name: row[name] for name in names} for row in rows]
         fate = _fate(rows[0], columns, width, status, lookup, got)
@@ -131,7 +138,7 @@ def _wrong_row(
 
 
 def _key_place(columns: list[str], lookup: Lookup, number: int) -> int:
-    return columns.index(f"k{number - 1}") if lookup.from_before else columns.index("key")
+    return columns.index(f"k{number - 1}") if lookup.from_before else columns.index(KEY)
 
 
 def _names(columns: list[str], width: int, number: int, status: Any, count: int | None) -> list[str]:
@@ -168,7 +175,7 @@ def _wrong_answer(
     return "" if got == wanted[: len(got)] else "has other rows"
 
 
-def _may_vanish(scenario: Scenario, services: tuple[SimulatedService, ...], key: Any) -> bool:
+def _may_vanish(scenario: Scenario, services: tuple[SimulatedService, ...], key: Any, part: str | None) -> bool:
     """Whether an input row may have no output row."""
     failed, asked = False, key
     for lookup, service in zip(scenario.lookups, services, strict=True):
@@ -176,7 +183,7 @@ def _may_vanish(scenario: Scenario, services: tuple[SimulatedService, ...], key:
         failed = failed or may_fail(lookup)
         if failed and (options.get("on_error") == "drop" or options.get("how") == "inner"):
             return True
-        before = asked if lookup.from_before else key
+        before = lookup.key(asked if lookup.from_before else key, part)
         truth = [] if before is None else service.rows_of(before)
         if options.get("how") == "inner" and not truth:
             return True

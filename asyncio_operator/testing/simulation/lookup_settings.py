@@ -11,6 +11,7 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
+from asyncio_operator.testing.simulation.draw_more import is_whole
 from asyncio_operator.testing.simulation.scenario import Lookup
 
 
@@ -56,6 +57,8 @@ def setting(number: int, lookup: Lookup, options: LookupOptions, budget: Budget 
     event |= _limits(options, budget)
     if lookup.journal is not None:
         event["journal"] = {"name": f"journal {number}", **lookup.journal}
+    if is_whole(lookup):
+        event["repeats"] = True
     if not lookup.service.several:
         event["single"] = True
     return {name: value for name, value in event.items() if value is not None}

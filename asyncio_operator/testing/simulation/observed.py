@@ -61,7 +61,9 @@ class ObservedLink:
         batch = keys.payload.batch
         columns = [batch.column(place).to_pylist() for place in self._keys]
         for row, *key in zip(batch.column(ROW).to_pylist(), *columns, strict=True):
-            self._notes.add("row_in", task=self._attempt, lookup=self._number, row=row, key=key[0])
+            self._notes.add(
+                "row_in", task=self._attempt, lookup=self._number, row=row, key=key if len(key) > 1 else key[0]
+            )
 
     def leaving(
         self, batch: KeyBatch, ready: int, ended: bool

@@ -113,7 +113,8 @@ class RecordedEnricher(Enricher):
         running = self._running.setdefault(same, (call, asyncio.current_task()))
         about = {"task": task, "lookup": self._number, "call": call}
         weights = dict(self.weigh(keys)) or None
-        notes.add("call_started", keys=keys, copy_of=copied, weights=weights, **about)
+        noted = [list(key) if type(key) is tuple else key for key in keys]
+        notes.add("call_started", keys=noted, copy_of=copied, weights=weights, **about)
         ended: dict[str, Any] = {"outcome": "result"}
         settled: dict[str, float] = {}
         settled_of.set(settled)
@@ -153,6 +154,37 @@ class RecordedEnricher(Enricher):
         if any(type(one) is dict for one in answers):
             return {"outcome": "error", "error": "ResultError", "retryable": False}
         return {"outcome": "result", "answers": answers}
+
+
+class RecordedTable(RecordedEnricher):
+    """The same of a table in memory."""
+
+    in_memory = True
+
+    async def lookup_rows(self, keys: pa.Array) -> tuple[pa.Table, Any, Any]:
+        """See `Enricher`."""
+        asked, ask = python_keys(canonical_array(keys)), self._inner.lookup_rows
+        assert ask is not None
+        distinct = [*dict.fromkeys(asked)]
+        found: tuple[pa.Table, Any, Any] = await self._noted(
+            distinct, lambda: ask(keys), lambda answer: self._picked(distinct, asked, *answer)
+        )
+        return found
+
+    def _picked(
+        self, distinct: list[Any], asked: list[Any], table: pa.Table, numbers: Any, positions: Any
+    ) -> list[Any]:
+        """The rows of each distinct key, as in `_each`."""
+        declared = self.schema()
+        rows: dict[Any, dict[int, list[Any]]] = {key: {} for key in distinct}
+        try:
+            right = all(table.schema.field(field.name).type == field.type for field in declared)
+            values = table.select(declared.names).to_pylist()
+            for number, position in zip(numbers, positions, strict=True):
+                rows[asked[position]].setdefault(position, []).append(values[number])
+        except Exception:
+            right = False
+        return [next(iter(rows[key].values()), []) if right else NO_ROW for key in distinct]
 
 
 def facts_of(error: BaseException) -> Event:

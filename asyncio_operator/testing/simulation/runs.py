@@ -27,13 +27,14 @@ from asyncio_operator.spark.driver.columns import spark_schema
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
 from asyncio_operator.testing.history.event_format import History
+from asyncio_operator.testing.simulation.compacting import SimulatedCompaction
 from asyncio_operator.testing.simulation.distant_coordinator import SimulatedCoordinator
 from asyncio_operator.testing.simulation.lookup_settings import setting
 from asyncio_operator.testing.simulation.observed import ROW
-from asyncio_operator.testing.simulation.recorded import RecordedEnricher
+from asyncio_operator.testing.simulation.recorded import RecordedEnricher, RecordedTable
 from asyncio_operator.testing.simulation.scenario import Kill, Lookup, Scenario
-from asyncio_operator.testing.simulation.simulated_enricher import SimulatedColumns, SimulatedEnricher
-from asyncio_operator.testing.simulation.simulated_service import SimulatedService
+from asyncio_operator.testing.simulation.simulated_enricher import SimulatedColumns, SimulatedEnricher, SimulatedTable
+from asyncio_operator.testing.simulation.simulated_service import KEY, PART, SimulatedService
 from asyncio_operator.testing.simulation.simulated_workers import Worker
 from asyncio_operator.testing.simulation.tasks import Attempt
 from asyncio_operator.testing.simulation.world import World
@@ -127,6 +128,7 @@ class _Run:
             self._notes.setting(**setting(number, scenario.lookups[number], made.options, self._budget))
         for place, task in enumerate(scenario.tasks):
             world.at(task.starts, lambda place=place: self._begin(place, 0))  # type: ignore[misc]
+        self._compact()
         for kill in scenario.kills:
             world.at(kill.at, lambda kill=kill: self._kill(kill))  # type: ignore[misc]
         if scenario.budget is not None:
@@ -152,6 +154,23 @@ class _Run:
     def _fault(self, what: str) -> None:
         assert self._scenario.budget is not None
         self._notes.add("fault", what=what, budget=self._scenario.budget.name)
+
+    def _compact(self) -> None:
+        """Let compactions begin at their times."""
+        source = random.Random(f"compactions of {self._scenario.seed}")
+        for one in self._scenario.compactions:
+            journal = next(iter(self._tasks.values()))[one.lookup].journal
+            if journal is None:
+                continue
+            compaction = SimulatedCompaction(
+                one,
+                open_place(journal.location),
+                journal.description,
+                self._world,
+                lambda: f"{source.getrandbits(128):032x}",
+                lambda what: self._notes.add("fault", what=what),
+            )
+            self._world.at(one.at, compaction.begin)
 
     def _shared_budget(self) -> Budget | None:
         scenario = self._scenario
@@ -200,11 +219,13 @@ class _Run:
         if lookup.journal is not None:
             given["journal"] = Journal(self._directory / f"journal{number}", f"lookup {number}", **lookup.journal)
         service = self._services[number]
-        kind = SimulatedColumns if lookup.columns else SimulatedEnricher
-        inner = kind(service, lookup.batches) if self._make is None else self._make(service)
+        kind = SimulatedTable if lookup.table else SimulatedColumns if lookup.columns else SimulatedEnricher
+        inner = kind(service, lookup.batches, lookup.pair) if self._make is None else self._make(service)
         name = f"{inner!r} {number}"
-        enricher = RecordedEnricher(inner, number, self._notes, name, given.get("hedge") is not None)
-        on = f"k{number - 1}" if lookup.from_before else "key"
+        recorded = RecordedTable if inner.lookup_rows is not None else RecordedEnricher
+        enricher = recorded(inner, number, self._notes, name, given.get("hedge") is not None)
+        first = f"k{number - 1}" if lookup.from_before else KEY
+        on = [first, PART] if lookup.pair else first
         options = EnrichOptions.among({"on": on, **given})
         task, added = enrich_task(schema, enricher, options)
         if options.journal is not None:
@@ -283,9 +304,12 @@ class _Run:
 
 
 def _rows(scenario: Scenario, place: int) -> pa.Table:
-    keys = scenario.tasks[place].keys
+    task = scenario.tasks[place]
     kind = pa.int64() if scenario.kind == "long" else pa.string()
-    return pa.table({ROW: pa.array(range(len(keys)), pa.int64()), "key": pa.array(keys, kind)})
+    columns = {ROW: pa.array(range(len(task.keys)), pa.int64()), KEY: pa.array(task.keys, kind)}
+    if scenario.pairs:
+        columns[PART] = pa.array([task.part(row) for row in range(len(task.keys))], pa.string())
+    return pa.table(columns)
 
 
 def _shown(context: dict[str, Any]) -> str:

@@ -96,6 +96,8 @@ class Lookup(Shown):
         journal: options of its `Journal` but for the path; None: it has none.
         from_before: its key is a column that the lookup before it added. Else it is the key of the row.
         columns: the enricher answers in columns.
+        table: the enricher is a table in memory, which answers in columns.
+        pair: its key has a second column, the part of the row.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +106,14 @@ class Lookup(Shown):
     journal: Mapping[str, Any] | None = None
     from_before: bool = False
     columns: bool = False
+    pair: bool = False
+    table: bool = False
+
+    def key(self, first: Any, part: str | None) -> Key:
+        """What it asks for, given the first column of the key and the part of the row; None: nothing."""
+        if first is None or (self.pair and part is None):
+            return None
+        return (first, part) if self.pair else first
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,6 +128,7 @@ class Task(Shown):
         pause: seconds between two batches of the input.
         slow: seconds that the consumer takes for each batch of the output.
         closed_after: the consumer closes the output after this many rows; None: never.
+        parts: of the rows, in turn: the second column of keys that have two; None is null.
     """
 
     keys: tuple[Key, ...]
@@ -127,6 +138,11 @@ class Task(Shown):
     pause: float = 0.0
     slow: float = 0.0
     closed_after: int | None = None
+    parts: tuple[str | None, ...] = ()
+
+    def part(self, row: int) -> str | None:
+        """The part of a row."""
+        return self.parts[row % len(self.parts)] if self.parts else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,6 +152,25 @@ class Kill(Shown):
     worker: int
     at: float
     back: float = 0.2
+
+
+@dataclass(frozen=True, repr=False)
+class Compaction(Shown):
+    """The journal of a lookup is compacted while tasks run.
+
+    Attributes:
+        lookup: its number.
+        at: when it begins.
+        takes: seconds between its steps: it lists files, writes new ones, and replaces the old by them.
+        grace: seconds for which files that were replaced stay.
+        ends: steps after which its process dies; None: it does not.
+    """
+
+    lookup: int
+    at: float
+    takes: float = 0.01
+    grace: float = 3600.0
+    ends: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,6 +204,7 @@ class Scenario(Shown):
         kills: of workers.
         clocks: for each worker, how much its clock is ahead, and by how much it is too fast (0.001: 1 in 1,000).
         rows: what the service has, by key; None: it is drawn for each key.
+        compactions: of journals.
     """
 
     seed: int
@@ -180,3 +216,9 @@ class Scenario(Shown):
     kills: tuple[Kill, ...] = ()
     clocks: tuple[tuple[float, float], ...] = ()
     rows: Mapping[Any, Any] | None = None
+    compactions: tuple[Compaction, ...] = ()
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the input has a column with the part of each row."""
+        return any(lookup.pair for lookup in self.lookups)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any
 
-from asyncio_operator.testing.simulation.scenario import Coordinator, Lookup, Scenario, Service, Task
+from asyncio_operator.testing.simulation.scenario import Compaction, Coordinator, Lookup, Scenario, Service, Task
 
 MOST_RUNS = 600
 """Scenarios that are tried."""
@@ -38,6 +38,9 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     yield from _fewer(scenario, "tasks", 1)
     yield from _without_lookups(scenario)
     yield from _fewer(scenario, "kills", 0)
+    yield from _fewer(scenario, "compactions", 0)
+    for place, one in enumerate(scenario.compactions):
+        yield from (_with(scenario, "compactions", place, smaller) for smaller in _at_defaults(one))
     yield from _at_defaults(scenario, ("clocks", "coordinator", "rows"))
     if scenario.budget is not None:
         yield _without_budget(scenario)
@@ -90,7 +93,13 @@ def _without_lookups(scenario: Scenario) -> Iterator[Scenario]:
         if left:
             # A key may have come from the lookup that is gone.
             left[0] = replace(left[0], from_before=False)
-            yield replace(scenario, lookups=tuple(left))
+            yield replace(scenario, lookups=tuple(left), compactions=_compactions_without(scenario, place))
+
+
+def _compactions_without(scenario: Scenario, place: int) -> tuple[Compaction, ...]:
+    """Those of the other lookups, with the numbers that these then have."""
+    others = (one for one in scenario.compactions if one.lookup != place)
+    return tuple(replace(one, lookup=one.lookup - (one.lookup > place)) for one in others)
 
 
 def _without_budget(scenario: Scenario) -> Scenario:
@@ -118,6 +127,7 @@ def _smaller_budget(scenario: Scenario) -> Iterator[Any]:
 
 def _smaller_task(task: Task) -> Iterator[Task]:
     yield from _fewer(task, "keys", 0)
+    yield from _fewer(task, "parts", 0)
     yield from _at_defaults(task, ("worker", "starts", "batch", "pause", "slow", "closed_after"))
 
 
@@ -147,6 +157,10 @@ def _smaller_lookup(lookup: Lookup) -> Iterator[Lookup]:
         yield replace(lookup, from_before=False)
     if lookup.columns:
         yield replace(lookup, columns=False)
+    if lookup.table:
+        yield replace(lookup, table=False)
+    if lookup.pair:
+        yield replace(lookup, pair=False)
 
 
 def _smaller_service(service: Service) -> Iterator[Service]:

@@ -29,7 +29,8 @@ class QuotaError(EnricherError):
 
 
 KEY = "key"
-"""The key column of answers in columns."""
+PART = "part"
+"""The columns of keys, in rows and in answers in columns."""
 
 
 class SimulatedService:
@@ -73,10 +74,9 @@ class SimulatedService:
         names = {name: None for row in rows for name in row}
         return pa.schema([(name, pa.array([row.get(name) for row in rows]).type) for name in names])
 
-    @property
-    def key_schema(self) -> pa.Schema:
-        """Its key column."""
-        return as_schema(f"{KEY} {self._kind}")
+    def key_schema(self, pair: bool) -> pa.Schema:
+        """Its key column, or both of them."""
+        return as_schema(f"{KEY} {self._kind}" + (f", {PART} string" if pair else ""))
 
     def rows_of(self, key: Key) -> Rows:
         """What it has for a key: the truth."""

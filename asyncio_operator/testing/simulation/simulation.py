@@ -35,14 +35,14 @@ class Simulation:
             enricher that has `lookup_columns` is asked for columns.
         fixed: what is not drawn: options of `enrich` for all lookups; or `lookups` and `tasks` (numbers, or tuples of
             `Lookup` and `Task`), `kind` of the keys ("long" or "string"), `rows` (what the service has, by key),
-            `kills`, `clocks`, `coordinator`.
+            `kills`, `compactions`, `clocks`, `coordinator`.
 
     Attributes:
         scenario: what was drawn.
     """
 
     def __init__(self, seed: int, enricher: MakeEnricher | None = None, **fixed: Any) -> None:
-        self.scenario = drawn(seed, fixed)
+        self.scenario = drawn(seed, fixed, own=enricher is not None)
         self._make = enricher
         self._outcome: Outcome | None = None
 

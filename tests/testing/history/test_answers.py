@@ -51,6 +51,7 @@ def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
 
     assert broken(story(1.0)) == set()
     assert broken(story(0.9)) == {"L2"}
+    assert broken(story(0.9, repeats=True)) == set()
     # Its caller had left it: it was cancelled, or ran past its deadline.
     assert broken(story(0.9, "cancelled")) == set()
     assert "L2" not in broken(story(0.9, timeout=0.9))
