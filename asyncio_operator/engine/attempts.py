@@ -61,6 +61,8 @@ class Attempts:
         hedging: makes slow calls a second time; None if no call is.
     """
 
+    results = None
+
     def __init__(
         self,
         source: Source,

@@ -35,6 +35,11 @@ class Window(Protocol):
     """Whether taking work from it takes no time. Then the end of a call counts as the start of the next."""
 
     @property
+    def results(self) -> list[Any] | None:
+        """The list in which results are stored, each at the index that is its slot: faster than a call of `complete`,
+        which takes the results if this is None."""
+
+    @property
     def begin(self) -> Callable[[Any, float], float] | None:
         """A function that is called with a slot and the time when its call starts, and returns the seconds that the
         call may take. None: every call may take the lanes' `timeout`. An error that this function or a method below

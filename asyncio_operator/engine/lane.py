@@ -34,7 +34,8 @@ class Lane:
         limit: seconds that it may take; infinity for no limit.
         due: the time under which it is registered (`deadlines`).
         watched: whether it is registered.
-        context: the context of its task when that began.
+        own: the context of its task.
+        context: a copy of that, from before the first call.
         apart: whether the context of its task has changed; see `contexts`.
     """
 
@@ -44,6 +45,7 @@ class Lane:
         "due",
         "expired",
         "limit",
+        "own",
         "slot",
         "started",
         "task",
@@ -54,6 +56,7 @@ class Lane:
     def __init__(self, limit: float) -> None:
         self.task: asyncio.Task[None]
         self.window: Window
+        self.own: Context
         self.context: Context
         self.apart = False
         self.slot: Any = IDLE

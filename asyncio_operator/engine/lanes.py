@@ -23,12 +23,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import monotonic, running_call
-from asyncio_operator.engine.contexts import OwnContexts, doubtful_values, present_unless_replaced
+from asyncio_operator.engine.contexts import OwnContexts, are_replaced, doubtful_values
 from asyncio_operator.engine.contracts import Intake, Window
 from asyncio_operator.engine.deadlines import Timeouts
 from asyncio_operator.engine.failures import stray_cancellation
@@ -76,8 +75,7 @@ class Lanes:
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        doubtful = doubtful_values(self._context)
-        self._present = partial(present_unless_replaced, doubtful) if doubtful else copy_context
+        self._doubtful = doubtful_values(self._context)
         self._finished = RunEnd(self._loop, self._cancelled)
         # In starting order; cancelled in the same order. A dict, because any of them may end.
         self._lanes: dict[Lane, None] = {}
@@ -221,14 +219,14 @@ class Lanes:
 
     async def _work(self, lane: Lane, window: Window) -> None:
         # Local variables, because these lines run for every call, and an attribute takes several times as long to read.
-        clock, complete, instant, begin = self._clock, window.complete, window.instant, window.begin
+        complete, results, instant, begin = window.complete, window.results, window.instant, window.begin
+        clock, invoke, watch, doubtful = self._clock, self._invoke, self._timeouts.watch, self._doubtful
         record, cancelling = self.latency.samples.append, lane.task.cancelling
-        context, apart = lane.context, lane.apart
-        invoke, present, watch = self._invoke, self._present, self._timeouts.watch
+        context, own, apart = lane.context, lane.own, lane.apart
         if apart:
             # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
-            own = OwnContexts(context, invoke, complete)
-            invoke, complete, present = own.invoke, own.complete, context.copy
+            contexts = OwnContexts(context, invoke, complete)
+            invoke, complete, own, doubtful = contexts.invoke, contexts.complete, context, ()
         window.working += 1
         now = clock()
         turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
@@ -252,6 +250,8 @@ class Lanes:
                 late = lane.expired
                 if late:
                     self._call_ended_late(lane, swallowed=True)
+                elif results is not None:
+                    results[slot] = result
                 else:
                     complete(slot, result)
             lane.slot = IDLE
@@ -261,7 +261,7 @@ class Lanes:
             # Law O17: no call may see what this one has set. The lane leaves the window. Its next calls run in
             # copies of the context.
             try:
-                if present() != context:
+                if (doubtful and are_replaced(doubtful)) or own != context:
                     lane.apart, turn_ends = True, -inf
             except Exception:  # values that cannot be compared
                 lane.apart, turn_ends = True, -inf
@@ -306,7 +306,8 @@ class Lanes:
         elif len(self._lanes) < self._capacity and not self._drained:
             self._seeking = True
             lane = Lane(self._timeout)
-            lane.task = start_task(self._live(lane), self._context.copy())
+            lane.own = self._context.copy()
+            lane.task = start_task(self._live(lane), lane.own)
             self._lanes[lane] = None
 
     def _call_failed(self, lane: Lane, error: BaseException) -> bool:

@@ -46,8 +46,7 @@ class KeyWindow:
         self.admitted = 0
         self._passed = 0
         self._ordered = ordered
-        # A method of the list itself, without a Python function around it: the lanes call it for every key.
-        self.complete: Callable[[Any, Any], object] = batch.outcomes.__setitem__
+        self.results: list[Any] | None = batch.outcomes
         self._asked = asked
         self._count = len(batch.keys) if asked is None else len(asked)
         self._failures = failures
@@ -102,6 +101,9 @@ class KeyWindow:
 
     def value_of(self, slot: int) -> Any:
         return self.batch.keys[slot]
+
+    def complete(self, slot: int, result: Any) -> None:
+        self.batch.outcomes[slot] = result
 
     def failed(self, slot: int, error: BaseException, started: float) -> None:
         self.batch.outcomes[slot] = self._failures.failure(self.batch.keys[slot], error, started)

@@ -22,6 +22,7 @@ class BatchWindow:
     """All keys of a batch, as one piece of work."""
 
     instant = True
+    results = None
     begin = None
 
     def __init__(self, batch: KeyBatch, failures: KeyFailures, left: Callable[[KeyBatch], None]) -> None:

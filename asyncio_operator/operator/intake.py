@@ -28,6 +28,7 @@ from asyncio_operator.queues.key_ordered import KeyOrderedStreamElementQueue
 class ElementIntake:
     """The intake of the lanes, and its one window."""
 
+    results = None
     begin = None
 
     def __init__(self, buffer: Buffer, reader: Reader, outcomes: Outcomes) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ class Batch:
 
     def __init__(self, intake: Batches, values: range) -> None:
         self.working = 0
+        self.results = intake.results
         self.intake = intake
         self.left_over = len(values)
         self.work = self.hand_out(values)
@@ -65,6 +68,7 @@ class Batches:
         self.current: Batch | None = None
         self.seeking = 0
         self.left = 0
+        self.results: list[Any] | None = None
         self.outcomes: list[tuple[Any, ...]] = []
         self.on_failure: Callable[[], object] = lambda: None
 
@@ -229,3 +233,25 @@ def test_the_clock_of_a_loop_is_its_time_in_full():
     for loop in REAL_LOOPS:
         assert run_on(loop, main()) > 100
     assert run_on(VirtualTimeLoop, main()) == 1
+
+
+@virtual
+async def test_O4_results_are_stored_at_the_places_of_their_slots_and_other_outcomes_are_not():
+    intake = Batches(6)
+    intake.results = [None] * 6
+    variable = ContextVar("variable", default=0)
+
+    async def call(value):
+        assert variable.get() == 0
+        if value == 1:
+            variable.set(value)  # From now on the calls of its lane have contexts of their own.
+        if value == 2:
+            raise KeyError
+        if value == 3:
+            with suppress(asyncio.CancelledError):
+                await forever()
+        return value
+
+    await lanes(call, intake, capacity=2, timeout=10.0).run()
+    assert intake.results == [0, 1, None, None, 4, 5]
+    assert intake.outcomes == [(2, KeyError, 1.0), (3, "late", 1.0)]
