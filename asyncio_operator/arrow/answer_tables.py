@@ -35,7 +35,8 @@ class AnswerTables:
     def __init__(self, keys: pa.Schema, declared: pa.Schema, wanted: pa.Schema | None = None) -> None:
         self._keys = keys
         self._declared = declared
-        self._wanted = declared if wanted is None else wanted
+        # The types decide: rows of another nullability need no cast, and a cast needs a copy of them.
+        self._wanted = declared if wanted is None or wanted.types == declared.types else wanted
         self._given: pa.Table | None = None
         self._answer: pa.Table | None = None
 

@@ -82,7 +82,7 @@ def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
     if len(arrays) == 1:
         codes, keys = _encode(arrays[0])
         return keys, codes
-    codes, values = _encode(_joint(arrays))
+    codes, values = _encode(joint_numbers(arrays))
     if len(values) < len(codes):
         # Written from the last row to the first, so that the first row of a key stays. The last place is for nulls.
         first = np.empty(len(values) + 1, dtype=np.int64)
@@ -193,7 +193,7 @@ _LARGEST = 1 << 62
 """A bound of joint numbers, within 64 bits."""
 
 
-def _joint(arrays: Sequence[pa.Array]) -> pa.Array:
+def joint_numbers(arrays: Sequence[pa.Array]) -> pa.Array:
     """One number for every row: equal for rows of the same key, null if a part of the key is null."""
     nulls = None
     for array in arrays:

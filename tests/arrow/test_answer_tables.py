@@ -1,14 +1,16 @@
-"""A1: what `lookup_columns` is asked for."""
+"""A1: what `lookup_columns` is asked for. A2: what becomes of its answers."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.arrow.answer_tables import answer_tables
+from asyncio_operator.arrow.answer_tables import AnswerTables, answer_tables
 from asyncio_operator.arrow.key_arrays import key_values
 
 
@@ -24,3 +26,25 @@ def test_A1_what_is_asked_is_distinct_and_has_a_place_for_each_key_that_fits(key
         else:
             assert type(key) is not int or not -(2**31) <= key < 2**31
     assert {*places.tolist()} - {-1} == {*range(len(asked))}
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_A2_rows_of_a_table_are_not_copied_where_the_types_are_those_that_the_caller_takes(nullable: bool) -> None:
+    wanted = pa.schema([pa.field("name", pa.string()), pa.field("at", pa.timestamp("us", "UTC"))])
+    declared = pa.schema([field.with_nullable(nullable) for field in wanted])
+    tables = AnswerTables(pa.schema([("k", pa.int64())]), declared, wanted)
+    table = pa.table({"name": ["a", "b", "c"], "at": pa.array([1, 2, 3]).cast(wanted.types[1])}, declared)
+    found = tables.read_rows((table, np.array([2, 0]), np.array([0, 1])), pa.array([7, 8]))
+    assert found.table is table
+    assert found.rows is not None
+    assert found.rows.tolist() == [2, 0]
+
+
+def test_A2_rows_of_a_table_are_cast_where_the_caller_takes_another_type() -> None:
+    declared, wanted = pa.schema([("n", pa.int32())]), pa.schema([("n", pa.int64())])
+    tables = AnswerTables(pa.schema([("k", pa.int64())]), declared, wanted)
+    table = pa.table({"n": [10, 20, 30]}, declared)
+    found = tables.read_rows((table, np.array([2, 0]), np.array([0, 1])), pa.array([7, 8]))
+    assert found.rows is None
+    assert found.table.schema == wanted
+    assert found.table["n"].to_pylist() == [30, 10]

@@ -22,7 +22,7 @@ from asyncio_operator.arrow.key_arrays import (
     key_array,
     python_keys,
 )
-from asyncio_operator.arrow.key_index import KeyIndex, _mixed, match
+from asyncio_operator.arrow.key_index import KeyIndex, _mixed, _Search, match
 from tests.arrow.test_key_identity import COLUMNS, names_of, rows_of
 
 OTHERS: dict[str, list[pa.DataType]] = {
@@ -186,11 +186,41 @@ def test_L10_different_keys_of_one_hash_are_told_apart(several: bool) -> None:
     order = [3, 0, 4, 1, *([3, 1, 0, 3] if several else [])]
     table = keys.take(pa.array(order))
     index = KeyIndex(table)
-    assert len({*index._hashes.tolist()}) == 1, "the keys of this test have one hash"
+    assert len({*index._search.hashes[:-1].tolist()}) == 1, "the keys of this test have one hash"
     assert len(index) == 4
     rows, positions = index.find(keys)
     expected = [(row, key) for key in range(6) for row, own in enumerate(order) if own == key]
     assert [*zip(rows.tolist(), positions.tolist(), strict=True)] == expected
+
+
+LARGEST = 2**64 - 1
+words = st.integers(0, 20) | st.integers(LARGEST - 20, LARGEST) | st.integers(0, LARGEST)
+
+
+@given(st.lists(words), st.lists(words, min_size=1))
+@settings(max_examples=200)
+def test_L10_the_place_of_a_hash_is_that_of_the_first_that_is_equal(own: list[int], asked: list[int]) -> None:
+    hashes = np.array(sorted(own), dtype=np.uint64)
+    search = _Search(hashes)
+    sought = np.array([*own, *asked], dtype=np.uint64)
+    places = search.places(sought)
+    assert places.max() <= len(own)
+    for hash_, place in zip(sought.tolist(), places.tolist(), strict=True):
+        if hash_ in own:
+            assert place == sorted(own).index(hash_)
+        else:
+            assert place == len(own) or hashes[place] != hash_
+
+
+def test_L10_hostile_keys_with_the_same_first_bits_are_searched_by_halves() -> None:
+    size = 100_000
+    crowded = np.append(np.arange(size - 1, dtype=np.uint64), np.uint64(LARGEST))
+    search = _Search(crowded)
+    assert search._steps <= size.bit_length()
+    assert search.places(crowded).tolist() == [*range(size)]
+    assert len(search._firsts) <= 2 * size + 1
+    index = KeyIndex(pa.array(crowded))
+    assert index.find(pa.array(crowded[::-1]))[0].tolist() == [*range(size)][::-1]
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 9)), st.lists(st.integers(-3, 12)))
