@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import multiprocessing
-import multiprocessing.connection
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from statistics import median
 from time import process_time
 from typing import Any
@@ -23,7 +20,7 @@ from aiohttp import web
 
 from asyncio_operator import AsyncWaitOperator, Retry
 from benchmarks import Rows
-from benchmarks.measuring import worker_loop
+from benchmarks.measuring import http_server, worker_loop
 from enrichers import HttpEnricher
 
 REQUESTS = 4_000
@@ -35,7 +32,7 @@ HEADERS = {"Accept": "application/json", "Authorization": "Bearer benchmark"}
 
 def http() -> Rows:
     """CPU time per request, with 50 in flight."""
-    with _server() as url, worker_loop() as runner:
+    with http_server(_respond) as url, worker_loop() as runner:
         ours, theirs = runner.run(_measured(url))
         retried, plain = runner.run(_with_retries(url))
     yield (
@@ -110,30 +107,5 @@ async def _timed(call: Callable[[int], Awaitable[Any]]) -> float:
     return (process_time() - started) / REQUESTS * 1e6
 
 
-@contextmanager
-def _server() -> Iterator[str]:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there,), daemon=True)
-    process.start()
-    try:
-        yield f"http://127.0.0.1:{here.recv()}"
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _serve(ready: multiprocessing.connection.Connection) -> None:
-    async def answer(request: web.BaseRequest) -> web.Response:
-        return web.json_response({"name": "tea", "price": 2.5, "kind": 7})
-
-    async def main() -> None:
-        runner = web.ServerRunner(web.Server(answer))
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        ready.send(runner.addresses[0][1])
-        await asyncio.Event().wait()
-
-    with worker_loop() as runner:
-        runner.run(main())
+async def _respond(_: web.BaseRequest) -> web.Response:
+    return web.json_response({"name": "tea", "price": 2.5, "kind": 7})

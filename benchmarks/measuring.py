@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -15,7 +18,10 @@ from examples.stage import cause
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from aiohttp import web
     from pyspark.sql import DataFrame
+
+    Respond = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 IN_A_FILE = 1_000_000
 """Answers of a file of `fill_journal`."""
@@ -24,6 +30,35 @@ IN_A_FILE = 1_000_000
 def worker_loop() -> asyncio.Runner:
     """A runner with the loop of a Python worker."""
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+@contextmanager
+def http_server(respond: Respond) -> Iterator[str]:
+    """The URL of an HTTP server in its own process. `respond` must be a function of a module."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there, respond), daemon=True)
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{here.recv()}"
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(ready: Connection, respond: Respond) -> None:
+    from aiohttp import web
+
+    async def main() -> None:
+        runner = web.ServerRunner(web.Server(respond))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        ready.send(runner.addresses[0][1])
+        await asyncio.Event().wait()
+
+    with worker_loop() as runner:
+        runner.run(main())
 
 
 def seconds_of(frame: DataFrame) -> float:
