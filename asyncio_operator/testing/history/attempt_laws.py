@@ -156,6 +156,9 @@ def _aligned(call: Call) -> bool:
 def law_r5_max_attempts_counts_calls(book: Book, found: Finding) -> None:
     """At most `max_attempts` attempts are made; none after a result, or after an error that is not to be retried."""
     for run in book.runs:
+        if run.setting.get("repeats"):
+            found.undecided("each row of a key has calls of its own")
+            continue
         most = run.setting.get("max_attempts", 1)
         for flight in run.flights:
             found.decided()

@@ -57,6 +57,15 @@ def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
     assert "L2" not in broken(story(0.9, timeout=0.9))
 
 
+def test_Y2_rows_of_a_key_that_a_table_is_asked_for_again_are_no_attempts() -> None:
+    def story(**setting: Any) -> Story:
+        story = Story(remember=0, on_error="null", **setting).task().row(0, 9, key="a", source="call")
+        return story.call(0, 1, ["a"], "error").call(2, 3, ["a"])
+
+    assert "R5" in broken(story())
+    assert "R5" not in broken(story(repeats=True))
+
+
 def test_Y2_an_answer_that_no_call_gave_is_seen() -> None:
     def story(answer: Any, source: str = "call") -> Story:
         story = Story(mode="unordered").task().row(0, 1, 0, key="a", source="call", answer=[1])
