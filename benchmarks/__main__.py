@@ -22,8 +22,8 @@ HEADER = ("id", "what", "ours", "theirs", "ratio", "target", "met")
 OTHERS = ("__main__", "growth", "measuring", "peers", "simulate")
 """Modules that are separate programs, and the shared module."""
 
-MORE = ("hedge", "http", "opening", "permits", "retries")
-"""What runs beside S1 to S18 if nothing is named. The others have no target, or take minutes."""
+MORE = ("adaptive", "composite", "hedge", "http", "opening", "permits", "retries", "time_to_live")
+"""What has a target too, and runs beside S1 to S18 if nothing is named. Others with a target take a minute or more."""
 
 Benchmarks = dict[str, Callable[[], Rows]]
 
@@ -41,7 +41,7 @@ def known() -> Benchmarks:
 
 
 def chosen(names: list[str]) -> list[str]:
-    """The benchmarks of these names, of which "all" means all; without names, the speeds that have a target.
+    """The benchmarks of these names, of which "all" means all; without names, S1 to S18 and `MORE`.
 
     Raises:
         ProblemError: a name is unknown.
@@ -116,7 +116,9 @@ def program(names: list[str]) -> None:
 def main() -> int:
     """The exit status: 0, also if a target is missed, because a slow or busy machine may miss it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help="such as S5 S7 retries, or all; default: those with a target")
+    parser.add_argument(
+        "names", nargs="*", help="such as S5 S7 retries, or all; default: S1 to S18 and some more with a target"
+    )
     names: list[str] = parser.parse_args().names
 
     def measure(_stage: Stage) -> None:

@@ -1,6 +1,6 @@
 """An index of a table in memory: its columns in Arrow, and a `KeyIndex` that finds the rows of many keys at a time.
 
-The index takes 14 to 16 bytes for a row besides the columns. Rows are copied from the columns when they are looked up,
+The index takes 14 to 20 bytes for a row besides the columns. Rows are copied from the columns when they are looked up,
 as columns or as dictionaries. This module knows neither loops nor where tables come from.
 """
 

@@ -18,7 +18,7 @@ def test_every_public_function_of_a_benchmark_module_is_a_benchmark() -> None:
         assert inspect.signature(benchmark).return_annotation == "Rows", name
 
 
-def test_without_a_name_the_speeds_that_have_a_target_are_measured() -> None:
+def test_without_a_name_the_speeds_of_the_project_are_measured_and_some_more() -> None:
     speeds = [f"s{number}" for number in range(1, 19)]
     assert chosen([]) == [*speeds, *MORE]
     assert chosen(["all"]) == [*known()]

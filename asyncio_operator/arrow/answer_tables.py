@@ -142,7 +142,7 @@ class AnswerTables:
         if self._wanted is not self._declared or any(column.num_chunks > 1 for column in columns):
             found = found.gathered()
         if self._wanted is not self._declared:
-            found.table = _cast(found.table, self._wanted)
+            found.table = _cast(found.table, self._wanted, "lookup_rows")
         return found
 
     def _declared_keys(self, parts: Sequence[pa.Array]) -> pa.Array:
@@ -275,8 +275,8 @@ def _column(
     return column
 
 
-def _cast(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+def _cast(table: pa.Table, wanted: pa.Schema, method: str = "lookup_columns") -> pa.Table:
     try:
         return table.cast(wanted)
     except pa.ArrowInvalid as error:
-        raise ResultError(f"a value of the table of lookup_columns does not fit its column: {error}") from error
+        raise ResultError(f"a value of the table of {method} does not fit its column: {error}") from error

@@ -1,12 +1,12 @@
 """Finds rows by their keys, many keys at a time, without a Python object for a key or a row.
 
 A `KeyIndex` is made once of the keys of a table, and asked many times. It holds the hashes of the keys in order, the
-number of the row of each, and where the hashes with the same first bits begin: 14 to 16 bytes for a row. Hashes are
-well mixed, so few have the same first bits, and every hit is compared with the key itself. Different keys of one column
-of integers, dates or times have different hashes, and need no comparison; where such keys fill half of their range, a
-list of the range takes the place of the hashes.
+number of the row of each, and where the hashes with the same first bits begin: 14 to 20 bytes for a row. Few hashes
+have the same first bits, and every hit is compared with the key itself. A key of one column of integers, dates or times
+is its own hash, and needs no comparison; where such keys fill half of their range, a list of the range takes the place
+of the hashes.
 
-Law: two keys are the same by the rule of `keys`. Equal keys have equal hashes, because hashes are made of canonical
+Law: two keys are the same by the rule of `key_identity`. Equal keys have equal hashes, because hashes are made of canonical
 arrays. Different keys may have one hash, and are found all the same.
 """
 

@@ -61,8 +61,6 @@ class Attempts:
         hedging: makes slow calls a second time; None if no call is.
     """
 
-    results = None
-
     def __init__(
         self,
         source: Source,
@@ -84,7 +82,7 @@ class Attempts:
         random: Callable[[], float] = random,
     ) -> None:
         self.working = self.calls = self.retries = 0
-        self.instant = reader.instant
+        self.instant, self.results = reader.instant, None
         self.budget: BudgetedCalls | None = None
         if allowance is not None:
             self.budget = BudgetedCalls(allowance, weigh, name, clock, self.news, self._fail)

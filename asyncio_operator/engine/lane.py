@@ -34,8 +34,8 @@ class Lane:
         limit: seconds that it may take; infinity for no limit.
         due: the time under which it is registered (`deadlines`).
         watched: whether it is registered.
-        own: the context of its task.
-        context: a copy of that, from before the first call.
+        context: that of its task.
+        first_context: a copy of it, from before the first call.
         apart: whether the context of its task has changed; see `contexts`.
     """
 
@@ -44,8 +44,8 @@ class Lane:
         "context",
         "due",
         "expired",
+        "first_context",
         "limit",
-        "own",
         "slot",
         "started",
         "task",
@@ -56,8 +56,8 @@ class Lane:
     def __init__(self, limit: float) -> None:
         self.task: asyncio.Task[None]
         self.window: Window
-        self.own: Context
         self.context: Context
+        self.first_context: Context
         self.apart = False
         self.slot: Any = IDLE
         self.started = 0.0

@@ -171,7 +171,7 @@ class Lanes:
         present_run.set(self._mark)
         running_call.set(lane.time_left(self._clock))
         # After both were set: the contexts of all calls are copies of this one.
-        lane.context = copy_context()
+        lane.first_context = copy_context()
         try:
             while (window := await self._seek(lane, appointed)) is not None:
                 appointed = False
@@ -222,11 +222,11 @@ class Lanes:
         complete, results, instant, begin = window.complete, window.results, window.instant, window.begin
         clock, invoke, watch, doubtful = self._clock, self._invoke, self._timeouts.watch, self._doubtful
         record, cancelling = self.latency.samples.append, lane.task.cancelling
-        context, own, apart = lane.context, lane.own, lane.apart
+        context, first_context, apart = lane.context, lane.first_context, lane.apart
         if apart:
             # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
-            contexts = OwnContexts(context, invoke, complete)
-            invoke, complete, own, doubtful = contexts.invoke, contexts.complete, context, ()
+            own = OwnContexts(first_context, invoke, complete)
+            invoke, complete, context, doubtful = own.invoke, own.complete, first_context, ()
         window.working += 1
         now = clock()
         turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
@@ -261,7 +261,7 @@ class Lanes:
             # Law O17: no call may see what this one has set. The lane leaves the window. Its next calls run in
             # copies of the context.
             try:
-                if (doubtful and are_replaced(doubtful)) or own != context:
+                if (doubtful and are_replaced(doubtful)) or context != first_context:
                     lane.apart, turn_ends = True, -inf
             except Exception:  # values that cannot be compared
                 lane.apart, turn_ends = True, -inf
@@ -306,8 +306,8 @@ class Lanes:
         elif len(self._lanes) < self._capacity and not self._drained:
             self._seeking = True
             lane = Lane(self._timeout)
-            lane.own = self._context.copy()
-            lane.task = start_task(self._live(lane), lane.own)
+            lane.context = self._context.copy()
+            lane.task = start_task(self._live(lane), lane.context)
             self._lanes[lane] = None
 
     def _call_failed(self, lane: Lane, error: BaseException) -> bool:

@@ -79,7 +79,7 @@ class AnswerSerializer(BuiltinSerializer):
 
 
 class LookupCache:
-    """The answers of one specification. Keys are canonical (`keys`).
+    """The answers of one specification. Keys are canonical (`key_identity`).
 
     Attributes:
         refreshes: whether old answers are refreshed.

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from examples.stage import Stage, positive, run, workspace
-from tests.chaos.faults import FAULTS, ONCE
+from tests.chaos.faults import DRIVER, FAULTS, ONCE
 from tests.chaos.report import Report
-from tests.chaos.runs import DRIVER, Runs
+from tests.chaos.runs import Runs
 from tests.chaos.service import CountingService
 
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
@@ -21,7 +21,7 @@ KINDS = (*FAULTS, DRIVER)
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(prog="chaos", description="Jobs on a cluster, each with a fault.")
+    parser = argparse.ArgumentParser(prog="chaos", description="Jobs on a cluster, each with faults of one kind.")
     parser.add_argument("--fault", choices=KINDS, action="append", help="a kind of fault, more than once for more")
     parser.add_argument("--times", type=positive, default=100, help="moments of each kind (default: 100)")
     parser.add_argument("--moments", type=positive, default=4, help="moments of a job (default: 4)")

@@ -14,7 +14,7 @@ from typing import Any, Self
 from asyncio_operator.testing import History
 from examples.cluster import standalone
 from tests.chaos.cluster import Cluster, Task, session, tasks_of
-from tests.chaos.faults import FAULTS, Scene, Strike, hold_a_key
+from tests.chaos.faults import DRIVER, FAULTS, Scene, Strike, hold_a_key
 from tests.chaos.jobs import Job
 from tests.chaos.judge import asked_again, history_of, wrong_calls
 from tests.chaos.left import Left
@@ -23,11 +23,8 @@ from tests.chaos.service import LATENCY, RUN, CountingService
 from tests.chaos.streams import Drivers, StreamRun
 from tests.spark.helpers import in_background
 
-DRIVER = "driver"
-"""The kind of fault that needs drivers of its own."""
-
 HANGS = 240.0
-"""Seconds after which a job hangs."""
+"""Seconds after which a job hangs. A job whose executor is killed four times takes a minute on two busy cores."""
 
 
 class Runs:

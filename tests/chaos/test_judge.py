@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.chaos.cluster import Task, tasks_of
 from tests.chaos.faults import Strike
 from tests.chaos.jobs import CAPACITY, KEYS, PARTITIONS, Job
-from tests.chaos.judge import asked_again, history_of, wrong_calls
+from tests.chaos.judge import asked_again, history_of, longest_pause, wrong_calls
 from tests.chaos.service import LATENCY, Call
 
 OF_A_TASK = KEYS // PARTITIONS
@@ -88,3 +88,10 @@ def test_Y3_the_event_log_tells_attempts_and_their_ends() -> None:
     stray = {**end, "Task Info": {**info, "Task ID": 8}}
     found = tasks_of(map(json.dumps, (start, end, stray)))
     assert found == {7: Task(7, "1", 2, 1, 3, 1.5, True, 2.5, "TaskKilled")}
+
+
+def test_Y3_pauses_delay_a_write_together_only_if_it_waits_through_all_of_them() -> None:
+    pauses = [Strike("paused", at, at + 2.0, paused=2.0) for at in (10.0, 12.5, 20.0)]
+    assert longest_pause(pauses) == 4.0
+    assert longest_pause(pauses[1:]) == 2.0
+    assert longest_pause([Strike("kill", 1.0, 1.0, ("0",))]) == 0.0
