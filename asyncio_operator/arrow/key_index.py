@@ -6,8 +6,8 @@ have the same first bits, and every hit is compared with the key itself. A key o
 is its own hash, and needs no comparison; where such keys fill half of their range, a list of the range takes the place
 of the hashes.
 
-Law: two keys are the same by the rule of `key_identity`. Equal keys have equal hashes, because hashes are made of canonical
-arrays. Different keys may have one hash, and are found all the same.
+Law: two keys are the same by the rule of `key_identity`. Equal keys have equal hashes, because hashes are made of
+canonical arrays. Different keys may have one hash, and are found all the same.
 """
 
 from __future__ import annotations
