@@ -7,11 +7,12 @@ import multiprocessing
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import NamedTuple
 
 from asyncio_operator.testing import Simulation
+from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.simulation.features import FAULTS, OPTIONS, features_of
 
 TOGETHER = 50
@@ -72,17 +73,19 @@ def _run(seeds: range) -> Results:
     signal.signal(signal.SIGALRM, _hangs)
     for seed in seeds:
         simulation = Simulation(seed)
-        features = sorted(features_of(simulation.scenario))
-        used.update((one,) for one in features)
-        used.update(itertools.combinations(features, 2))
+        history: Iterable[Event] = ()
         signal.alarm(LONGEST)
         try:
             found = simulation.violations()
-            events += len(simulation.run())
+            history = simulation.run()
+            events += len(history)
         except Exception as error:
             found = [f"Y1: {type(error).__name__}: {error}"]
         finally:
             signal.alarm(0)
+        features = sorted(features_of(simulation.scenario, history))
+        used.update((one,) for one in features)
+        used.update(itertools.combinations(features, 2))
         if found:
             failures.append((seed, found[0]))
     return Results(len(seeds), events, used, failures)

@@ -156,7 +156,7 @@ def _aligned(call: Call) -> bool:
 def law_r5_max_attempts_counts_calls(book: Book, found: Finding) -> None:
     """At most `max_attempts` attempts are made; none after a result, or after an error that is not to be retried."""
     for run in book.runs:
-        if run.setting.get("repeats"):
+        if run.setting.get("asks_per_batch"):
             found.undecided("each row of a key has calls of its own")
             continue
         most = run.setting.get("max_attempts", 1)

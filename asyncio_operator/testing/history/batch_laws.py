@@ -96,7 +96,7 @@ def _judge_rows_of(run: Run, key: Hashable, call: Call, found: Finding) -> None:
 def law_b4_a_failing_batch_is_halved(book: Book, found: Finding) -> None:
     """A failing batch is called again in halves. An error that no key caused fails all keys, or retries the batch."""
     for run in book.runs:
-        if run.setting.get("repeats"):
+        if run.setting.get("asks_per_batch"):
             found.undecided("a key may be in both halves")
             continue
         for call in run.calls:

@@ -16,7 +16,7 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
-from asyncio_operator.testing.simulation.draw_more import compactions_of, with_pairs, with_tables
+from asyncio_operator.testing.simulation.pairs_tables_compactions import compactions_of, with_pairs, with_tables
 from asyncio_operator.testing.simulation.scenario import Coordinator, Kill, Lookup, Scenario, Service, Task
 
 ERRORS = ("retryable", "lasting", "unknown", "lost", "overload", "asked")

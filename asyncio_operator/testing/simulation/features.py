@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
-from asyncio_operator.testing.simulation.draw_more import is_whole
+from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
 
 OPTIONS = (
@@ -26,8 +26,12 @@ SHARES = ("errors", "bad", "hangs", "lies", "throttle", "ignores", "several", "q
 """Fields of a service."""
 
 
-def features_of(scenario: Scenario) -> set[str]:
-    """The names of `OPTIONS` and `FAULTS` that a scenario uses."""
+def features_of(scenario: Scenario, history: Iterable[Event] = ()) -> set[str]:
+    """The names of `OPTIONS` and `FAULTS` that a scenario uses.
+
+    Args:
+        history: of its run; "whole" is found only there.
+    """
     found = {name for lookup in scenario.lookups for name in _of_lookup(lookup)}
     tasks, coordinator = scenario.tasks, scenario.coordinator
     used = {
@@ -42,6 +46,7 @@ def features_of(scenario: Scenario) -> set[str]:
         "far_coordinator": scenario.budget and (coordinator.lost or coordinator.delay > 0.01),
         "coord_down": scenario.budget and coordinator.down,
         "half_null": scenario.pairs and any(None in task.parts for task in tasks),
+        "whole": any(one.get("asks_per_batch") for one in history),
         "compacted": scenario.compactions,
         "compaction_dies": any(one.ends is not None for one in scenario.compactions),
     }
@@ -66,7 +71,6 @@ def _of_lookup(lookup: Lookup) -> set[str]:
         "columns": lookup.columns,
         "pair": lookup.pair,
         "table": lookup.table,
-        "whole": is_whole(lookup),
         "rate": "rate_limit" in options,
         "breaker": "circuit_breaker" in options,
         "remember": options.get("remember", 60.0) is not None and cache is None,

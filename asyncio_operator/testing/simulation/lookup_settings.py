@@ -7,21 +7,21 @@ from typing import Any
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
-from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.lookup.options import LookupOptions, Way
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
-from asyncio_operator.testing.simulation.draw_more import is_whole
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.testing.simulation.scenario import Lookup
 
 
-def setting(number: int, lookup: Lookup, options: LookupOptions, budget: Budget | None) -> dict[str, Any]:
+def setting(number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None) -> dict[str, Any]:
     """The event with the options of a lookup.
 
     Args:
-        options: as the driver has made them.
+        made: what the driver has made of the lookup.
     """
-    given = lookup.options
+    given, options = lookup.options, made.options
     event: dict[str, Any] = {
         "lookup": number,
         "name": f"lookup {number}",
@@ -57,8 +57,8 @@ def setting(number: int, lookup: Lookup, options: LookupOptions, budget: Budget 
     event |= _limits(options, budget)
     if lookup.journal is not None:
         event["journal"] = {"name": f"journal {number}", **lookup.journal}
-    if is_whole(lookup):
-        event["repeats"] = True
+    if options.way(made.enricher, traced=made.tracing is not None) is Way.WHOLE_BATCHES:
+        event["asks_per_batch"] = True
     if not lookup.service.several:
         event["single"] = True
     return {name: value for name, value in event.items() if value is not None}

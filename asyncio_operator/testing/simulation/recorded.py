@@ -40,6 +40,7 @@ class RecordedEnricher(Enricher):
         self._hedged = hedged
         self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Any] | None]] = {}
         self._columns: tuple[str, ...] = ()
+        self.in_memory = inner.in_memory
         self.max_batch = inner.max_batch
         # None for a class that does not answer in columns, as in the class itself.
         self.lookup_columns = None if inner.lookup_columns is None else self._lookup_columns
@@ -157,9 +158,7 @@ class RecordedEnricher(Enricher):
 
 
 class RecordedTable(RecordedEnricher):
-    """The same of a table in memory."""
-
-    in_memory = True
+    """The same of an enricher that has `lookup_rows`."""
 
     async def lookup_rows(self, keys: pa.Array) -> tuple[pa.Table, Any, Any]:
         """See `Enricher`."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
 from asyncio_operator.enricher import Enricher
@@ -125,7 +126,7 @@ class _Run:
         fast = max((abs(fast) for _, fast in scenario.clocks), default=0.0)
         self._notes.begin(source=f"Simulation({scenario.seed})", slack=fast * LONGEST_WAIT)
         for number, made in enumerate(next(iter(self._tasks.values()))):
-            self._notes.setting(**setting(number, scenario.lookups[number], made.options, self._budget))
+            self._notes.setting(**setting(number, scenario.lookups[number], made, self._budget))
         for place, task in enumerate(scenario.tasks):
             world.at(task.starts, lambda place=place: self._begin(place, 0))  # type: ignore[misc]
         self._compact()
@@ -222,7 +223,7 @@ class _Run:
         kind = SimulatedTable if lookup.table else SimulatedColumns if lookup.columns else SimulatedEnricher
         inner = kind(service, lookup.batches, lookup.pair) if self._make is None else self._make(service)
         name = f"{inner!r} {number}"
-        recorded = RecordedTable if inner.lookup_rows is not None else RecordedEnricher
+        recorded = RecordedEnricher if row_finder(inner) is None else RecordedTable
         enricher = recorded(inner, number, self._notes, name, given.get("hedge") is not None)
         first = f"k{number - 1}" if lookup.from_before else KEY
         on = [first, PART] if lookup.pair else first

@@ -51,7 +51,9 @@ def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
 
     assert broken(story(1.0)) == set()
     assert broken(story(0.9)) == {"L2"}
-    assert broken(story(0.9, repeats=True)) == set()
+    batches = story(0.9, asks_per_batch=True).report()
+    assert not batches.broken
+    assert "L2" in batches.undecided
     # Its caller had left it: it was cancelled, or ran past its deadline.
     assert broken(story(0.9, "cancelled")) == set()
     assert "L2" not in broken(story(0.9, timeout=0.9))
@@ -63,7 +65,7 @@ def test_Y2_rows_of_a_key_that_a_table_is_asked_for_again_are_no_attempts() -> N
         return story.call(0, 1, ["a"], "error").call(2, 3, ["a"])
 
     assert "R5" in broken(story())
-    assert "R5" not in broken(story(repeats=True))
+    assert "R5" not in broken(story(asks_per_batch=True))
 
 
 def test_Y2_an_answer_that_no_call_gave_is_seen() -> None:

@@ -1,4 +1,5 @@
-"""Features that are drawn from sources of their own: the rest of a scenario is that of its seed without them."""
+"""Draws keys of two columns, tables in memory and compactions, each from a source of its own: the rest of a scenario is
+that of its seed without them."""
 
 from __future__ import annotations
 
@@ -28,20 +29,10 @@ def with_pairs(
     return pairs, tuple(of_rows)
 
 
-WHOLE = ("mode", "how", "capacity", "buffer", "batching")
-"""Options with which whole batches are asked for at once."""
-
-
-def is_whole(lookup: Lookup) -> bool:
-    """Whether a table in memory is asked for whole batches."""
-    least = {"timeout": None, "on_error": "fail", "remember": None}
-    options = {name: value for name, value in lookup.options.items() if name not in WHOLE}
-    return lookup.table and lookup.journal is None and options == least
-
-
 def with_tables(seed: int, lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """Some lookups in tables in memory. Most have few options, and so are asked for whole batches."""
     source = random.Random(f"tables {seed}")
+    kept = "mode", "how", "capacity", "buffer", "batching"
     found = []
     for lookup in lookups:
         if source.random() >= 0.12:
@@ -49,7 +40,7 @@ def with_tables(seed: int, lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
             continue
         table = replace(lookup, table=True, columns=True)
         if source.random() < 0.75:
-            options = {name: value for name, value in lookup.options.items() if name in WHOLE}
+            options = {name: value for name, value in lookup.options.items() if name in kept}
             if isinstance(options["capacity"], AdaptiveCapacity):
                 options["capacity"] = 3
             options |= {"timeout": None, "on_error": "fail", "remember": None}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from asyncio_operator import Batching
 from asyncio_operator.testing import Simulation
+from asyncio_operator.testing.simulation.features import features_of
 from asyncio_operator.testing.simulation.scenario import Compaction, Lookup, Scenario, Service, Task
 from asyncio_operator.testing.simulation.shrink import shrunk
+from enrichers import TableEnricher
 
 
 def test_Y1_L1_a_key_with_a_null_part_is_not_asked_for() -> None:
@@ -105,3 +109,54 @@ def test_Y1_A2_a_wrong_answer_of_a_table_in_memory_ends_the_task(lie: str) -> No
     simulation = in_memory(Service(mean=0.0, lies=1.0, lie=lie))
     simulation.check()
     assert [one["outcome"] for one in simulation.run() if one["event"] == "task_ended"] == ["failed"]
+
+
+def per_batch(simulation: Simulation) -> bool:
+    """Whether a lookup asks for whole batches, as the history says."""
+    return "whole" in features_of(simulation.scenario, simulation.run())
+
+
+ROWS = {key: {"name": f"n{key}"} for key in range(8)}
+
+
+class WaitingTable(TableEnricher):
+    """A table in memory that awaits before it answers."""
+
+    async def lookup_columns(self, keys: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await super().lookup_columns(keys)
+
+    async def lookup_rows(self, keys: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await super().lookup_rows(keys)
+
+
+class ColumnsOnly(TableEnricher):
+    """A table in memory, of which tasks use `lookup_columns` alone."""
+
+    async def lookup_columns(self, keys: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await super().lookup_columns(keys)
+
+
+@pytest.mark.parametrize("kind", [WaitingTable, ColumnsOnly])
+def test_Y1_A6_a_table_of_the_user_may_be_asked_for_a_key_by_two_batches_at_once(kind: type[TableEnricher]) -> None:
+    table = pa.table({"key": [*ROWS], "name": [row["name"] for row in ROWS.values()]})
+    bare = Lookup({"timeout": None, "on_error": "fail", "remember": None, "mode": "unordered", "capacity": 4})
+    for seed in (2, 4, 6):
+        simulation = Simulation(seed, lambda _: kind(lambda: table, key="key"), rows=ROWS, lookups=(bare,))
+        assert simulation.violations() == []
+        assert per_batch(simulation)
+
+
+@pytest.mark.parametrize("seed", [56, 160, 202])
+def test_Y1_A6_options_that_are_fixed_to_nothing_do_not_hide_that_batches_are_asked_for(seed: int) -> None:
+    simulation = Simulation(seed, cache=None, retry=None)
+    assert simulation.violations() == []
+    assert per_batch(simulation)
+
+
+@pytest.mark.parametrize("options", [{"attempt_timeout": 1.0}, {"status_column": "status"}, {"retry": 3}])
+def test_Y1_A6_a_table_with_an_option_that_needs_each_key_is_not_asked_for_batches(options: dict[str, Any]) -> None:
+    assert per_batch(in_memory(Service(mean=0.0), timeout=1.0, on_error="null", cache=None))
+    assert not per_batch(in_memory(Service(mean=0.0), **options))
