@@ -249,7 +249,7 @@ class LookupPipeline:
             self._delivery,
             self._failures,
             asked_whole(enricher, tables),
-            enricher.max_batch if batching is None else min(enricher.max_batch, batching.max_size),
+            1 if batching is None else batching.max_size,
             self._clock,
             FailingBatches(describe(enricher), "lookup_columns" if row_finder(enricher) is None else "lookup_rows"),
         )
