@@ -314,12 +314,9 @@ class Lanes:
         """What follows from an error of a call; True if its element had ended before, at its deadline."""
         if not self._loop.is_running():
             raise error
-        cancelled = isinstance(error, asyncio.CancelledError)
         if lane.expired:
-            self._call_ended_late(lane, swallowed=not cancelled)
+            self._call_ended_late(lane, swallowed=not isinstance(error, asyncio.CancelledError))
             return True
-        if cancelled:
-            uncancel(lane.task)
         lane.window.failed(lane.slot, error, lane.started)
         if self._stopping:
             # The run has ended, perhaps by this error: law O18, the lane starts no other call.
@@ -376,7 +373,7 @@ class Lanes:
             raise asyncio.CancelledError
         lane.expired = False
         self._late.discard(lane)
-        uncancel(lane.task)
+        lane.task.uncancel()  # that of `_cut`; others are absorbed
         lane.window.returned(lane.slot)
 
     # -- the end

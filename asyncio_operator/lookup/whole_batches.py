@@ -1,7 +1,9 @@
 """The way of enrichers in memory: one call for all keys of a batch, which stay in Arrow from the input to the output.
 
-No key has an object of its own, is shared with another batch, or is remembered: to ask again costs less. A batch that
-fails is asked in halves, as batches of keys are (law B4). Lookups that need more use `managed`.
+No key has an object of its own, is shared with another batch, or is remembered: to ask again costs less. A batch with
+more keys than a call takes is asked in parts, and other code has its turn between them. A part that fails is asked in
+halves, as batches of keys are (law B4). All keys of a batch have one deadline, by which all parts must be answered.
+Lookups that need more use `managed`.
 """
 
 from __future__ import annotations
@@ -113,24 +115,30 @@ class WholeBatchIntake:
 
     async def call(self, batch: KeyBatch) -> Any:
         """The outcomes of a batch. Raises what ends the run, if a failure has to end it."""
-        return await self._outcomes(batch.keys)
+        keys, most = batch.keys, self._most
+        if len(keys) <= most:
+            return await self._outcomes(keys)
+        outcomes: list[Any] = []
+        for first in range(0, len(keys), most):
+            outcomes += await self._outcomes(keys[first : first + most])
+            # The parts may await nothing.
+            await asyncio.sleep(0)
+        return outcomes
 
     async def _outcomes(self, keys: Any) -> Any:
-        if len(keys) <= self._most:
-            started = self._clock()
-            self.calls += 1
-            try:
-                answers = await self._ask(keys)
-            except Exception as error:
-                if len(keys) == 1 or not splits(error):
-                    self._failing.failed(keys)
-                    return [self._failures.failure(key, error, started) for key in keys]
-                self._failing.divided(keys, error)
-            else:
-                self._failing.answered(keys)
-                return answers
-            # What failed may have awaited nothing, and so may all its parts: other code has its turn.
-            await asyncio.sleep(0)
+        started = self._clock()
+        self.calls += 1
+        try:
+            answers = await self._ask(keys)
+        except Exception as error:
+            if len(keys) == 1 or not splits(error):
+                self._failing.failed(keys)
+                return [self._failures.failure(key, error, started) for key in keys]
+            self._failing.divided(keys, error)
+        else:
+            self._failing.answered(keys)
+            return answers
+        await asyncio.sleep(0)
         half = len(keys) // 2
         return [*await self._outcomes(keys[:half]), *await self._outcomes(keys[half:])]
 

@@ -48,7 +48,7 @@ class Scene:
     Attributes:
         drawn: of the seed.
         run: the name of the run.
-        over: whether the job has ended.
+        over: whether the job has ended, or hangs.
         decommissioned: names of executors that are to end.
     """
 
@@ -96,8 +96,10 @@ def kill_executor(scene: Scene) -> Strike | None:
 
 def _kill(what: str, executor: Executor, process: psutil.Process) -> Strike:
     begun = time.time()
-    with contextlib.suppress(psutil.NoSuchProcess):
+    try:
         process.kill()
+    except psutil.NoSuchProcess:
+        return Strike(f"{what}: it had ended", begun, time.time())
     return Strike(what, begun, time.time(), (executor.name,))
 
 

@@ -28,6 +28,9 @@ SLACK = 0.05
 ENDED = 5.0
 """Seconds after the end of a task in which nothing of it may be left (law X7)."""
 
+SEEN = 3.0
+"""Seconds until Spark's driver has seen that a process was killed: its connections are closed at once."""
+
 OUTCOMES = {"Success": "finished", "TaskKilled": "closed", "Killed": "killed"}
 
 
@@ -70,9 +73,11 @@ def end_of(task: Task, strikes: Iterable[Strike]) -> tuple[float, str] | None:
     """When and how an attempt ended; None if that was not seen."""
     if task.reason == "Success":
         return task.end or 0.0, "finished"
-    for strike in strikes:
-        if task.executor in strike.killed and task.start <= strike.ended and (task.end or inf) >= strike.begun:
-            return strike.ended, "killed"
+    end = task.end or inf
+    struck = [one for one in strikes if task.executor in one.killed and task.start <= one.ended and one.begun <= end]
+    # Of several the latest: it has lived through those before.
+    if struck and (task.end is None or task.end <= struck[-1].ended + SEEN):
+        return struck[-1].ended, "killed"
     return None if task.end is None else (task.end, OUTCOMES.get(task.reason or "", "failed"))
 
 

@@ -127,7 +127,10 @@ class Run:
         frame = self.job.frame(cluster.spark, service.url, self._directory)
         cluster.spark.sparkContext.setLocalProperty(RUN, self._name)
         over = list[bool]()
-        scene = Scene(cluster, service, self._drawn, self._name, self.job, lambda: bool(over))
+        hangs = began + HANGS
+        scene = Scene(
+            cluster, service, self._drawn, self._name, self.job, lambda: bool(over) or time.monotonic() > hangs
+        )
         if self._kind == "speculation":
             hold_a_key(scene)
 
@@ -139,7 +142,7 @@ class Run:
 
         thread, results = in_background(rows)
         strikes = self._strikes(scene, outcome)
-        thread.join(max(0.0, HANGS - (time.monotonic() - began)))
+        thread.join(max(0.0, hangs - time.monotonic()))
         service.release()
         if not results:
             raise TimeoutError(f"the job hangs: it has not ended in {HANGS:.0f} s")

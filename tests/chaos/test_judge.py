@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.chaos.cluster import Task, tasks_of
 from tests.chaos.faults import Strike
 from tests.chaos.jobs import CAPACITY, KEYS, PARTITIONS, Job
-from tests.chaos.judge import asked_again, history_of, longest_pause, wrong_calls
+from tests.chaos.judge import asked_again, end_of, history_of, longest_pause, wrong_calls
 from tests.chaos.service import LATENCY, Call
 
 OF_A_TASK = KEYS // PARTITIONS
@@ -95,3 +95,14 @@ def test_Y3_pauses_delay_a_write_together_only_if_it_waits_through_all_of_them()
     assert longest_pause(pauses) == 4.0
     assert longest_pause(pauses[1:]) == 2.0
     assert longest_pause([Strike("kill", 1.0, 1.0, ("0",))]) == 0.0
+
+
+def test_Y3_only_an_attempt_that_ends_soon_after_a_kill_was_killed_by_it() -> None:
+    kills = [Strike("kill", at, at, ("0",)) for at in (3.0, 10.0)]
+    task = Task(0, "0", 1, 0, 0, 1.0, False, 10.2, "ExceptionFailure")
+    assert end_of(task, kills) == (10.0, "killed")
+    assert end_of(replace(task, end=3.1), kills) == (3.0, "killed")
+    assert end_of(replace(task, end=9.0), kills) == (9.0, "failed")
+    assert end_of(replace(task, end=2.0), kills) == (2.0, "failed")
+    assert end_of(replace(task, end=None, reason=None), kills[:1]) == (3.0, "killed")
+    assert end_of(replace(task, executor="1"), kills) == (10.2, "failed")

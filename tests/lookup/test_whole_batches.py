@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pyarrow as pa
 import pytest
 
@@ -35,14 +37,22 @@ class InMemory(Enricher):
         return pa.table({"key": keys, "x": keys})
 
 
+async def run(enricher: InMemory, batching: Batching | None) -> None:
+    """Ask for the keys 0 to 7."""
+    batch = KeyBatch(ArrowKeys(pa.array(range(8))), rows=8)
+    options = LookupOptions(batching=batching_of(enricher, batching))
+    tables = AnswerTables(enricher.key_schema(), enricher.schema())
+    await LookupPipeline(enricher, Source([batch]), lambda *_: None, options, tables=tables).run()
+
+
 @pytest.mark.parametrize(
     ("max_batch", "batching", "sizes"),
     [
         (1, None, [1] * 8),
-        (3, None, [2] * 4),
+        (3, None, [3, 3, 2]),
         (100, None, [8]),
-        (3, Batching(100), [2] * 4),
-        (100, Batching(5), [4, 4]),
+        (3, Batching(100), [3, 3, 2]),
+        (100, Batching(5), [5, 3]),
         (100, Batching(1), [1] * 8),
     ],
 )
@@ -50,10 +60,24 @@ class InMemory(Enricher):
 async def test_B1_an_enricher_in_memory_is_asked_for_at_most_max_size_and_max_batch_keys(
     max_batch: int, batching: Batching | None, sizes: list[int]
 ) -> None:
-    enricher, batch = InMemory(max_batch), KeyBatch(ArrowKeys(pa.array(range(8))), rows=8)
-    options = LookupOptions(batching=batching_of(enricher, batching))
-    tables = AnswerTables(enricher.key_schema(), enricher.schema())
-    pipeline = LookupPipeline(enricher, Source([batch]), lambda *_: None, options, tables=tables)
-    await pipeline.run()
+    enricher = InMemory(max_batch)
+    await run(enricher, batching)
     assert [len(keys) for keys in enricher.asked] == sizes
     assert [key for keys in enricher.asked for key in keys] == [*range(8)]
+
+
+@virtual
+async def test_R2_other_code_has_its_turn_between_the_parts_of_a_batch() -> None:
+    """A deadline elsewhere on the loop would pass unseen otherwise."""
+    enricher, beats = InMemory(1), list[int]()
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(0)
+            beats.append(len(enricher.asked))
+
+    beating = asyncio.ensure_future(beat())
+    await run(enricher, None)
+    beating.cancel()
+    await asyncio.wait([beating])
+    assert {*range(1, 9)} <= {*beats}

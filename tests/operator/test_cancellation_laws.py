@@ -194,6 +194,35 @@ async def test_O12_a_cancellation_that_a_call_leaves_behind_hits_nobody(mode, ca
     assert sorted(await process(call, range(8), mode=mode, capacity=capacity, on_error=on_error)) == [*range(8)]
 
 
+@pytest.mark.parametrize("deadline", [None, 1.0])
+@pytest.mark.parametrize("waits", [False, True])
+@virtual
+async def test_O12_a_call_that_cancels_itself_and_raises_that_itself_fails_alone(mode, deadline, waits):
+    """The cancellation that it has asked for is not thrown before it has ended."""
+
+    async def call(value):
+        if value == 1:
+            cancel_myself()
+            raise asyncio.CancelledError
+        if value == 2 and deadline is not None:
+            try:
+                await forever()
+            finally:
+                cancel_myself()
+        await asyncio.sleep(0.001)
+        return value
+
+    async def elements():
+        for value in range(5):
+            await asyncio.sleep(0.001 * waits)
+            yield value
+
+    options: dict[str, Any] = {} if deadline is None else {"timeout": deadline, "on_timeout": lambda _v: "late"}
+    options["on_error"] = lambda _v, error: type(error).__name__
+    got = await process(call, elements(), mode=mode, capacity=1, **options)
+    assert got == [0, "CancelledError", 2 if deadline is None else "late", 3, 4]
+
+
 @virtual
 async def test_O12_a_call_that_fails_and_leaves_a_cancellation_behind_fails_alone(mode):
     async def call(value):
