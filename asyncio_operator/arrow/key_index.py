@@ -7,11 +7,13 @@ is its own hash, and needs no comparison; where such keys fill half of their ran
 of the hashes.
 
 Law: two keys are the same by the rule of `key_identity`. Equal keys have equal hashes, because hashes are made of
-canonical arrays. Different keys may have one hash, and are found all the same.
+canonical arrays. Different keys may have one hash, and are found all the same. Each of them costs a round of its own;
+the hashes of an index begin with a random word, so that many of one hash cannot be prepared.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +27,9 @@ from asyncio_operator.arrow.key_fit import fit_keys
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_SECRET = np.uint64(int.from_bytes(os.urandom(8)))
+"""The first word of the hashes in every `KeyIndex` of this process."""
 
 
 def match(asked: pa.Array, rows: pa.Array) -> Ints:
@@ -60,7 +65,9 @@ class KeyIndex:
         keys = canonical_array(keys)
         self._type = keys.type
         self._parts = _parts(keys)
-        hashes, self._exact = _hashes(self._parts, len(keys))
+        # Kept for `find`: an index may be pickled, and another process has another word.
+        self._secret = _SECRET
+        hashes, self._exact = _hashes(self._parts, len(keys), self._secret)
         rows = _complete(self._parts)
         if rows is not None:
             hashes = hashes[rows]
@@ -110,7 +117,7 @@ class KeyIndex:
     def _places(self, keys: pa.Array) -> Ints:
         """The place of each key, or -1. With `_dense` and one row for each key: the row."""
         parts = _parts(keys)
-        hashes, _ = _hashes(parts, len(keys))
+        hashes, _ = _hashes(parts, len(keys), self._secret)
         complete = _complete(parts)
         if self._dense is not None:
             places = self._dense.places(hashes.view(np.int64))
@@ -257,16 +264,19 @@ def key_hashes(keys: pa.Array) -> Words:
     Hashes of one version of this package are alike in all processes. They are not for files.
     """
     keys = canonical_array(keys)
-    hashes, _ = _hashes(_parts(keys), len(keys))
+    hashes, _ = _hashes(_parts(keys), len(keys), np.uint64(0))
     return _mixed(np.zeros(len(keys), dtype=np.uint64), hashes)
 
 
-def _hashes(parts: Sequence[pa.Array], length: int) -> tuple[Words, bool]:
-    """A hash of each key, and whether different keys have different hashes. Keys with a null have any hash."""
+def _hashes(parts: Sequence[pa.Array], length: int, start: np.uint64) -> tuple[Words, bool]:
+    """A hash of each key, and whether different keys have different hashes. Keys with a null have any hash.
+
+    Hashes begin with the word `start`, except those of keys that are their own hash.
+    """
     words = [_words(part) for part in parts]
     if len(words) == 1 and words[0] is not None and len(words[0]) == 1:
         return words[0][0], True
-    hashes = np.zeros(length, dtype=np.uint64)
+    hashes: Words = np.full(length, start)
     for part, own in zip(parts, words, strict=True):
         if own is None:
             hashes = _with_bytes(hashes, part)

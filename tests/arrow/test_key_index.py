@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import subprocess
+import sys
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -22,7 +25,7 @@ from asyncio_operator.arrow.key_arrays import (
     key_array,
     python_keys,
 )
-from asyncio_operator.arrow.key_index import KeyIndex, _mixed, _Search, match
+from asyncio_operator.arrow.key_index import _SECRET, KeyIndex, _mixed, _Search, key_hashes, match
 from tests.arrow.test_key_identity import COLUMNS, names_of, rows_of
 
 OTHERS: dict[str, list[pa.DataType]] = {
@@ -171,18 +174,22 @@ def test_L10_types_of_one_family_are_matched_by_value(data: st.DataObject, name:
     assert KeyIndex(both).find(key_array([converted, values]))[0].tolist() == [at for at in expected if at >= 0]
 
 
-def colliding(seconds: Sequence[int]) -> pa.Array:
-    """Keys of two integers that all have one hash."""
-    start = np.zeros(1, dtype=np.uint64)
-    firsts = np.arange(len(seconds), dtype=np.uint64)
-    states = _mixed(np.repeat(start, len(seconds)), firsts)
-    last = states[0] ^ states
-    return pa.StructArray.from_arrays([pa.array(firsts.view(np.int64)), pa.array(last.view(np.int64))], ["0", "1"])
+def colliding(size: int, start: int, text: bool = False) -> pa.Array:
+    """Keys of two integers, or of 16 bytes, that all have one hash, if hashes begin with this word."""
+    firsts = np.arange(size, dtype=np.uint64)
+    states = np.full(size, start, dtype=np.uint64)
+    if text:
+        states = _mixed(states, np.full(size, 16, dtype=np.uint64))
+    states = _mixed(states, firsts)
+    lasts = states[0] ^ states
+    if text:
+        return pa.array([first.tobytes() + last.tobytes() for first, last in zip(firsts, lasts, strict=True)])
+    return key_array([pa.array(firsts.view(np.int64)), pa.array(lasts.view(np.int64))])
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_L10_different_keys_of_one_hash_are_told_apart(several: bool) -> None:
-    keys = colliding(range(6))
+    keys = colliding(6, int(_SECRET))
     order = [3, 0, 4, 1, *([3, 1, 0, 3] if several else [])]
     table = keys.take(pa.array(order))
     index = KeyIndex(table)
@@ -191,6 +198,41 @@ def test_L10_different_keys_of_one_hash_are_told_apart(several: bool) -> None:
     rows, positions = index.find(keys)
     expected = [(row, key) for key in range(6) for row, own in enumerate(order) if own == key]
     assert [*zip(rows.tolist(), positions.tolist(), strict=True)] == expected
+
+
+class CountingIndex(KeyIndex):
+    """An index that counts the rounds of its searches."""
+
+    rounds = 0
+
+    def _are_same(self, *args: Any) -> Any:
+        self.rounds += 1
+        return super()._are_same(*args)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_L10_hostile_keys_made_to_have_one_hash_are_found_in_few_rounds(text: bool) -> None:
+    keys = colliding(2000, 0, text)
+    assert len({*key_hashes(keys).tolist()}) == 1, "the keys have one hash without the secret word"
+    table, others = keys[:1000], keys[1000:]
+    index = CountingIndex(table)
+    assert index.find(table)[0].tolist() == [*range(1000)]
+    assert index.find(others)[0].tolist() == []
+    # A find ends with a round of no keys. Two more are for keys of one hash by chance.
+    assert index.rounds <= 4
+
+
+def test_L10_another_process_has_the_same_hashes_for_others_and_its_index_finds_its_keys() -> None:
+    program = (
+        "import pickle, sys; import pyarrow as pa; from asyncio_operator.arrow import key_index; "
+        "keys = pa.array(['a', 'b']); made = key_index.key_hashes(keys), key_index._SECRET, key_index.KeyIndex(keys); "
+        "sys.stdout.buffer.write(pickle.dumps(made))"
+    )
+    made = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout
+    hashes, secret, index = pickle.loads(made)
+    assert hashes.tolist() == key_hashes(pa.array(["a", "b"])).tolist()
+    assert secret != _SECRET
+    assert index.find(pa.array(["b", "c", "a"]))[0].tolist() == [1, 0]
 
 
 LARGEST = 2**64 - 1
