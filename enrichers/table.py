@@ -369,12 +369,17 @@ def _shown_path(path: str) -> str:
 
 
 def _simplified(schema: pa.Schema) -> pa.Schema:
-    """The schema in types that Spark has: values in place of dictionaries, microseconds in place of nanoseconds."""
+    """The schema in types that Spark has: values in place of dictionaries and views, microseconds in place of
+    nanoseconds."""
     fields = []
     for column in schema:
         kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
         if kinds.is_timestamp(kind) and kind.unit == "ns":
             kind = pa.timestamp("us", kind.tz)
+        elif kinds.is_string_view(kind):
+            kind = pa.string()
+        elif kinds.is_binary_view(kind):
+            kind = pa.binary()
         fields.append(pa.field(column.name, kind))
     return pa.schema(fields)
 

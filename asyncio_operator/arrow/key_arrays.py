@@ -23,8 +23,8 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def canonical_array(array: pa.Array) -> pa.Array:
-    """The same keys in canonical form: timestamps with a zone in UTC, 0.0 for -0.0, one NaN, no dictionary, and
-    decimals of at least 128 bits.
+    """The same keys in canonical form: timestamps with a zone in UTC, 0.0 for -0.0, one NaN, no dictionary, no view,
+    floats of at least 32 bits, and decimals of at least 128 bits.
 
     Then two keys of one type are the same if their bytes are equal. Decimals of different scales are different types:
     cast them first. Fields of structs are made canonical too. Lists and maps cannot be keys.
@@ -32,6 +32,14 @@ def canonical_array(array: pa.Array) -> pa.Array:
     kind = array.type
     if kinds.is_dictionary(kind):
         return canonical_array(array.dictionary_decode())
+    if kinds.is_string_view(kind):
+        # Arrow cannot take rows of views.
+        return array.cast(pa.string())
+    if kinds.is_binary_view(kind):
+        return array.cast(pa.binary())
+    if kinds.is_float16(kind):
+        # Arrow cannot add the smaller ones.
+        return _canonical_floats(array.cast(pa.float32()))
     if kinds.is_float64(kind) or kinds.is_float32(kind):
         return _canonical_floats(array)
     if kinds.is_decimal(kind) and kind.bit_width < 128:

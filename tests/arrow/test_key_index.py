@@ -23,6 +23,7 @@ from asyncio_operator.arrow.key_arrays import (
     distinct,
     distinct_keys,
     key_array,
+    key_values,
     python_keys,
 )
 from asyncio_operator.arrow.key_index import _SECRET, KeyIndex, _mixed, _Search, key_hashes, match
@@ -233,6 +234,30 @@ def test_L10_another_process_has_the_same_hashes_for_others_and_its_index_finds_
     assert hashes.tolist() == key_hashes(pa.array(["a", "b"])).tolist()
     assert secret != _SECRET
     assert index.find(pa.array(["b", "c", "a"]))[0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+@pytest.mark.parametrize("composite", [False, True])
+def test_L10_keys_in_views_are_those_in_texts_and_bytes(kind: pa.DataType, composite: bool) -> None:
+    viewed = pa.array(["a", None, "b" * 20, "a"], pa.string()).cast(kind)
+    plain = viewed.cast(pa.string() if pa.types.is_string_view(kind) else pa.binary())
+    viewed, plain = (key_array([keys, keys]) if composite else keys for keys in (viewed, plain))
+    asked = plain.take(pa.array([2, 0]))
+    for rows in (viewed, plain):
+        assert [found.tolist() for found in KeyIndex(rows).find(asked)] == [[2, 0, 3], [0, 1, 1]]
+    assert [found.tolist() for found in KeyIndex(plain).find(viewed[2:])] == [[2, 0, 3], [0, 1, 1]]
+    assert match(asked, viewed).tolist() == [1, -1, 0, 1]
+    assert distinct_keys(parts_of(viewed))[0] == distinct_keys(parts_of(plain))[0]
+
+
+@pytest.mark.parametrize("asked", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+def test_L10_keys_of_half_precision_are_found_like_other_floats(asked: pa.DataType) -> None:
+    rows = pa.array(np.array([-0.0, 1.5, np.nan], dtype=np.float16))
+    keys = pa.array(np.array([0.0, -0.0, 1.5, np.nan, 2.0]).astype(asked.to_pandas_dtype()))
+    index = KeyIndex(rows)
+    assert [found.tolist() for found in index.find(keys)] == [[0, 0, 1, 2], [0, 1, 2, 3]]
+    assert match(pa.array([0.0, 1.5]), rows).tolist() == [0, 1, -1]
+    assert repr(key_values(rows)) == "[0.0, 1.5, nan]"
 
 
 LARGEST = 2**64 - 1

@@ -210,6 +210,19 @@ async def test_keys_of_another_type_are_found_by_value() -> None:
         await enricher.lookup_columns(pa.array(["2"]))
 
 
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+async def test_L10_views_of_text_and_bytes_are_keys_and_values(kind: pa.DataType) -> None:
+    column = pa.array(["a", "b"], pa.string()).cast(kind)
+    a, b, z = ("a", "b", "z") if pa.types.is_string_view(kind) else (b"a", b"b", b"z")
+    table = pa.table({"k": column, "j": [1, 2], "v": column})
+    enricher = TableEnricher(table, key="k")
+    assert enricher.schema().field("v").type == (pa.string() if isinstance(a, str) else pa.binary())
+    async with Lookup(enricher) as lookup:
+        assert [await lookup.get(key) for key in (a, z)] == [{"j": 1, "v": a}, None]
+    async with Lookup(TableEnricher(table, key=["k", "j"])) as lookup:
+        assert await lookup.get((b, 2)) == {"v": b}
+
+
 async def test_columns_that_are_not_used_may_have_one_name() -> None:
     """As those of a join have."""
     table = pa.table([[1, 2], ["a", "b"], [3, 4], [5, 6]], names=["k", "v", "x", "x"])
