@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -115,7 +116,13 @@ def program(names: list[str]) -> None:
 
 def main() -> int:
     """The exit status: 0, also if a target is missed, because a slow or busy machine may miss it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    listed = textwrap.fill(f"benchmarks: all, {', '.join(known())}", 100)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=listed,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "names", nargs="*", help="such as S5 S7 retries, or all; default: S1 to S18 and some more with a target"
     )

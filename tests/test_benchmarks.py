@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
-from benchmarks.__main__ import MORE, chosen, known
+from benchmarks.__main__ import MORE, chosen, known, main
 from examples.stage import ProblemError
 
 
@@ -25,3 +26,11 @@ def test_without_a_name_the_speeds_of_the_project_are_measured_and_some_more() -
     assert chosen(["S5", "zipf"]) == ["s5", "zipf"]
     with pytest.raises(ProblemError, match="there is no benchmark s99"):
         chosen(["S99"])
+
+
+def test_the_help_names_every_benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    listed = capsys.readouterr().out.rpartition("benchmarks: ")[2]
+    assert re.findall(r"\w+", listed) == ["all", *known()]

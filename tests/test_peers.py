@@ -233,7 +233,19 @@ def test_names_are_found_and_others_told_with_the_nearest():
     assert chosen("work", [], WORKS) == [*WORKS]
     with pytest.raises(ProblemError, match=r"there is no peer aiometr; did you mean aiometer\?"):
         chosen("peer", ["aiometr"], PEERS)
+    with pytest.raises(ProblemError, match=r'There are: enrich, .*"AsyncWaitOperator, Lookup", streamable'):
+        chosen("peer", ["nothing"], PEERS)
     assert [peer.name for peer in with_bases(chosen("peer", ["daft"], PEERS))] == [OPERATOR.name, "Daft"]
+
+
+def test_what_is_for_one_peer_alone_is_said_with_its_command():
+    with pytest.raises(ProblemError) as work:
+        chosen("work", ["Q13"], WORKS, TRIALS)
+    command = "python -m benchmarks.peers NAME --work q13 --json FILE"
+    assert str(work.value) == f"q13 is for one peer alone: {command}"
+    with pytest.raises(ProblemError) as peer:
+        chosen("peer", ["ray data"], PEERS, GUESTS)
+    assert str(peer.value) == 'Ray Data is measured alone: python -m benchmarks.peers "Ray Data" --json FILE'
 
 
 def test_the_proxy_passes_everything_in_order_and_later(tmp_path):

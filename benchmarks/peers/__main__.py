@@ -7,7 +7,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from benchmarks.peers.alone import PRICE, measured_alone
 from benchmarks.peers.measure import measured
@@ -24,22 +24,43 @@ class _Named(Protocol):
 Named = TypeVar("Named", bound=_Named)
 
 
-def chosen(kind: str, names: Sequence[str], among: Sequence[Named]) -> list[Named]:
+ALONE = {
+    "peer": "python -m benchmarks.peers {name} --json FILE",
+    "work": "python -m benchmarks.peers NAME --work {name} --json FILE",
+}
+"""How what has no place in the tables is measured."""
+
+
+def chosen(
+    kind: Literal["peer", "work"], names: Sequence[str], among: Sequence[Named], alone: Sequence[Named] = ()
+) -> list[Named]:
     """The ones with these names, or all.
 
+    Args:
+        alone: those that exist, but only where one peer is measured.
+
     Raises:
-        ProblemError: a name does not exist.
+        ProblemError: a name does not exist, or is for one peer alone.
     """
     known = {one.name.lower(): one for one in among}
     for name in names:
+        if own := next((one.name for one in alone if one.name.lower() == name.lower()), None):
+            command = ALONE[kind].format(name=_quoted(own))
+            what = f"{own} is for one peer alone" if kind == "work" else f"{own} is measured alone"
+            raise ProblemError(f"{what}: {command}")
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ProblemError(
-                f"there is no {kind} {name}{hint or '.'} There are: {', '.join(one.name for one in among)}"
+                f"there is no {kind} {name}{hint or '.'} There are: {', '.join(_quoted(one.name) for one in among)}"
             )
     wanted = {name.lower() for name in names} or known.keys()
     return [one for name, one in known.items() if name in wanted]
+
+
+def _quoted(name: str) -> str:
+    """A name as a shell takes it: that of some peers has spaces and a comma."""
+    return name if name.isidentifier() else f'"{name}"'
 
 
 def with_bases(peers: Sequence[Peer]) -> list[Peer]:
@@ -69,8 +90,8 @@ def program(options: argparse.Namespace) -> None:
         return
     if options.json is not None:
         raise ProblemError("--json needs the name of one peer: python -m benchmarks.peers NAME --json FILE")
-    works: list[Work] = chosen("work", options.work, WORKS)
-    peers = with_bases(chosen("peer", options.peer, PEERS))
+    works: list[Work] = chosen("work", options.work, WORKS, TRIALS)
+    peers = with_bases(chosen("peer", options.peer, PEERS, GUESTS))
     for name in PICTURES.values() if options.out is not None else ():
         check_places(None, BEGIN, END, options.out / name)
     check_places(options.page, BEGIN, END, None)
