@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from asyncio_operator import Journal
 from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
 from asyncio_operator.spark.driver import chain
 from asyncio_operator.trace import Trace
@@ -204,6 +205,23 @@ def test_C3_distinct_is_a_stage_of_its_own(spark: SparkSession) -> None:
     after = enrich(between, lookup("c"), on="b")
     assert "lookups)" not in str(stages(after))
     assert sorted(row.c for row in after.collect()) == list(range(3, 13))
+
+
+def test_C3_a_lookup_whose_journal_has_answers_begins_a_stage(spark: SparkSession, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+
+    def after() -> DataFrame:
+        base = enrich(spark.range(0, 10, 1, 2), lookup("a", calls), on="id")
+        return enrich(base, lookup("b"), on="a", journal=Journal(str(tmp_path / "journal"), identity="b"))
+
+    new = after()
+    assert "2 lookups" in str(stages(new))
+    assert [row.b for row in new.collect()] == list(range(2, 12))
+    before = calls.stat().st_size
+    known = after()
+    assert "lookups)" not in str(stages(known))
+    assert [row.b for row in known.collect()] == list(range(2, 12))
+    assert calls.stat().st_size == 2 * before
 
 
 def test_C1_every_lookup_has_its_own_metrics(spark: SparkSession) -> None:
