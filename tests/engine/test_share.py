@@ -672,8 +672,10 @@ def test_G2_on_real_loops(loop_factory):
 
     began = time.monotonic()
     run_on(loop_factory, main())
-    assert most_in_a_window(starts, 0.245) <= 20
-    assert 0.74 <= starts[-1] - began < 5
+    # A busy machine may run a call late, and so near to later ones; no machine runs one before its time.
+    for number, at in enumerate(starts):
+        assert at - began >= 0.25 * (number // 20) - 0.005
+    assert starts[-1] - began < 5
 
 
 @pytest.mark.parametrize("turns", range(30))
