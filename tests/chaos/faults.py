@@ -180,6 +180,6 @@ FAULTS: dict[str, Fault] = {
 DRIVER = "driver"
 """The kind of fault that needs drivers of its own: see `streams`."""
 
-ONCE = frozenset({"speculation", DRIVER})
+ONCE = frozenset({"speculation"})
 """Kinds that come once in a job. Spark copies a slow task after half of the tasks have ended, so a second one would
-come too late; and a killed driver costs a new one, which takes longer than the rest of the job."""
+come too late."""

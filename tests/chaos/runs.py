@@ -64,7 +64,7 @@ class Runs:
         if kind == DRIVER:
             # The drivers of the stream need the cores.
             self._end_session()
-            one = StreamRun(self._drivers_of(master), self._service, seed, name)
+            one = StreamRun(self._drivers_of(master), self._service, seed, name, moments)
         else:
             if self._cluster is None:
                 self._cluster = self._session.enter_context(session(self._directory, master))
@@ -194,7 +194,8 @@ class Run:
     def _judge_calls(self, strikes: list[Strike], outcome: Outcome) -> list[str]:
         self._cluster.wait_for_events()
         tasks: dict[int, Task] = tasks_of(self._cluster.events())
-        calls = self._service.calls(self._name)
+        # A copy of a task may still run for a while, with calls that have begun.
+        calls = self._service.ended_calls(self._name)
         if {call.task for call in calls} - tasks.keys():
             self._cluster.spark.range(1).count()  # The log is written to disk at the end of a job.
             tasks |= tasks_of(self._cluster.events())

@@ -14,6 +14,9 @@ from asyncio_operator.testing import FakeRequest, FakeService
 LATENCY = 0.06
 """Seconds of a call. A task then takes 2.4 seconds, three times what a kill may cost with a journal."""
 
+ENDS = 5.0
+"""Seconds: more than a call takes on a busy machine."""
+
 RUN = "chaos.run"
 """The local property of Spark that names the run; tasks send it with each request."""
 
@@ -72,6 +75,13 @@ class CountingService:
     def calls(self, run: str) -> list[Call]:
         """The calls of a run until now."""
         return list(self._calls.get(run, ()))
+
+    def ended_calls(self, run: str) -> list[Call]:
+        """The calls of a run until now. Waits `ENDS` seconds for those that run; there may be later ones meanwhile."""
+        calls, deadline = self.calls(run), time.monotonic() + ENDS
+        while any(call.outcome is None for call in calls) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return calls
 
     def count(self, run: str, lookup: int | None = None) -> int:
         """The number of calls of a run that were answered."""

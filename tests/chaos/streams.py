@@ -1,4 +1,4 @@
-"""The driver of a stream is killed at a random moment, and another one goes on from the checkpoint.
+"""The driver of a stream is killed at random moments, and each time another one goes on from the checkpoint.
 
 The drivers are processes of their own; the one that ends a stream begins the next one. The stream reads files of
 numbered rows, two for each micro-batch, and writes Parquet files. The event log of a killed driver lacks the latest
@@ -13,7 +13,7 @@ import random
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -43,7 +43,7 @@ HANGS = 150.0
 """Seconds after which a driver hangs."""
 
 OF_A_DRIVER = 1_000_000
-"""Added to the numbers of tasks of the second driver."""
+"""More than the tasks of a driver: added to the numbers of those of the next one."""
 
 PROGRAM = """
 import json, sys
@@ -150,41 +150,48 @@ class Drivers:
 
 
 class StreamRun:
-    """A stream whose driver is killed once.
+    """A stream whose driver is killed, and the next one too, at as many moments.
 
     Args:
         name: of the run; it is also a directory.
     """
 
-    def __init__(self, drivers: Drivers, service: CountingService, seed: int, name: str) -> None:
+    def __init__(self, drivers: Drivers, service: CountingService, seed: int, name: str, moments: int) -> None:
         self.history: History | None = None
         self._drawn = random.Random(f"driver {seed}")
         self.job = replace(Job.drawn(self._drawn), ordered=False)
         self._drivers = drivers
         self._service = service
         self._name = name
+        self._moments = moments
         self._directory = drivers.cluster / name
         self._left = Left(drivers.cluster, service)
 
     def play(self, outcome: Outcome) -> list[str]:
         """Run it. Returns what is wrong, and fills the figures of the outcome."""
-        first = self._drivers.driver()
+        driver = self._drivers.driver()
         began = time.monotonic()
-        self._drivers.log.lines(first.application)
+        self._drivers.log.lines(driver.application)
         self._write_input()
+        applications, strikes = [driver.application], list[Strike]()
         try:
-            strike = self._until_it_is_killed(first, outcome)
-            second = self._drivers.driver()
-            if strike is not None:
-                second.start(*self._stream(1))
-                second.wait(lambda: False)
+            for until in sorted(self._drawn.uniform(0.0, 0.98) * self.job.calls for _ in range(self._moments)):
+                strike = self._kill(driver, len(strikes), until, outcome)
+                if strike is None:
+                    break
+                strikes.append(strike)
+                driver = self._drivers.driver()
+                applications.append(driver.application)
+            else:
+                driver.start(*self._stream(len(strikes)))
+                driver.wait(lambda: False)
             self._left.note()
         except AssertionError:
             self._drivers.drop()
             raise
-        wrong = self._judge_rows(second.lines[0], outcome)
-        wrong += self._left.behind(second.application, self._directory, 2)
-        wrong += self._judge_calls([first.application, second.application], strike, outcome)
+        wrong = self._judge_rows(driver.lines[0], outcome)
+        wrong += self._left.behind(driver.application, self._directory, 2 * len(strikes))
+        wrong += self._judge_calls(applications, strikes, outcome)
         outcome.seconds = round(time.monotonic() - began, 2)
         return wrong
 
@@ -205,13 +212,14 @@ class StreamRun:
     def _run(self, number: int) -> str:
         return f"{self._name}-{number}"
 
-    def _until_it_is_killed(self, driver: Driver, outcome: Outcome) -> Strike | None:
-        """The first driver. Returns its kill, or None if the stream had ended before."""
-        until, later = self._drawn.uniform(0.0, 0.98) * self.job.calls, self._drawn.uniform(0.0, 2 * LATENCY)
-        driver.start(*self._stream(0))
-        driver.wait(lambda: self._service.count(self._run(0)) > until)
+    def _kill(self, driver: Driver, number: int, until: float, outcome: Outcome) -> Strike | None:
+        """Start the stream, and kill its driver. Returns None if the stream had ended before."""
+        earlier = sum(self._service.count(self._run(one)) for one in range(number))
+        later = self._drawn.uniform(0.0, 2 * LATENCY)
+        driver.start(*self._stream(number))
+        driver.wait(lambda: earlier + self._service.count(self._run(number)) > until)
         time.sleep(later)
-        moment = self._service.count(self._run(0))
+        moment = earlier + self._service.count(self._run(number))
         self._left.note()
         if driver.lines:
             return None
@@ -229,31 +237,32 @@ class StreamRun:
         outcome.rows = len(rows)
         return [] if self.job.are_right(rows) else ["the rows are not those of a run without faults"]
 
-    def _judge_calls(self, applications: list[str], strike: Strike | None, outcome: Outcome) -> list[str]:
+    def _judge_calls(self, applications: list[str], strikes: list[Strike], outcome: Outcome) -> list[str]:
         calls: list[Call] = []
         tasks: dict[int, Task] = {}
         for number, application in enumerate(applications):
             first = OF_A_DRIVER * number
-            for name, task in tasks_of(self._drivers.log.lines(application)).items():
-                tasks[first + name] = replace(task, name=first + name)
-            calls += [replace(call, task=first + call.task) for call in self._service.calls(self._run(number))]
-        if strike is not None:
-            _complete(tasks, calls, strike)
-        self.history = history_of(self.job, tasks, calls, [] if strike is None else [strike])
+            its_tasks = tasks_of(self._drivers.log.lines(application))
+            its_calls = self._service.ended_calls(self._run(number))
+            if number < len(strikes):
+                _complete(its_tasks, its_calls, strikes[number])
+            tasks |= {first + name: replace(task, name=first + name) for name, task in its_tasks.items()}
+            calls += [replace(call, task=first + call.task) for call in its_calls]
+        self.history = history_of(self.job, tasks, calls, strikes)
         outcome.calls, outcome.again = len(calls), asked_again(calls)
         outcome.attempts = len({call.task for call in calls})
         wrong = wrong_calls(self.job, tasks, calls, self.history, places=False)
         most = self.job.calls * IN_BATCH // FILES
-        if outcome.again > most:
+        if outcome.again > most * len(strikes):
             wrong.append(f"{outcome.again} keys were asked for again, and a micro-batch has {most}")
         return wrong
 
 
-def _complete(tasks: dict[int, Task], calls: list[Call], strike: Strike) -> None:
-    """Add tasks of the killed driver that its event log lacks, and ends of those that have none."""
+def _complete(tasks: dict[int, Task], calls: Iterable[Call], strike: Strike) -> None:
+    """Add tasks of a killed driver that its event log lacks, and ends of those that have none."""
     for call in calls:
-        if call.task < OF_A_DRIVER and call.task not in tasks:
+        if call.task not in tasks:
             tasks[call.task] = Task(call.task, "unknown", 0, 0, 0, call.start, False)
-    for name, task in tasks.items():
-        if name < OF_A_DRIVER and task.end is None:
+    for task in tasks.values():
+        if task.end is None:
             task.end, task.reason = strike.ended, "Killed"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from urllib.request import Request, urlopen
 
 from tests.chaos.cluster import Task, tasks_of
 from tests.chaos.faults import Strike
 from tests.chaos.jobs import CAPACITY, KEYS, PARTITIONS, Job
 from tests.chaos.judge import asked_again, end_of, history_of, longest_pause, wrong_calls
-from tests.chaos.service import LATENCY, Call
+from tests.chaos.service import HEADER, LATENCY, Call, CountingService
 
 OF_A_TASK = KEYS // PARTITIONS
 
@@ -106,3 +109,15 @@ def test_Y3_only_an_attempt_that_ends_soon_after_a_kill_was_killed_by_it() -> No
     assert end_of(replace(task, end=2.0), kills) == (2.0, "failed")
     assert end_of(replace(task, end=None, reason=None), kills[:1]) == (3.0, "killed")
     assert end_of(replace(task, executor="1"), kills) == (10.2, "failed")
+
+
+def test_Y3_calls_that_still_run_are_judged_when_they_have_ended() -> None:
+    service = CountingService()
+    with service.service, ThreadPoolExecutor() as pool:
+        request = Request(f"{service.url}/v/0/7", headers={HEADER: "run/3"})
+        asked = pool.submit(urlopen, request, timeout=30)
+        while not service.calls("run"):
+            time.sleep(0.001)
+        [call] = service.ended_calls("run")
+        assert (call.task, call.key, call.outcome) == (3, 7, "result")
+        assert asked.result().status == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from math import inf
 
 from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, Scope, scopes
 from asyncio_operator.testing.history.book import Book
@@ -164,12 +165,15 @@ def law_l6_a_stale_answer_replaces_a_failure(book: Book, found: Finding) -> None
                 continue
             if "circuit_breaker" in run.setting or "budget" in run.setting or run.setting.get("timeout"):
                 continue
-            failed = any(
-                call.outcome != "result" and call.stopped >= row.at - book.moment
-                for call in reversed(run.calls_of.get(row.key, []))
-                if call.stopped <= out.at + book.moment
-            )
-            malformed = any(call.outcome == "result" for call in run.calls_of.get(row.key, ())[-2:])
-            if not failed and not malformed:
+            attempt_timeout = run.setting.get("attempt_timeout") or inf
+            begin, end = row.at - book.moment, out.at + book.moment
+            calls = run.calls_of.get(row.key, ())
+            if not any(_may_have_failed(call, attempt_timeout, begin, end) for call in calls):
                 what = f"row {row.row} of {run.name} has a stale answer, and no call for key {text_of(row.key)} failed"
                 found.broken(what, out.at, row.event, out.event)
+
+
+def _may_have_failed(call: Call, attempt_timeout: float, begin: float, end: float) -> bool:
+    """Whether a call ended between two times, or had no answer in time and ran on. A result may be malformed."""
+    ended = call.stopped if call.stopped <= end else call.begun + attempt_timeout
+    return begin <= ended <= end

@@ -222,6 +222,16 @@ def test_Y2_a_stale_answer_without_a_failure_is_seen() -> None:
     assert broken(story("error")) == {"L6"}
 
 
+def test_Y2_a_stale_answer_for_a_call_that_timed_out_and_runs_on_is_right() -> None:
+    def story(attempt_timeout: float) -> Story:
+        story = Story(cache={"stale_if_error": True}, attempt_timeout=attempt_timeout, on_error="null").task()
+        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+        return story.row(20.0, 22.0, 1, key="a", source="stale", answer=[1]).call(20.0, 25.0, ["a"], "timed_out")
+
+    assert broken(story(2.0)) == set()
+    assert broken(story(3.0)) == {"L6"}
+
+
 def test_Y2_workers_do_not_share_a_cache_in_memory() -> None:
     def story(worker: str, store: str) -> Story:
         story = Story(cache={"store": store}).task(end=5, worker="w").task(at=6, task="u", worker=worker)
