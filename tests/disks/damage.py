@@ -7,7 +7,13 @@ from pathlib import Path
 
 WAYS = ("flip", "flip", "cut", "zero", "twice")
 
+UNREAD = frozenset({"IDENTITY", "LOG", "OPTIONS", "rocksdict-config.json"})
+"""Kinds of files of RocksDB that hold no data: one damage in eight may hit them."""
+
 PAGES = (16, 512, 4096)
+
+END = 1024
+"""Bytes: half of the damage is in the last ones, because footers, and the latest of what logs list, are there."""
 
 
 def files_of(directory: Path) -> list[str]:
@@ -32,7 +38,7 @@ def damage(path: Path, drawn: random.Random) -> str:
     data = path.read_bytes()
     while True:
         how = drawn.choice(WAYS)
-        place = drawn.randrange(len(data))
+        place = drawn.randrange(max(0, len(data) - END) if drawn.random() < 0.5 else 0, len(data))
         page = min(drawn.choice(PAGES), len(data))
         start = min(place // page * page, len(data) - page)
         match how:

@@ -1,4 +1,5 @@
-"""The order of a run: operations in a process, its death, a look at what it left; at the end, damage.
+"""The order of a run: operations in a process, its death, a look at what it left; at the end, damage to what the last
+one left.
 
 The same seed draws the same operations, kills and damage. When exactly a signal comes, and what RocksDB does in its own
 threads, differs.
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 
 from tests.disks import processes
 from tests.disks.cache import CacheWork
-from tests.disks.damage import damage, files_of, kind_of
+from tests.disks.damage import UNREAD, damage, files_of, kind_of
 from tests.disks.journal import JournalWork
 from tests.disks.processes import Say, forked
 from tests.disks.state import StateWork
@@ -92,7 +93,6 @@ class Runs:
             before = begun
             if begun.at == len(work.operations):
                 break
-        shutil.rmtree(self._room / "kept", ignore_errors=True)
         for number in range(damages):
             self._damage(
                 f"{name}, seed {seed}, damage {number + 1}",
@@ -133,6 +133,8 @@ class Runs:
         if ended.wrong:
             self._is_wrong(what, f"operation {done}, {work.operations[done : done + 1]!r:.100}: {ended.wrong}")
             return None, True
+        # Whoever looks at keyed state leaves its logs empty, and they are to be damaged too.
+        shutil.copytree(directory, self._empty("kept"), dirs_exist_ok=True)
         looked = forked(lambda say: say(json.dumps(asdict(work.check(directory, begun, done)))))
         if looked.wrong or looked.signal:
             self._is_wrong(
@@ -143,16 +145,14 @@ class Runs:
 
     def _damage(self, what: str, work: Work, directory: Path, begun: Begun, drawn: random.Random) -> None:
         # In place: a cache belongs to its path.
-        kept = self._room / "kept"
-        if not kept.exists():
-            directory.rename(kept)
-        shutil.copytree(kept, self._empty(directory.name), dirs_exist_ok=True)
+        shutil.copytree(self._room / "kept", self._empty(directory.name), dirs_exist_ok=True)
         by_kind: dict[str, list[str]] = {}
         for file in files_of(directory):
             by_kind.setdefault(kind_of(file), []).append(file)
         if not by_kind:
             return
-        kind = drawn.choice(sorted(by_kind))
+        kinds = sorted(by_kind) if drawn.random() < 1 / 8 else sorted(by_kind.keys() - UNREAD)
+        kind = drawn.choice(kinds or sorted(by_kind))
         file = drawn.choice(by_kind[kind])
         how = damage(directory / file, drawn)
         ended = forked(lambda say: say(work.read_damaged(directory, file, how.split()[0], begun).value))

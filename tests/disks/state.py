@@ -243,9 +243,12 @@ class StateWork:
         if found == model.view():
             return Outcome.RIGHT
         # What `docs/state.md` names as damage that looks like a kill.
-        looks_like_a_kill = how == "cut" and (".log" in file or "MANIFEST" in file) and place.startswith("state")
-        if looks_like_a_kill and any(found == _at(self.model(one), model.now).view() for one in range(begun.at)):
-            return Outcome.OLDER
+        if how == "cut" and place.startswith("state"):
+            older = [_at(self.model(one), model.now).view() for one in range(begun.at + 1)]
+            if ".log" in file and found in older:
+                return Outcome.OLDER
+            if "MANIFEST" in file and all(_was(found[slot], [view[slot] for view in older]) for slot in SLOTS):
+                return Outcome.OLDER
         raise WrongError(difference(found, model.view()))
 
     def _opened(self, path: Path, clock: ManualClock) -> RocksDBStateBackend:
@@ -276,6 +279,11 @@ def _actions(states: States) -> dict[str, Callable[[Any], Any]]:
 def _at(model: Model, now: int) -> Model:
     model.now = now
     return model
+
+
+def _was(found: tuple[Any, ...], older: list[tuple[Any, ...]]) -> bool:
+    """Whether each state once was as it is found. They may be of different ages."""
+    return all(any(one == view[number] for view in older) for number, one in enumerate(found))
 
 
 def _restored(path: Path, now: float) -> View:
