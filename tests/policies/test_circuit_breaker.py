@@ -158,6 +158,13 @@ def test_R10_a_probe_that_fails_opens_it_for_as_long_again():
     assert [breaker.allow(now) for now in (15.0, 24.9, 25.0)] == [False, False, True]
 
 
+def test_R10_after_a_probe_that_was_abandoned_one_call_is_the_next_probe():
+    breaker = opened()
+    assert breaker.allow(10.0)
+    breaker.abandoned(started=10.0)
+    assert [breaker.allow(11.0) for _ in range(3)] == [True, False, False]
+
+
 def test_R10_calls_that_started_before_it_opened_are_not_the_probe():
     breaker = opened(5.0)
     breaker.succeeded(6.0, started=4.0)
