@@ -342,6 +342,22 @@ async def test_B1_but_for_those_whose_key_is_taken_by_a_running_call():
 
 
 @virtual
+async def test_B1_also_if_that_call_runs_on_after_the_timeout_of_its_records():
+    async def act(values, number):
+        try:
+            await asyncio.sleep(9.0 if number == 0 else 0.0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(2.0)
+        return values
+
+    batches = Batches(act)
+    operator = operator_of(batches, batching=Batching(max_size=2, linger=100.0), timeout=1.0, on_timeout=late)
+    await collect(operator.process(["a1", "b1", "c1", "a2"]))
+    assert batches.calls == [["a1", "b1"], ["c1", "a2"]]
+    assert batches.times == [0, 3]
+
+
+@virtual
 async def test_O6_a_failure_ends_the_run_whoever_waits():
     with pytest.raises(FunctionError, match="element 'b1'"):
         await collect(operator_of(PerKey({"a1": [Act(99.0)], "b1": [BAD]})).process(["a1", "a2", "b1", "b2"]))
