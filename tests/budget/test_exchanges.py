@@ -167,6 +167,14 @@ def test_G2_after_a_coordinator_has_lost_its_state_a_window_passes_without_start
     assert cluster.all_starts[-1] > 8.0
 
 
+def test_G2_a_coordinator_that_has_lost_its_state_counts_the_burst_as_used_up_too() -> None:
+    cluster = Cluster(Budget("b", Limit(10, 10.0, burst=50)), workers=2, step=0.1)
+    cluster.run(3.0)
+    cluster.coordinator.text = "null"
+    cluster.run(9.0)
+    assert most_in_a_window(cluster.all_starts, 10.0) == 60
+
+
 def test_G2_an_older_state_that_comes_back_is_noticed() -> None:
     cluster = Cluster(Budget("b", Limit(100, 2.0)), workers=2)
     cluster.run(0.5)
