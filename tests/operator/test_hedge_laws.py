@@ -21,6 +21,7 @@ from asyncio_operator import (
     BlockingFunction,
     CircuitBreaker,
     ConfigurationError,
+    EnricherError,
     FunctionError,
     Hedge,
     RateLimit,
@@ -547,6 +548,20 @@ async def test_H2_halves_of_a_batch_are_not_hedged():
     assert sorted(await collect(operator.process(range(2)))) == [0, 1]
     assert batches.calls == [[0, 1], [0], [1]]
     assert figures(operator) == (0, 0)
+
+
+@virtual
+async def test_H2_a_batch_with_one_element_that_failed_before_is_not_hedged():
+    async def act(values, number):
+        if number == 0:
+            raise EnricherError("again", retryable=True)
+        await asyncio.sleep(9.0)
+        return values
+
+    batches = Batches(act)
+    operator = hedged(batches, batching=Batching(2, linger=100.0), retry=retry(delay=5.0))
+    assert sorted(await collect(operator.process(range(3)))) == [0, 1, 2]
+    assert batches.calls == [[0, 1], [2, 0], [1]]
 
 
 @virtual
