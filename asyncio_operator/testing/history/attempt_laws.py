@@ -7,7 +7,17 @@ from math import inf
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.key_flights import splits
-from asyncio_operator.testing.history.parts import MOMENT, Attempt, Call, Flight, Out, Row, Run, is_invalid
+from asyncio_operator.testing.history.parts import (
+    LONGEST_WAIT,
+    MOMENT,
+    Attempt,
+    Call,
+    Flight,
+    Out,
+    Row,
+    Run,
+    is_invalid,
+)
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
 
@@ -201,7 +211,7 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
         if may_be_refused(flight.run, last.start):
             # Each refusal was an attempt too. Without a status their number is not known.
             made = most if out.attempts is None else out.attempts
-        if gave_up and made < most and not _no_time(flight) and out.error in (last.error, None):
+        if gave_up and made < most and not _no_time(flight, last) and out.error in (last.error, None):
             what = f"{_name(flight)} failed after {made} of {most} attempts, though its error is to be"
             found.broken(f"{what} retried", out.at, *flight.events, out.event)
 
@@ -223,8 +233,9 @@ def _late(flight: Flight, call: Call, book: Book) -> bool:
     return limit < inf and call.stopped > call.start + limit - book.near(limit)
 
 
-def _no_time(flight: Flight) -> bool:
-    return flight.deadline < inf
+def _no_time(flight: Flight, last: Call) -> bool:
+    """Whether the wait for a retry may be too long."""
+    return flight.deadline < inf or (last.retry_after or 0) > LONGEST_WAIT
 
 
 def _judge_numbers(run: Run, flight: Flight, most: int, found: Finding) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.event_format import Event
-from asyncio_operator.testing.history.parts import Call, Run
+from asyncio_operator.testing.history.parts import LONGEST_WAIT, Call, Run
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once, over_long_run, over_window
 
@@ -32,9 +32,6 @@ ROUGHLY = 0.02
 """The part of a limit by which debts may be counted roughly (G4)."""
 
 REFUSED = "BudgetExceeded"
-
-LONGEST_WAIT = 3600.0
-"""Seconds: a source that asks for more is not believed."""
 
 
 class Limit(NamedTuple):

@@ -12,6 +12,9 @@ from asyncio_operator.testing.history.event_format import Event, wrong
 MOMENT = 1.5e-6
 """Seconds: times are rounded to 1e-6, so two that differ by less are one moment."""
 
+LONGEST_WAIT = 3600.0
+"""Seconds: a source that asks for more is not believed, and an element without a deadline does not wait for it."""
+
 
 def is_invalid(answer: Any) -> bool:
     """Whether an answer is an error of its key."""

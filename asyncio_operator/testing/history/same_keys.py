@@ -53,7 +53,10 @@ def _tagged(tag: str, text: str) -> Hashable:
                     return ("float", text)
             case "decimal":
                 number = Decimal(text)
-                return ("decimal", number.normalize() if number else Decimal(0))
+                if number.is_snan():
+                    raise ValueError
+                # Decimals of one value are equal and have one hash, however they are written. NaN equals nothing.
+                return ("decimal", "nan" if number.is_nan() else number)
             case "instant":
                 moment = datetime.fromisoformat(text)
                 return ("instant", moment.astimezone(UTC) if moment.tzinfo else moment)

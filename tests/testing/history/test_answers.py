@@ -101,11 +101,17 @@ SAME = [
     (0.0, -0.0),
     ({"decimal": "1.5"}, {"decimal": "1.500"}),
     ({"decimal": "0"}, {"decimal": "-0.00"}),
+    ({"decimal": "1e999999"}, {"decimal": "0.1e1000000"}),
+    ({"decimal": "NaN"}, {"decimal": "-nan"}),
     ({"instant": "2026-01-31T12:00:00+01:00"}, {"instant": "2026-01-31T11:00:00+00:00"}),
     (["a"], "a"),
     (1, 1.0),
 ]
-OTHER = [(1, True), ("1", 1), (["a", "b"], "ab"), ({"bytes": "00"}, {"bytes": "01"}), ({"float": "inf"}, "inf")]
+OTHER = [
+    *((1, True), ("1", 1), (["a", "b"], "ab"), ({"bytes": "00"}, {"bytes": "01"}), ({"float": "inf"}, "inf")),
+    ({"decimal": "9" * 37 + "1"}, {"decimal": "9" * 37 + "2"}),
+    ({"decimal": "1e999999999"}, {"decimal": "1e-999999999"}),
+]
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)

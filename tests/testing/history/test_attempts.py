@@ -96,6 +96,11 @@ def test_Y2_a_row_that_gives_up_too_early_is_seen() -> None:
     assert broken(attempts(1)) == set()
 
 
+@pytest.mark.parametrize(("asked", "laws"), [(3600.5, set()), (7200, set()), (3600, {"R5"})])
+def test_Y2_a_row_without_a_deadline_does_not_wait_for_more_than_an_hour(asked: float, laws: set[str]) -> None:
+    assert broken(attempts(1, retryable=True, retry_after=asked)) == laws
+
+
 @pytest.mark.parametrize(
     ("failures", "said", "laws"), [(2, 2, set()), (2, None, set()), (2, 1, {"R5"}), (0, 2, {"R5"})]
 )
