@@ -217,7 +217,8 @@ class StreamRun:
         earlier = sum(self._service.count(self._run(one)) for one in range(number))
         later = self._drawn.uniform(0.0, 2 * LATENCY)
         driver.start(*self._stream(number))
-        driver.wait(lambda: earlier + self._service.count(self._run(number)) > until)
+        # After a call of its own: a kill before that interrupts nothing.
+        driver.wait(lambda: (own := self._service.count(self._run(number))) > 0 and earlier + own > until)
         time.sleep(later)
         moment = earlier + self._service.count(self._run(number))
         self._left.note()
@@ -240,6 +241,7 @@ class StreamRun:
     def _judge_calls(self, applications: list[str], strikes: list[Strike], outcome: Outcome) -> list[str]:
         calls: list[Call] = []
         tasks: dict[int, Task] = {}
+        wrong = list[str]()
         for number, application in enumerate(applications):
             first = OF_A_DRIVER * number
             its_tasks = tasks_of(self._drivers.log.lines(application))
@@ -247,15 +249,20 @@ class StreamRun:
             if number < len(strikes):
                 _complete(its_tasks, its_calls, strikes[number])
             tasks |= {first + name: replace(task, name=first + name) for name, task in its_tasks.items()}
+            wrong += wrong_repeats(self.job, calls, its_calls)
             calls += [replace(call, task=first + call.task) for call in its_calls]
         self.history = history_of(self.job, tasks, calls, strikes)
         outcome.calls, outcome.again = len(calls), asked_again(calls)
         outcome.attempts = len({call.task for call in calls})
-        wrong = wrong_calls(self.job, tasks, calls, self.history, places=False)
-        most = self.job.calls * IN_BATCH // FILES
-        if outcome.again > most * len(strikes):
-            wrong.append(f"{outcome.again} keys were asked for again, and a micro-batch has {most}")
-        return wrong
+        return wrong + wrong_calls(self.job, tasks, calls, self.history, places=False)
+
+
+def wrong_repeats(job: Job, before: Iterable[Call], calls: Iterable[Call]) -> list[str]:
+    """What is wrong with the keys that a driver asked for, and the drivers before it too."""
+    asked = {(call.lookup, call.key) for call in before}
+    again = len(asked & {(call.lookup, call.key) for call in calls})
+    most = job.calls * IN_BATCH // FILES
+    return [f"a driver asked for {again} keys again, and a micro-batch has {most}"] if again > most else []
 
 
 def _complete(tasks: dict[int, Task], calls: Iterable[Call], strike: Strike) -> None:

@@ -13,6 +13,7 @@ from tests.chaos.faults import Strike
 from tests.chaos.jobs import CAPACITY, KEYS, PARTITIONS, Job
 from tests.chaos.judge import asked_again, end_of, history_of, longest_pause, wrong_calls
 from tests.chaos.service import HEADER, LATENCY, Call, CountingService
+from tests.chaos.streams import FILES, IN_BATCH, wrong_repeats
 
 OF_A_TASK = KEYS // PARTITIONS
 
@@ -121,3 +122,12 @@ def test_Y3_calls_that_still_run_are_judged_when_they_have_ended() -> None:
         [call] = service.ended_calls("run")
         assert (call.task, call.key, call.outcome) == (3, 7, "result")
         assert asked.result().status == 200
+
+
+def test_Y3_a_driver_that_asks_for_more_than_its_micro_batch_again_is_wrong() -> None:
+    first = [call for task in tasks().values() for call in calls(task)]
+    batch = PLAIN.calls * IN_BATCH // FILES
+    assert wrong_repeats(PLAIN, first, first[:batch]) == []
+    assert wrong_repeats(PLAIN, first, first[: batch + 1]) == [
+        f"a driver asked for {batch + 1} keys again, and a micro-batch has {batch}"
+    ]

@@ -7,7 +7,7 @@ from math import inf
 
 from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, Scope, scopes
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.parts import Call, Out, Row, Run
+from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
 from asyncio_operator.testing.history.sweeps import distinct_between
@@ -168,12 +168,18 @@ def law_l6_a_stale_answer_replaces_a_failure(book: Book, found: Finding) -> None
             attempt_timeout = run.setting.get("attempt_timeout") or inf
             begin, end = row.at - book.moment, out.at + book.moment
             calls = run.calls_of.get(row.key, ())
-            if not any(_may_have_failed(call, attempt_timeout, begin, end) for call in calls):
+            if not any(_may_have_failed(call, row.key, attempt_timeout, begin, end) for call in calls):
                 what = f"row {row.row} of {run.name} has a stale answer, and no call for key {text_of(row.key)} failed"
                 found.broken(what, out.at, row.event, out.event)
 
 
-def _may_have_failed(call: Call, attempt_timeout: float, begin: float, end: float) -> bool:
-    """Whether a call ended between two times, or had no answer in time and ran on. A result may be malformed."""
-    ended = call.stopped if call.stopped <= end else call.begun + attempt_timeout
-    return begin <= ended <= end
+def _may_have_failed(call: Call, key: Hashable, attempt_timeout: float, begin: float, end: float) -> bool:
+    """Whether a call failed for a key between two times: by its end, or by a timeout after which it ran on."""
+    if call.stopped > end:
+        # The limit of a part of a batch runs from the start of the whole, which is not before `begun`.
+        return begin <= call.start + attempt_timeout and call.begun + attempt_timeout <= end
+    if call.stopped < begin:
+        return False
+    if call.outcome != "result" or call.retryable or call.answers is None or len(call.answers) != len(call.keys):
+        return True
+    return is_invalid(call.answers[call.keys.index(key)])

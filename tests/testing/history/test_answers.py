@@ -229,13 +229,26 @@ def test_Y2_a_stale_answer_without_a_failure_is_seen() -> None:
 
 
 def test_Y2_a_stale_answer_for_a_call_that_timed_out_and_runs_on_is_right() -> None:
-    def story(attempt_timeout: float) -> Story:
-        story = Story(cache={"stale_if_error": True}, attempt_timeout=attempt_timeout, on_error="null").task()
+    def story(attempt_timeout: float, **retry: Any) -> Story:
+        story = Story(cache={"stale_if_error": True}, attempt_timeout=attempt_timeout, on_error="null", **retry).task()
         story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
         return story.row(20.0, 22.0, 1, key="a", source="stale", answer=[1]).call(20.0, 25.0, ["a"], "timed_out")
 
     assert broken(story(2.0)) == set()
     assert broken(story(3.0)) == {"L6"}
+    # An earlier call of the key was retried: the limit of this one runs from its own start.
+    again = story(2.0, max_attempts=2, delay=0.5).call(17.0, 17.5, ["a"], "error").row(17.0, 22.0, 2, key="a")
+    assert "L6" not in broken(again)
+
+
+def test_Y2_a_stale_answer_beside_a_good_one_is_seen() -> None:
+    def story(**end: Any) -> Story:
+        story = cached(answered(1, 21.0, source="stale", at=20.0), stale_if_error=True)
+        return story.call(20.0, 21.0, ["a"], **end)
+
+    assert broken(story(answers=[[2]])) >= {"L6"}
+    assert "L6" not in broken(story(answers=[[2], [3]]))
+    assert "L6" not in broken(story())
 
 
 def test_Y2_workers_do_not_share_a_cache_in_memory() -> None:
