@@ -159,7 +159,7 @@ def results() -> list[Result]:
     machine = {"cores": 2, "system": "Linux x86_64", "memory_gb": 24, "load_per_core": 0.1}
     versions = {"python": "3.11.7"}
     good = Turn(2.0, 0.5, 100, 0, 0, 0, 120, 10, 10, 0.11)
-    bad = replace(good, seconds=4.0, right=97, lost=3, doubled=1)
+    bad = replace(good, seconds=4.0, right=97, lost=3, doubled=1, wrong=2)
     works = {"storm": WorkResult(100, [good, bad, good]), "fixed": WorkResult(100, reason="asks <models> only")}
     failed = WorkResult(100, [Turn(right=0, lost=100, error="the job has failed")])
     one = Result("One", "1.0", PIPE, machine, versions, "2026-01-31", 0.001, works)
@@ -168,10 +168,14 @@ def results() -> list[Result]:
 
 def test_the_table_has_the_median_speed_and_the_worst_counts(tmp_path):
     lines = list(page.markdown(results()))
-    assert "| One 1.0 | 50 | 5.00 | 1.20 | 10 | 10 | 97 | 3 | 1 | 1.10 |" in lines
-    assert "| Two 1.0 | failed |  |  |  |  | 0 | 100 |  |  |" in lines
+    assert "| One 1.0 | 50 | 5.00 | 1.20 | 10 | 10 | 97 | 3 | 1 | 2 | 1.10 |" in lines
+    assert "| Two 1.0 | failed |  |  |  |  | 0 | 100 |  |  |  |" in lines
     assert "Two: the job has failed." in lines
     assert "One: asks <models> only." in lines
+    busy = [replace(one, machine=one.machine | {"load_per_core": 0.5}) for one in results()[:1]]
+    note = "One: the machine was busy when the run began (a load of 0.5 for each core)."
+    assert note in page.markdown(busy)
+    assert note not in lines
     sheet = tmp_path / "page.md"
     sheet.write_text(f"{page.BEGIN}\nold\n{page.END}\nafter\n")
     paste(lines, sheet)

@@ -33,8 +33,12 @@ HEAD = (
     "right",
     "lost",
     "doubled",
+    "wrong",
     "$ for 1,000 rows",
 )
+
+IDLE = 0.2
+"""Of an idle machine the load for each core when a run begins is not above this."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --bar: #1f77b4; --bad: #c0392b; }
@@ -70,9 +74,8 @@ def cells(result: Result, work: WorkResult) -> list[str]:
         return "" if value is None or not rows else format(value / rows, form)
 
     right = min((turn.right for turn in work.turns if turn.right is not None), default=None)
-    bad = [value for name in ("doubled", "wrong") if (value := worst(work, name)) is not None]
     speed = rate(work)
-    counts = [right, worst(work, "lost"), sum(bad) if bad else None]
+    counts = [right, *(worst(work, name) for name in ("lost", "doubled", "wrong"))]
     return [
         f"{result.peer} {result.version}".strip(),
         "failed" if speed is None else f"{speed:,.0f}",
@@ -119,13 +122,17 @@ def markdown(results: Sequence[Result]) -> Iterator[str]:
         yield f"| {' | '.join(HEAD)} |"
         yield f"| --- |{' ---: |' * (len(HEAD) - 1)}"
         yield from (f"| {' | '.join(cells(*one))} |" for one in tried if one[1].turns)
-        if reasons := [f"{result.peer}: {_reason(done)}" for result, done in tried if _reason(done)]:
-            yield from ("", "; ".join(reasons) + ".")
+        if notes := [f"{result.peer}: {note}" for one in tried for result in one[:1] for note in _notes(*one)]:
+            yield from ("", "; ".join(notes) + ".")
     yield from ("", END)
 
 
-def _reason(work: WorkResult) -> str:
-    return work.reason or next((turn.error for turn in work.turns if turn.error), "")
+def _notes(result: Result, work: WorkResult) -> Iterator[str]:
+    """What is to be known of the figures of a peer at a work."""
+    if reason := work.reason or next((turn.error for turn in work.turns if turn.error), ""):
+        yield reason
+    elif result.machine["load_per_core"] > IDLE:
+        yield f"the machine was busy when the run began (a load of {result.machine['load_per_core']} for each core)"
 
 
 def page(results: Sequence[Result]) -> Iterator[str]:
@@ -133,24 +140,24 @@ def page(results: Sequence[Result]) -> Iterator[str]:
     yield '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     yield f"<title>Asynchronous enrichment, measured</title><style>{STYLE}</style>"
     yield "<h1>Asynchronous enrichment, measured</h1>"
-    yield "<p>Bars: rows a second, the median of the turns. Lost and doubled rows are those of the worst turn.</p>"
+    yield "<p>Bars: rows a second, the median of the turns. Rows that were lost, doubled or wrong: the worst turn.</p>"
     for machine, group, work, tried in _groups(results):
         yield f"<h2>{html.escape(work.title)}, {html.escape(group)}</h2>"
         yield f'<p class="note">{html.escape(machine)}</p>'
         yield from _bars([one for one in tried if rate(one[1])])
-        yield f"<table><tr>{''.join(f'<th>{name}' for name in HEAD)}</tr>"
-        for one in tried:
-            if one[1].turns:
+        if measured := [one for one in tried if one[1].turns]:
+            yield f"<table><tr>{''.join(f'<th>{name}' for name in HEAD)}</tr>"
+            for one in measured:
                 yield f"<tr>{''.join(_cell(name, text) for name, text in zip(HEAD, cells(*one), strict=True))}</tr>"
-        yield "</table>"
+            yield "</table>"
         for result, done in tried:
-            if reason := _reason(done):
-                yield f'<p class="note">{html.escape(f"{result.peer}: {reason}")}</p>'
+            for note in _notes(result, done):
+                yield f'<p class="note">{html.escape(f"{result.peer}: {note}")}</p>'
     yield "</html>"
 
 
 def _cell(name: str, text: str) -> str:
-    bad = name in ("lost", "doubled") and text not in ("", "0")
+    bad = name in ("lost", "doubled", "wrong") and text not in ("", "0")
     return f'<td class="bad">{html.escape(text)}' if bad else f"<td>{html.escape(text)}"
 
 

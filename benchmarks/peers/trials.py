@@ -3,8 +3,8 @@
 It answers in two ways: ``GET /api/rows/KEY``, and like a model of OpenAI, ``POST /api/v1/responses``, with one or
 several keys in a request. Every answer names its key, so the runner sees which rows were lost or doubled.
 
-Law: what a key meets depends on the key and on how often it was asked, never on the peer or on the order of requests.
-Storms begin with the first request.
+Law: in "faults", what a key meets depends on the key and on how often it was asked, never on the peer or on the order
+of requests. Storms begin with the first request.
 
 | work | the service |
 | --- | --- |

@@ -123,10 +123,3 @@ def can_arm() -> bool:
 def arm(directory: Path, moment: int) -> None:
     """Counts the moments of writes of this process below a directory, and ends it at one; 0: at none."""
     ctypes.CDLL(None).disks_arm(os.fsencode(directory), ctypes.c_long(moment))
-
-
-def moments() -> int:
-    """How many there were since `arm`."""
-    count = ctypes.CDLL(None).disks_moments
-    count.restype = ctypes.c_long
-    return int(count())
