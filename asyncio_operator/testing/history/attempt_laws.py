@@ -291,7 +291,11 @@ def _least_wait(flight: Flight, attempt: Attempt, number: int | None = None) -> 
     if backoff is None or backoff.get("jitter", True):
         return None
     initial, multiplier = backoff.get("initial", 0.1), backoff.get("multiplier", 2.0)
-    wait: float = min(initial * multiplier ** (number - 1), backoff.get("maximum", 10.0))
+    wait: float = backoff.get("maximum", 10.0)
+    try:
+        wait = min(wait, initial * float(multiplier) ** (number - 1))
+    except OverflowError:
+        wait = wait if initial else 0.0
     return wait
 
 

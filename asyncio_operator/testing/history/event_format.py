@@ -3,7 +3,8 @@
 A history is a sequence of events in the order in which they were seen. An event is a flat JSON object; a file has one
 per line, in UTF-8, keys sorted. Its field ``event`` is its kind, ``at`` is when: seconds on one clock for all tasks,
 rounded to 1e-6, never less than in the event before. Two times that differ by at most 1e-6 count as one moment. Absent
-fields are null. An unknown kind or field, a wrong type, or an impossible order is a `ValueError` that names the event.
+fields are null. No number but a hint of a service is beyond 1e100 or -1e100. An unknown kind or field, a wrong type, or
+an impossible order is a `ValueError` that names the event.
 
 Keys are JSON values: null, bool, number, text, or a list of these for several columns. A null, also inside a list, is
 never looked up. What JSON cannot write is tagged: ``{"float": "nan" | "inf" | "-inf"}``, ``{"decimal": "1.50"}``,
@@ -95,26 +96,34 @@ DIGITS = 6
 Check = Callable[[Any], bool]
 
 
+MOST = 1e100
+"""The largest number, except in hints: sums and products of numbers are numbers too."""
+
+
 def _is_number(value: Any) -> bool:
-    return type(value) is int or (type(value) is float and math.isfinite(value))
+    return (type(value) is int or type(value) is float) and -MOST <= value <= MOST
 
 
 TYPES: dict[str, Check] = {
     "number": _is_number,
+    "amount": lambda value: _is_number(value) and value >= 0,
+    "hint": lambda value: _is_number(value) or (type(value) is float and math.isfinite(value)),
     "text": lambda value: type(value) is str,
+    "time": lambda value: type(value) is str or _is_number(value),
     "name": lambda value: type(value) is str or type(value) is int,
-    "count": lambda value: type(value) is int and value >= 0,
+    "count": lambda value: type(value) is int and 0 <= value <= MOST,
     "flag": lambda value: type(value) is bool,
     "list": lambda value: type(value) is list,
     "table": lambda value: type(value) is dict,
-    "weights": lambda value: type(value) is dict and all(_is_number(one) and one >= 0 for one in value.values()),
+    "weights": lambda value: type(value) is dict and all(map(TYPES["amount"], value.values())),
     "any": lambda value: True,
 }
-"""The types of fields. A name is text or a whole number, a count a whole number of at least 0, weights a table of
-numbers of at least 0."""
+"""The types of fields. A name is text or a whole number, a count a whole number of at least 0, an amount a number of at
+least 0, weights a table of amounts, a time a number or the text of a percentile. A hint is a number that may be wrong:
+as large as a float can be."""
 
 KINDS = {
-    "history": "version:count slack:number drift:number consumer:text source:text dropped:count",
+    "history": "version:count slack:amount drift:amount consumer:text source:text dropped:count",
     "setting": (
         "lookup:count name:text mode:text how:text on_error:text capacity:count buffer:count chunk:count "
         "timeout:number attempt_timeout:number max_attempts:count delay:number backoff:table batch:table limits:list "
@@ -140,11 +149,11 @@ KINDS = {
     ),
     "call_ended": (
         "at:number! task:name! call:name! outcome:text! lookup:count answers:list error:text retryable:flag "
-        "retry_after:number overload:flag lost:flag settled:weights"
+        "retry_after:hint overload:flag lost:flag settled:weights"
     ),
     "said": (
-        "at:number! task:name lookup:count call:name budget:name unit:text wait:number limit:number "
-        "remaining:number reset:number refills:flag"
+        "at:number! task:name lookup:count call:name budget:name unit:text wait:hint limit:hint "
+        "remaining:hint reset:hint refills:flag"
     ),
     "fault": "at:number! what:text! budget:name task:name",
 }
@@ -154,7 +163,7 @@ TABLES = {
     "backoff": "initial:number multiplier:number maximum:number jitter:flag",
     "batch": "max_size:count linger:number",
     "circuit_breaker": "failure_ratio:number window:number minimum_calls:count open_for:number",
-    "hedge": "after:any extra:number floor:number cap:number",
+    "hedge": "after:time extra:number floor:number cap:number",
     "cache": (
         "expire_after_write:number expire_after_access:number missing_ttl:number cache_missing:flag "
         "refresh_after:number stale_if_error:flag max_rows:count store:text"
@@ -223,7 +232,12 @@ class History:
 
     def _append(self, event: Event) -> None:
         number = len(self._events)
-        clean = {name: value for name, value in event.items() if value is not None}
+        clean = _without_nulls(event)
+        if clean.get("event") == "setting":
+            for name in TABLES.keys() & clean.keys():
+                clean[name] = _without_nulls(clean[name])
+            if type(clean.get("limits")) is list:
+                clean["limits"] = [_without_nulls(limit) for limit in clean["limits"]]
         _check(clean, number)
         at = clean.get("at")
         if at is not None:
@@ -274,6 +288,11 @@ class History:
         """
         with open(path, encoding="utf-8") as lines:
             return cls(_parsed(number, line) for number, line in enumerate(lines))
+
+
+def _without_nulls(table: Any) -> Any:
+    """A table without its absent fields; anything else as it is."""
+    return {name: value for name, value in table.items() if value is not None} if type(table) is dict else table
 
 
 def wrong(number: int, what: str) -> ValueError:
@@ -327,7 +346,7 @@ def _check_options(event: Event, number: int) -> None:
         for option, value in table.items():
             if option not in checks:
                 raise wrong(number, f"{name} has an unknown option {option!r}")
-            if value is not None and not checks[option](value):
+            if not checks[option](value):
                 raise wrong(number, f"{option} of {name} is {value!r}; its type must be {types[option]}")
         if name == "limit" and not (table.get("rate", 0) > 0 and table.get("per", 1) > 0):
             raise wrong(number, f"a limit is {table!r}; it needs a rate and a time of more than 0")

@@ -179,9 +179,10 @@ class Snapshot:
         self.run = run
         self.rows: list[tuple[int, int | None]] = []
         for one in event["rows"]:
-            if type(one) is not list or not 1 <= len(one) <= 2 or type(one[0]) is not int:
+            row, attempts = [*one, None][:2] if type(one) is list and 1 <= len(one) <= 2 else (None, None)
+            if type(row) is not int or not (attempts is None or type(attempts) is int):
                 raise wrong(number, f"a snapshot holds {one!r}; it must be a list of a row and its attempts")
-            self.rows.append((one[0], one[1] if len(one) == 2 else None))
+            self.rows.append((row, attempts))
 
 
 class Task:

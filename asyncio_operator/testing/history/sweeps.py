@@ -53,7 +53,7 @@ def over_window(
     weights = [weight for _, weight in starts]
     tolerance = most * 1e-9
     for last, (at, weight) in enumerate(starts):
-        while at - starts[first][0] >= per - moment:
+        while first < last and at - starts[first][0] >= per - moment:
             inside -= weights[first]
             first += 1
         while place < len(freed) and freed[place][0] <= at + moment:

@@ -154,6 +154,15 @@ def test_Y2_a_back_off_that_is_too_short_is_seen(setting: dict[str, Any], error:
     assert broken(story(1.0 + wait - 3e-6)) == {"R7"}
 
 
+@pytest.mark.parametrize("multiplier", [2, 1e100])
+def test_Y2_a_back_off_of_many_attempts_is_the_maximum(multiplier: float) -> None:
+    backoff = {"initial": 0.1, "multiplier": multiplier, "maximum": 1.0, "jitter": False}
+    story = one_row(1200, end=1300, max_attempts=1200, backoff=backoff).about(slack=0.001)
+    for second in range(1199):
+        story.call(second, second, ["a"], "error")
+    assert judged(story.call(1199, 1200, ["a"]), "R7")
+
+
 def test_Y2_new_input_before_a_due_retry_is_seen() -> None:
     def story(other: float) -> Story:
         story = Story(max_attempts=2, delay=0.5, capacity=1).task()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.testing.history.event_format import History
+from asyncio_operator.testing.history.event_format import TABLES, History
+from tests.testing.history.stories import Story
 
 
 def a_history() -> History:
@@ -51,7 +52,40 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"event": "setting", "limits": [{"rate": 0}]}, "event 1: a limit is"),
     ({"event": "setting", "limits": [3]}, "event 1: a limit is 3"),
     ({"event": "setting", "spend": {"usd": -1}}, "event 1: spend of setting is"),
+    ({"event": "setting", "limits": [{"rate": None}]}, "event 1: a limit is {}"),
+    ({"event": "setting", "limits": [None]}, "event 1: a limit is None"),
+    ({"event": "setting", "hedge": {"after": [1]}}, "event 1: after of hedge is [1]"),
+    ({"event": "setting", "timeout": 10**400}, "event 1: timeout of setting is 1000"),
+    ({"event": "setting", "circuit_breaker": {"minimum_calls": 10**400}}, "event 1: minimum_calls of circuit_breaker"),
+    ({"event": "row_in", "at": 10**400, "task": "t", "row": 0}, "event 1: at of row_in is 1000"),
+    ({"event": "history", "slack": -1}, "event 1: slack of history is -1"),
+    ({"event": "history", "drift": -5.0}, "event 1: drift of history is -5.0"),
 ]
+
+
+def test_options_that_are_null_inside_of_an_option_are_absent() -> None:
+    nulls = {name: dict.fromkeys(fields.split(":")[0] for fields in text.split()) for name, text in TABLES.items()}
+    limits = [{**nulls.pop("limit"), "rate": 1.0}]
+    [setting] = History([{"event": "setting", "limits": limits, **nulls}]).settings
+    assert setting == {"event": "setting", "limits": [{"rate": 1.0}], **{name: {} for name in nulls}}
+    story = Story(max_attempts=2, limits=limits, **nulls).task().row(0, 9, key="a")
+    story.call(0, 3, ["a"], "error", call="c").call(2, 3, ["a"], "error", copy_of="c")
+    assert story.call(8, 9, ["a"]).report().held
+
+
+def test_a_hint_may_be_as_large_as_a_float_can_be() -> None:
+    story = Story(budget="b", limits=[{"rate": 1}]).task().row(0, None, 0, key="a")
+    story.call(0, 1, ["a"], "error", retry_after=1e308).add(
+        "said", 1, budget="b", limit=1e308, remaining=0, reset=1e308
+    )
+    assert story.report().held
+
+
+@pytest.mark.parametrize("attempts", ["x", 1.0, [1]])
+def test_a_snapshot_with_attempts_that_are_no_number_is_refused(attempts: Any) -> None:
+    story = Story().task().row(0, None, 0).add("snapshot", 1, task="t", snapshot="s", rows=[[0, attempts]])
+    with pytest.raises(ValueError, match="event 3: a snapshot holds"):
+        story.report()
 
 
 @pytest.mark.parametrize(("event", "message"), WRONG)

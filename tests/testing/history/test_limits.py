@@ -36,6 +36,12 @@ def test_Y2_a_window_of_a_budget_is_judged_over_all_tasks(third: float, laws: se
     assert ("G2" in story.report().held) is not bool(laws)
 
 
+@pytest.mark.parametrize("rate", [1, 0.5])
+def test_Y2_a_window_that_is_shorter_than_the_slack_holds_one_start(rate: float) -> None:
+    story = starts(0, 0.1, 5, **limit(rate, per=0.1)).about(slack=0.2)
+    assert bool(broken(story)) is (rate < 1)
+
+
 def test_Y2_a_burst_that_is_not_paid_back_is_seen() -> None:
     def story(*times: float) -> Story:
         return starts(*times, budget="b", **limit(2, burst=2))
