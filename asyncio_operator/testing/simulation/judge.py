@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.errors import BudgetExceeded
+from asyncio_operator.errors import BudgetExceeded, FunctionError, describe_error
 from asyncio_operator.testing.history.checker import check_history
 from asyncio_operator.testing.history.report import Violation
 from asyncio_operator.testing.simulation.observed import ROW
@@ -28,8 +28,8 @@ def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
         error = attempt.error
         if isinstance(error, BudgetExceeded):
             found += (f"G6: task {place}: {one}" for one in wrong_refusal(scenario, outcome, attempt.name, error))
-        elif error is not None and not _is_explained(scenario, error):
-            found.append(f"O6: task {place} failed without a reason: {type(error).__name__}: {error}")
+        elif error is not None and not _is_explained(scenario, outcome.services, error):
+            found.append(f"O6: task {place} failed without a reason: {describe_error(error)}")
     found += [str(one) for one in check_history(outcome.history) if not _is_doubtful(scenario, one)]
     return found
 
@@ -56,24 +56,18 @@ def _may_expire(lookup: Lookup) -> bool:
     return lookup.journal is not None and lookup.journal.get("expire_after") is not None
 
 
-def _is_explained(scenario: Scenario, error: BaseException) -> bool:
-    """Whether an error may end a task in this scenario."""
+def _is_explained(scenario: Scenario, services: tuple[SimulatedService, ...], error: BaseException) -> bool:
+    """Whether an error may end a task."""
     name = type(error).__name__
     if name == "CoordinatorError":
         return scenario.budget is not None
     if name == "MissingKeyError":
         return any(lookup.options.get("how") == "required" for lookup in scenario.lookups)
-    return name == "FunctionError" and any(
-        lookup.options.get("on_error", "fail") == "fail" and may_fail(lookup) for lookup in scenario.lookups
+    return isinstance(error, FunctionError) and any(
+        lookup.options.get("on_error", "fail") == "fail"
+        and service.reasons.explain_end(lookup, type(error.__cause__).__name__, error.element)
+        for lookup, service in zip(scenario.lookups, services, strict=True)
     )
-
-
-def may_fail(lookup: Lookup) -> bool:
-    """Whether a key of a lookup may fail at all."""
-    service, options = lookup.service, lookup.options
-    faults = service.errors or service.bad or service.hangs or service.lies or service.throttle or service.outages
-    limits = options.get("timeout", 30.0) or options.get("attempt_timeout") or options.get("circuit_breaker")
-    return bool(faults or service.quota or limits)
 
 
 def _wrong_rows(scenario: Scenario, outcome: Outcome, place: int, rows: list[Found], finished: bool) -> Iterator[str]:
@@ -101,7 +95,9 @@ def _wrong_rows(scenario: Scenario, outcome: Outcome, place: int, rows: list[Fou
     if finished:
         for number in range(len(keys)):
             if number not in by_row and not _may_vanish(scenario, outcome.services, keys[number], task.part(number)):
-                yield f"X1: task {place}: row {number} with key {keys[number]!r} was lost"
+                own = [error for one in outcome.services for key, error in one.reasons.own.items()]
+                why = f": calls failed with {own[0]}" if own else ""
+                yield f"X1: task {place}: row {number} with key {keys[number]!r} was lost{why}"
 
 
 def _mode(lookup: Lookup) -> Any:
@@ -130,8 +126,10 @@ def _wrong_row(
         asked = lookup.key(rows[0][columns[_key_place(columns, lookup, number)]], part)
         truth = [] if asked is None else service.rows_of(asked)
         got = [{name: row[name] for name in names} for row in rows]
-        fate = _fate(rows[0], columns, width, status, lookup, got)
-        problem = _wrong_answer(lookup, fate, got, truth, names, finished, last=count is not None)
+        fate, error = _fate(rows[0], columns, width, status, got)
+        problem = _wrong_answer(fate, got, truth, names, finished, last=count is not None)
+        if error and not service.reasons.explain(lookup, error["error_type"], asked):
+            problem = f"{fate} without a reason ({error['error_type']}: {error['error_message']})"
         if problem:
             return f"{problem} by lookup {number} (key {asked!r}); the service has {truth}, the rows have {got}"
     return ""
@@ -149,23 +147,20 @@ def _names(columns: list[str], width: int, number: int, status: Any, count: int 
     return columns[width : following - bool(status)]
 
 
-def _fate(row: Found, columns: list[str], width: int, status: Any, lookup: Lookup, got: list[Found]) -> str:
+def _fate(row: Found, columns: list[str], width: int, status: Any, got: list[Found]) -> tuple[str, Found | None]:
+    """The status of a row, and the column that says it if there was an error. A stale answer has one too."""
     if status:
-        event: dict[str, Any] = row[columns[width - 1]]
-        return str(event["status"])
-    return "found" if any(value is not None for value in got[0].values()) else "missing"
+        event: Found = row[columns[width - 1]]
+        return event["status"], event if event["error_type"] else None
+    return "found" if any(value is not None for value in got[0].values()) else "missing", None
 
 
-def _wrong_answer(
-    lookup: Lookup, fate: str, got: list[Found], truth: list[Found], names: list[str], finished: bool, last: bool
-) -> str:
+def _wrong_answer(fate: str, got: list[Found], truth: list[Found], names: list[str], finished: bool, last: bool) -> str:
     nothing = [dict.fromkeys(names)]
     if not last:
         # A later lookup may have repeated the row. Lookups before the last have one row for a key.
         got = got[:1]
     if fate in ("failed", "timed_out"):
-        if not may_fail(lookup):
-            return f"{fate} without a reason"
         return "" if got == nothing else "failed, and has values"
     wanted = [{name: row.get(name) for name in names} for row in truth]
     if fate == "missing":
@@ -180,10 +175,10 @@ def _may_vanish(scenario: Scenario, services: tuple[SimulatedService, ...], key:
     failed, asked = False, key
     for lookup, service in zip(scenario.lookups, services, strict=True):
         options = lookup.options
-        failed = failed or may_fail(lookup)
+        before = lookup.key(asked if lookup.from_before else key, part)
+        failed = failed or service.reasons.may_fail(lookup, before)
         if failed and (options.get("on_error") == "drop" or options.get("how") == "inner"):
             return True
-        before = lookup.key(asked if lookup.from_before else key, part)
         truth = [] if before is None else service.rows_of(before)
         if options.get("how") == "inner" and not truth:
             return True

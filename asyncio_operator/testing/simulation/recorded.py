@@ -13,6 +13,7 @@ from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import said
 from asyncio_operator.policies.retry import Retry, asked_wait
 from asyncio_operator.testing.history.event_format import Event
+from asyncio_operator.testing.simulation.reasons import Reasons, refused_of
 from asyncio_operator.testing.simulation.simulated_service import as_rows
 from asyncio_operator.testing.simulation.world import ROUNDING
 from asyncio_operator.testing.simulation.writing import Notes, attempt_of, said_of, settled_of
@@ -30,14 +31,16 @@ class RecordedEnricher(Enricher):
 
     Args:
         name: of its specification: two with equal names share a client.
+        reasons: takes the errors of its calls.
     """
 
-    def __init__(self, inner: Enricher, number: int, notes: Notes, name: str, hedged: bool) -> None:
+    def __init__(self, inner: Enricher, number: int, notes: Notes, name: str, hedged: bool, reasons: Reasons) -> None:
         self._inner = inner
         self._number = number
         self._notes = notes
         self._name = name
         self._hedged = hedged
+        self._reasons = reasons
         self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Any] | None]] = {}
         self._columns: tuple[str, ...] = ()
         self.in_memory = inner.in_memory
@@ -121,6 +124,7 @@ class RecordedEnricher(Enricher):
         settled_of.set(settled)
         headers: list[dict[str, Any]] = []
         said_of.set(headers)
+        refused_of.set([])
         now, left = asyncio.get_running_loop().time, time_left()
         limit = inf if left is None else now() + left
         try:
@@ -133,6 +137,8 @@ class RecordedEnricher(Enricher):
             raise
         except BaseException as error:
             ended = {"outcome": "error", **facts_of(error)}
+            if isinstance(error, Exception):
+                self._reasons.failed(keys, error)
             raise
         finally:
             if self._running.get(same) is running and running[0] == call:

@@ -224,7 +224,7 @@ class _Run:
         inner = kind(service, lookup.batches, lookup.pair) if self._make is None else self._make(service)
         name = f"{inner!r} {number}"
         recorded = RecordedEnricher if row_finder(inner) is None else RecordedTable
-        enricher = recorded(inner, number, self._notes, name, given.get("hedge") is not None)
+        enricher = recorded(inner, number, self._notes, name, given.get("hedge") is not None, service.reasons)
         first = f"k{number - 1}" if lookup.from_before else KEY
         on = [first, PART] if lookup.pair else first
         options = EnrichOptions.among({"on": on, **given})

@@ -17,6 +17,7 @@ import pyarrow as pa
 from asyncio_operator.budget.usage import Hint
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.errors import EnricherError
+from asyncio_operator.testing.simulation.reasons import Reasons
 from asyncio_operator.testing.simulation.scenario import Key
 from asyncio_operator.testing.simulation.scenario import Service as Behaviour
 from asyncio_operator.testing.simulation.source_quota import Quota
@@ -43,6 +44,9 @@ class SimulatedService:
         kind: of the keys.
         rows: the row or rows of each key; None: drawn for each key.
         now: the true time.
+
+    Attributes:
+        reasons: what has gone wrong in its calls.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class SimulatedService:
         now: Callable[[], float],
     ) -> None:
         self.behaviour = behaviour
+        self.reasons = Reasons()
         self._seed = seed
         self._number = number
         self._kind = kind
@@ -115,8 +120,12 @@ class SimulatedService:
         source = random.Random(f"call {self._seed} {self._number} {what} {self._asked[what]}")
         try:
             return await self._asked_for(keys, source)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            self.reasons.refused(keys, error)
             await self._go_on()
+            raise
+        except Exception as error:
+            self.reasons.refused(keys, error)
             raise
 
     def headers(self, keys: Sequence[Key]) -> Hint | None:
@@ -156,7 +165,11 @@ class SimulatedService:
         if any(self.is_bad(key) for key in keys):
             raise EnricherError("a key that the service cannot take")
         answers = [as_answer(self.rows_of(key)) for key in keys]
-        return self._lie(answers, source) if source.random() < behaviour.lies else answers
+        if source.random() >= behaviour.lies:
+            self.reasons.answered(keys)
+            return answers
+        self.reasons.refused(keys)
+        return self._lie(answers, source)
 
     def _latency(self, source: random.Random) -> float:
         mean = self.behaviour.mean

@@ -98,9 +98,10 @@ class InColumns(Names):
         return as_schema("number long")
 
     async def lookup_columns(self, keys: pa.Array) -> pa.Table:
-        self.asked.append(keys.to_pylist())
-        answers = await self._client.ask(self.asked[-1])
-        numbers = self.asked[-1][::-1] if self.wrong else self.asked[-1]
+        asked = keys.to_pylist()
+        self.asked.append(asked)
+        answers = await self._client.ask(asked)
+        numbers = asked[::-1] if self.wrong else asked
         found = [(number, row["name"]) for number, row in zip(numbers, answers, strict=True) if row is not None]
         return pa.table([pa.array(column) for column in zip(*found, strict=True)] or [[], []], self._schema())
 

@@ -1,0 +1,153 @@
+"""Law Y1: a simulation sees an enricher that fails by its own fault, and accuses no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asyncio_operator import Enricher
+from asyncio_operator.enricher import as_schema
+from asyncio_operator.testing import Simulation
+
+ROWS = {1: {"name": "Ada"}, 2: {"name": "Grace"}, 3: {"name": "Edsger"}}
+
+
+class Names(Enricher):
+    """Asks the simulated service, for at most 50 keys at once."""
+
+    max_batch = 50
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def schema(self) -> Any:
+        return as_schema("name string")
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        found: list[Any] = await self._client.ask(keys)
+        return found
+
+
+class Raises(Names):
+    """Has never worked."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        raise ValueError("planted")
+
+
+class ReadsMisses(Names):
+    """Expects a row for every key."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        return [{"name": row["name"]} for row in await super().lookup_many(keys)]
+
+
+class RaisesForBatches(Names):
+    """Cannot take several keys. `enrich` asks for each of them again."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        if len(keys) > 1:
+            raise ValueError("planted")
+        return await super().lookup_many(keys)
+
+
+class Hangs(Names):
+    """An error makes it wait for ever."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        try:
+            return await super().lookup_many(keys)
+        except Exception:
+            await asyncio.sleep(1e6)
+            raise
+
+
+@pytest.mark.parametrize(("enricher", "least"), [(Raises, 18), (ReadsMisses, 8)])
+def test_Y1_an_enricher_that_fails_by_its_own_fault_is_seen(enricher: type[Names], least: int) -> None:
+    wrong = [found for seed in range(20) if (found := Simulation(seed, enricher, rows=ROWS).violations())]
+    assert len(wrong) >= least
+    assert any("ValueError: planted" in one[0] or "TypeError: 'NoneType'" in one[0] for one in wrong)
+
+
+@pytest.mark.parametrize("on_error", ["null", "drop", "fail"])
+def test_Y1_its_own_fault_is_seen_with_every_way_to_treat_errors(on_error: str) -> None:
+    options = {"on_error": on_error, "status_column": "status", "rows": ROWS, "tasks": 3, "retry": None}
+    wrong = [seed for seed in range(10) if Simulation(seed, Raises, **options).violations()]
+    assert len(wrong) >= 8
+
+
+def test_Y1_an_error_of_batches_alone_is_seen_where_rows_are_lost_by_it() -> None:
+    options = {"on_error": "drop", "batching": 10, "timeout": 0.05, "tasks": 3, "rows": ROWS}
+    wrong = [found for seed in range(20) if (found := Simulation(seed, RaisesForBatches, **options).violations())]
+    assert any("was lost: calls failed with ValueError: planted" in one for found in wrong for one in found)
+
+
+def test_Y1_an_error_that_becomes_a_hang_is_seen_without_a_timeout() -> None:
+    options: dict[str, Any] = {"timeout": None, "attempt_timeout": None, "rows": ROWS}
+    found = (one for seed in range(20) for one in Simulation(seed, Hangs, **options).violations())
+    assert any("tasks have not ended" in one for one in found)
+
+
+class Unreachable(Exception):  # noqa: N818
+    """An error of the user."""
+
+
+class Maps(Names):
+    """Raises errors of its own for those of the service, and reads what it gets."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        try:
+            found = await super().lookup_many(keys)
+        except Exception as error:
+            raise Unreachable from error
+        return [row and {"name": row["name"]} for row in found]
+
+
+class Hasty(Names):
+    """Asks for each key, and waits no longer than its own limit."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        async with asyncio.timeout(0.05):
+            found = await asyncio.gather(*(self._client.ask([key]) for key in keys))
+        return [row for [row] in found]
+
+
+class InBackground(Names):
+    """Asks in a task that belongs to no call."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._asked: asyncio.Queue[tuple[Sequence[Any], asyncio.Future[Any]]] = asyncio.Queue()
+
+    async def open(self) -> None:
+        self._running = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        self._running.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            keys, answer = await self._asked.get()
+            found: Any
+            try:
+                found = [row and {"name": row["name"]} for row in await self._client.ask(keys)]
+            except Exception as error:
+                found = Unreachable(str(error))
+            if not answer.done():
+                answer.set_exception(found) if isinstance(found, Exception) else answer.set_result(found)
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait((keys, answer))
+        found: list[Any] = await answer
+        return found
+
+
+@pytest.mark.parametrize("enricher", [Names, Maps, Hasty, InBackground])
+def test_Y1_an_enricher_with_errors_of_its_own_for_those_of_the_service_is_not_accused(enricher: type[Names]) -> None:
+    for seed in range(20):
+        wrong = Simulation(seed, enricher, rows=ROWS).violations()
+        assert [one for one in wrong if one.startswith(("X1", "O6", "Y1"))] == []
