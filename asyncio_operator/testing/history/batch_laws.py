@@ -274,6 +274,27 @@ def law_h2_only_a_running_first_attempt_is_repeated(book: Book, found: Finding) 
                 found.broken(what, copy.start, *events)
 
 
+def law_h2_no_retry_and_no_half_is_repeated(book: Book, found: Finding) -> None:
+    """No call is hedged that is a retry, or a half of a batch that failed."""
+    for run in book.runs:
+        seen: set[Call] = set()
+        for flight in run.flights if "hedge" in run.setting else ():
+            for number, attempt in enumerate(flight.attempts):
+                for copy in attempt.calls:
+                    first = copy.copy_of
+                    if first is None or copy in seen or first not in attempt.calls:
+                        continue
+                    if not flight.sure:
+                        found.undecided("which calls are retries cannot be seen; record their attempt")
+                        continue
+                    found.decided()
+                    if number or first is not attempt.calls[0]:
+                        seen.add(copy)
+                        what = f"call {copy.id!r} of {run.name} repeats call {first.id!r}, which is"
+                        kind = "a retry" if number else "a half of a batch that failed"
+                        found.broken(f"{what} {kind}", copy.start, attempt.calls[0].event, first.event, copy.event)
+
+
 def law_h3_copies_count_as_attempts(book: Book, found: Finding) -> None:
     """A call and its copy are one attempt, and the status counts both."""
     for run in book.runs:

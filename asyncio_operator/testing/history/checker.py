@@ -24,6 +24,7 @@ from asyncio_operator.testing.history import (
     order_laws,
     row_laws,
     snapshot_laws,
+    status_laws,
     usage_laws,
 )
 from asyncio_operator.testing.history.book import Book
@@ -43,6 +44,7 @@ MODULES = (
     row_laws,
     order_laws,
     snapshot_laws,
+    status_laws,
     attempt_laws,
     batch_laws,
     limit_laws,

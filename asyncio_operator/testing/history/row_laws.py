@@ -91,7 +91,7 @@ def law_o4_every_row_ends_once(book: Book, found: Finding) -> None:
                     *(out.event for out in row.outs),
                 )
             if not row.outs and run.task.outcome == "finished":
-                _judge_removed(book, run, row, found)
+                judge_removed(book, run, row, found)
 
 
 def _fewest_parts(run: Run, row: Row) -> int:
@@ -100,7 +100,7 @@ def _fewest_parts(run: Run, row: Row) -> int:
     return len(answer) if run.task.outcome == "finished" and not run.of_rows and isinstance(answer, list) else 0
 
 
-def _judge_removed(book: Book, run: Run, row: Row, found: Finding) -> None:
+def judge_removed(book: Book, run: Run, row: Row, found: Finding) -> None:
     """A row without output. The calls for it show whether there is a reason; without calls any answer is possible."""
     how, on_error = run.setting.get("how", "left"), run.setting.get("on_error", "fail")
     misses, errors = how == "inner", on_error in ("drop", "skip")
