@@ -217,15 +217,16 @@ def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
 
 def _judge_answer(run: Run, row: Row, out: Out, answers: Iterator[Answer], found: Finding) -> None:
     seen: list[int] = []
+    wanted = [] if out.status == "missing" and out.answer is None else out.answer
     for answer in answers:
         if answer.value is None:
             break
-        if answer.value == out.answer:
+        if answer.value == wanted:
             found.decided()
             return
         seen.append(answer.call.end_event or 0)
     else:
-        if seen and out.answer is not None:
+        if seen and wanted is not None:
             found.decided()
             what = f"row {row.row} of {run.name} has an answer that no call gave then for key {text_of(row.key)}"
             found.broken(what, out.at, row.event, out.event, *seen[:3])

@@ -55,6 +55,11 @@ def test_Y2_a_miss_of_an_inner_join_is_seen() -> None:
     assert broken(story(how="left")) == set()
 
 
+def test_Y2_a_miss_that_was_found_is_seen() -> None:
+    assert broken(one("missing")) == {"L2"}
+    assert broken(one("missing", ("error", "result"), max_attempts=2, delay=0)) == {"L2"}
+
+
 def test_Y2_a_row_that_times_out_without_a_limit_is_seen() -> None:
     assert judged(one("timed_out", ("timed_out",), on_error="null", timeout=1.0), "R9")
     assert judged(one("timed_out", ("timed_out",), on_error="null", attempt_timeout=1.0), "R9")
