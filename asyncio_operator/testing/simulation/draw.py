@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from asyncio_operator.budget.spec import Budget, Limit
+from asyncio_operator.checks import one_of
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -16,9 +17,11 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
+from asyncio_operator.testing.simulation.given import kind_of, require_known
 from asyncio_operator.testing.simulation.pairs_tables_compactions import compactions_of, with_pairs, with_tables
 from asyncio_operator.testing.simulation.scenario import Coordinator, Kill, Lookup, Scenario, Service, Task
 
+KINDS = ("long", "string")
 ERRORS = ("retryable", "lasting", "unknown", "lost", "overload", "asked")
 LIES = ("short", "long", "misspelt", "typed")
 
@@ -31,12 +34,14 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None, own: bool = False) 
         fixed: options of `enrich`, which all lookups then have; or fields of `Scenario`.
     """
     given = dict(fixed or {})
+    require_known(given)
     source = random.Random(f"scenario {seed}")
-    kind = given.pop("kind", None) or source.choice(("long", "string"))
+    wanted = given.pop("kind", None)
+    kind = source.choice(KINDS) if wanted is None else one_of("kind", wanted, KINDS)
     rows: Mapping[Any, Any] | None = given.pop("rows", None)
     count = source.choice((1, 1, 1, 2, 2, 3))
     if rows is not None:
-        kind, count = "string" if any(type(key) is str for key in rows) else "long", 1
+        kind, count = kind_of(rows, wanted), 1
     budget = _budget(source)
     lookups = given.pop("lookups", None)
     are_drawn = not isinstance(lookups, tuple) and not isinstance(given.get("tasks"), tuple)

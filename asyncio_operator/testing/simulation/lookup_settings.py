@@ -15,11 +15,12 @@ from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.testing.simulation.scenario import Lookup
 
 
-def setting(number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None) -> dict[str, Any]:
+def setting(number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None, single: bool) -> dict[str, Any]:
     """The event with the options of a lookup.
 
     Args:
         made: what the driver has made of the lookup.
+        single: whether a key has at most one row.
     """
     given, options = lookup.options, made.options
     event: dict[str, Any] = {
@@ -59,7 +60,7 @@ def setting(number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None
         event["journal"] = {"name": f"journal {number}", **lookup.journal}
     if options.way(made.enricher, traced=made.tracing is not None) is Way.WHOLE_BATCHES:
         event["asks_per_batch"] = True
-    if not lookup.service.several:
+    if single:
         event["single"] = True
     return {name: value for name, value in event.items() if value is not None}
 

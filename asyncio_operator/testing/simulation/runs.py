@@ -126,7 +126,8 @@ class _Run:
         fast = max((abs(fast) for _, fast in scenario.clocks), default=0.0)
         self._notes.begin(source=f"Simulation({scenario.seed})", slack=fast * LONGEST_WAIT)
         for number, made in enumerate(next(iter(self._tasks.values()))):
-            self._notes.setting(**setting(number, scenario.lookups[number], made, self._budget))
+            single = self._services[number].is_single
+            self._notes.setting(**setting(number, scenario.lookups[number], made, self._budget, single))
         for place, task in enumerate(scenario.tasks):
             world.at(task.starts, lambda place=place: self._begin(place, 0))  # type: ignore[misc]
         self._compact()

@@ -75,9 +75,14 @@ class SimulatedService:
         """The columns of its rows. Of drawn rows: a text, and a key for the next lookup."""
         if self._rows is None:
             return as_schema(f"v{self._number} string, k{self._number} {self._kind}")
-        rows = [row for found in self._rows.values() for row in as_rows(found)]
-        names = {name: None for row in rows for name in row}
-        return pa.schema([(name, pa.array([row.get(name) for row in rows]).type) for name in names])
+        return schema_of([row for found in self._rows.values() for row in as_rows(found)])
+
+    @property
+    def is_single(self) -> bool:
+        """Whether every key has at most one row."""
+        if self._rows is None:
+            return not self.behaviour.several
+        return all(len(as_rows(found)) <= 1 for found in self._rows.values())
 
     def key_schema(self, pair: bool) -> pa.Schema:
         """Its key column, or both of them."""
@@ -229,6 +234,12 @@ def error_of(kind: str, source: random.Random) -> Exception:
         case "asked":
             return EnricherError("later", retryable=True, retry_after=round(source.choice((0.0, 0.05, 0.5)), 3))
     return EnricherError("an error")
+
+
+def schema_of(rows: Rows) -> pa.Schema:
+    """The columns of rows, with the types that their values have."""
+    names = {name: None for row in rows for name in row}
+    return pa.schema([(name, pa.array([row.get(name) for row in rows]).type) for name in names])
 
 
 def as_rows(found: Any) -> Rows:

@@ -1,0 +1,69 @@
+"""What a user gives to a `Simulation`, checked: names of options, and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.hints import did_you_mean
+from asyncio_operator.spark.driver.build_task import OPTIONS
+from asyncio_operator.testing.simulation.simulated_service import as_rows, schema_of
+
+FIELDS = ("lookups", "tasks", "kind", "rows", "kills", "compactions", "clocks", "coordinator")
+
+OF_SPARK = ("event_time", "watermark_delay", "strategy", "join_hint", "scope", "tasks_at_once", "metrics", "trace")
+OF_THE_SIMULATION = ("on", "columns", "prefix", "journal")
+
+KINDS = {int: "long", str: "string"}
+"""The kind of keys, by their type."""
+
+
+def require_known(names: Mapping[str, Any]) -> None:
+    """Check the names of what is not drawn.
+
+    Raises:
+        ConfigurationError: there is no such option, or a simulation cannot honour it.
+    """
+    for name in names:
+        if name in FIELDS or (name in OPTIONS and name not in (*OF_SPARK, *OF_THE_SIMULATION)):
+            continue
+        if name in OF_SPARK:
+            raise ConfigurationError(f"a Simulation starts no Spark, and cannot honour {name}=; leave it out")
+        if name in OF_THE_SIMULATION:
+            raise ConfigurationError(f"a Simulation chooses {name}= itself; leave it out")
+        known = [one for one in (*FIELDS, *OPTIONS) if one not in (*OF_SPARK, *OF_THE_SIMULATION)]
+        raise ConfigurationError(f"{name!r} is not an option of Simulation; {did_you_mean(name, known)}")
+
+
+def kind_of(rows: Mapping[Any, Any], kind: str | None) -> str:
+    """The kind of the keys of rows that a user gives.
+
+    Args:
+        kind: as the user says; None: that of the rows.
+
+    Raises:
+        ConfigurationError: the keys are of other types, or of several, or not of this kind; or a row is not a mapping.
+    """
+    types = {type(key) for key in rows}
+    if not types <= {*KINDS}:
+        wrong = next(key for key in rows if type(key) not in KINDS)
+        raise ConfigurationError(f"the keys of rows= must be int or str: {describe(wrong)} is {type(wrong).__name__}")
+    if len(types) > 1:
+        raise ConfigurationError(f"the keys of rows= must be all int or all str: {describe([*rows])}")
+    for key, found in rows.items():
+        listed = found if isinstance(found, list | tuple) else [] if found is None else [found]
+        if not all(isinstance(row, Mapping) for row in listed):
+            raise ConfigurationError(
+                f"rows= has {describe(found)} for key {describe(key)}; it must be a mapping, a list of mappings or None"
+            )
+    try:
+        schema_of([row for found in rows.values() for row in as_rows(found)])
+    except (pa.ArrowException, TypeError) as error:
+        raise ConfigurationError(f"the values of a column of rows= have no common type: {error}") from error
+    given = next((KINDS[one] for one in types), kind or "long")
+    if kind not in (None, given):
+        raise ConfigurationError(f"kind={kind!r}, but the keys of rows= are of the kind {given!r}")
+    return given
