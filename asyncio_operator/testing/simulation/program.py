@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 import asyncio_operator
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.testing.simulation import scenario as parts
-from asyncio_operator.testing.simulation.scenario import Scenario
+from asyncio_operator.testing.simulation.scenario import Scenario, not_at_default
 
 WIDTH = 110
 
@@ -40,15 +40,11 @@ def arguments_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.name
         for limit in value.limits:
             yield "", limit
-    for field in fields(value):
-        given = getattr(value, field.name)
-        if isinstance(value, Budget):
-            if field.name in ("in_flight", "spend", "patience") and given not in (None, 30.0):
-                yield field.name, given
-            continue
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        if default is MISSING or given != default:
-            yield field.name, given
+        for name in ("in_flight", "spend", "patience"):
+            if getattr(value, name) not in (None, 30.0):
+                yield name, getattr(value, name)
+        return
+    yield from ((name, given) for name, given, _ in not_at_default(value))
 
 
 def _shown(value: Any, indent: int, used: set[str]) -> str:

@@ -6,7 +6,7 @@ printed as a program. All times are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -15,22 +15,22 @@ from asyncio_operator.budget.spec import Budget
 Key = Any
 
 
+def not_at_default(value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The fields of an object of a data class that differ from their defaults: the name, the value, and the default,
+    which is `MISSING` if there is none."""
+    for one in fields(value):
+        given = getattr(value, one.name)
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        if default is MISSING or given != default:
+            yield one.name, given, default
+
+
 class Shown:
     """Its `repr` has the fields that differ from their defaults."""
 
     def __repr__(self) -> str:
-        shown = []
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
-            if one.default is not MISSING:
-                default = one.default
-            elif one.default_factory is not MISSING:
-                default = one.default_factory()
-            else:
-                default = MISSING
-            if default is MISSING or value != default:
-                shown.append(f"{one.name}={value!r}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+        shown = ", ".join(f"{name}={value!r}" for name, value, _ in not_at_default(self))
+        return f"{type(self).__name__}({shown})"
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,11 +3,20 @@ it fails in the same way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, is_dataclass, replace
 from typing import Any
 
-from asyncio_operator.testing.simulation.scenario import Compaction, Coordinator, Lookup, Scenario, Service, Task
+from asyncio_operator.testing.simulation.scenario import (
+    Compaction,
+    Coordinator,
+    Lookup,
+    Scenario,
+    Service,
+    Task,
+    not_at_default,
+)
+from asyncio_operator.testing.simulation.simulated_service import as_rows, schema_of
 
 MOST_RUNS = 600
 """Scenarios that are tried."""
@@ -41,7 +50,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     yield from _fewer(scenario, "compactions", 0)
     for place, one in enumerate(scenario.compactions):
         yield from (_with(scenario, "compactions", place, smaller) for smaller in _at_defaults(one))
-    yield from _at_defaults(scenario, ("clocks", "coordinator", "rows"))
+    yield from _at_defaults(scenario, ("clocks", "coordinator"))
+    yield from _fewer_rows(scenario)
     if scenario.budget is not None:
         yield _without_budget(scenario)
         yield from (replace(scenario, budget=one) for one in _smaller_budget(scenario))
@@ -50,7 +60,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     for place, lookup in enumerate(scenario.lookups):
         yield from (_with(scenario, "lookups", place, one) for one in _smaller_lookup(lookup))
     yield from (replace(scenario, coordinator=one) for one in _at_defaults(scenario.coordinator))
-    if scenario.kind != "long":
+    if scenario.kind != "long" and scenario.rows is None:
         numbers = {key: place for place, key in enumerate(sorted({k for t in scenario.tasks for k in t.keys if k}))}
         tasks = (replace(task, keys=tuple(numbers.get(key) for key in task.keys)) for task in scenario.tasks)
         yield replace(scenario, kind="long", tasks=tuple(tasks))
@@ -66,7 +76,7 @@ def _with(scenario: Scenario, name: str, place: int, value: Any) -> Scenario:
 def _fewer(whole: Any, name: str, least: int) -> Iterator[Any]:
     """The same with fewer parts: halves first, then all but one."""
     parts = getattr(whole, name)
-    size = len(parts) // 2
+    size = max(1, len(parts) // 2)
     while size >= 1:
         for start in range(0, len(parts), size):
             left = parts[:start] + parts[start + size :]
@@ -75,13 +85,25 @@ def _fewer(whole: Any, name: str, least: int) -> Iterator[Any]:
         size //= 2
 
 
+def _fewer_rows(scenario: Scenario) -> Iterator[Scenario]:
+    """The same without rows for which no task asks. The user's enricher declares their columns, so these stay."""
+    asked = {key for task in scenario.tasks for key in task.keys}
+    rows = scenario.rows or {}
+    left = {key: found for key, found in rows.items() if key in asked}
+    if len(left) < len(rows) and _schema(left) == _schema(rows):
+        yield replace(scenario, rows=left)
+
+
+def _schema(rows: Mapping[Any, Any]) -> Any:
+    return schema_of([row for found in rows.values() for row in as_rows(found)])
+
+
 def _at_defaults(value: Any, names: tuple[str, ...] = ()) -> Iterator[Any]:
     """The same with one field at its default."""
-    for field in fields(value):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        if (not names or field.name in names) and default is not MISSING and getattr(value, field.name) != default:
+    for name, _, default in not_at_default(value):
+        if (not names or name in names) and default is not MISSING:
             try:
-                yield replace(value, **{field.name: default})
+                yield replace(value, **{name: default})
             except ValueError:
                 # Two options contradict each other.
                 continue

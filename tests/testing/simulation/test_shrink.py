@@ -1,0 +1,65 @@
+"""Law Y1: a failing simulation is made small, and fails in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncio_operator.testing import Simulation
+from asyncio_operator.testing.simulation.scenario import Compaction, Kill, Lookup, Scenario, Task
+from asyncio_operator.testing.simulation.shrink import shrunk
+from tests.testing.simulation.test_own_enrichers import Names
+
+ROWS = {number: {"name": f"n{number}"} for number in range(40)}
+
+
+class Reads(Names):
+    """Takes the column that it declares."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        return [row and {"name": row["name"]} for row in await super().lookup_many(keys)]
+
+
+class LosesTheLast(Reads):
+    """Loses the last answer of a batch."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        found = await super().lookup_many(keys)
+        return [*found[:-1], None] if len(found) > 1 else found
+
+
+def test_Y1_what_is_made_small_blames_the_fault_alone() -> None:
+    failing = (one for seed in range(20) if (one := Simulation(seed, LosesTheLast, rows=ROWS)).violations())
+    for simulation in [next(failing) for _ in range(3)]:
+        small = simulation.shrunk()
+        assert any("is missing" in one for one in small.violations())
+        assert Simulation.from_scenario(small.scenario, Reads).violations() == []
+        assert small.scenario.rows is not None
+        asked = {key for task in small.scenario.tasks for key in task.keys}
+        assert set(small.scenario.rows) <= asked
+
+
+def test_Y1_a_single_fault_goes_if_it_does_not_matter() -> None:
+    scenario = Scenario(
+        4,
+        (Lookup(journal={"flush_every": 0.1}),),
+        (Task((5,)),),
+        kills=(Kill(0, 0.8),),
+        compactions=(Compaction(0, 0.1),),
+    )
+    small = shrunk(scenario, lambda _: True)
+    assert (small.kills, small.compactions, len(small.tasks)) == ((), (), 1)
+
+
+def test_Y1_rows_keep_their_columns_when_keys_go() -> None:
+    rows = {1: {"name": "Ada"}, 2: {"name": "Grace", "year": 1906}, 3: {"name": "Edsger"}}
+    seen = []
+
+    def fails(scenario: Scenario) -> bool:
+        seen.append(scenario.rows)
+        return True
+
+    shrunk(Scenario(4, (Lookup(),), (Task((1,)),), rows=rows), fails)
+    assert all(one == rows for one in seen)
+    shrunk(Scenario(4, (Lookup(),), (Task((2,)),), rows=rows), fails)
+    assert {2: rows[2]} in seen
