@@ -29,7 +29,7 @@ def history_of_trace(
         task: the name of the task, of an operator.
         consumer: "ready" if the output was read at once, always.
         slack: seconds by which events may be recorded late; 0 on virtual time.
-        setting: the options of the run, named as the format of histories names them (`testing.history.format`).
+        setting: the options of the run, named as the format of histories names them (`testing.history.event_format`).
 
     Raises:
         ValueError: an option is not one of the format.
