@@ -26,9 +26,17 @@ def _caches(book: Book) -> list[Scope]:
     return [scope for scope in scopes(book) if "cache" in scope.setting]
 
 
+def _alone(book: Book, found: Finding) -> list[Scope]:
+    """Caches into which only calls put answers."""
+    scopes = _caches(book)
+    if any("journal" in scope.setting for scope in scopes):
+        found.undecided("an answer in the cache may come from the journal")
+    return [scope for scope in scopes if "journal" not in scope.setting]
+
+
 def law_l4_a_full_cache_drops_the_least_recently_used(book: Book, found: Finding) -> None:
     """An answer is not served from a cache that has taken `max_rows` other keys since the last use of its own."""
-    for scope in _caches(book):
+    for scope in _alone(book, found):
         most = scope.cache.get("max_rows")
         if most is None or not scope.heap:
             continue
@@ -73,7 +81,7 @@ def _since_last_uses(
 
 def law_l5_an_answer_expires(book: Book, found: Finding) -> None:
     """At `expire_after_write` after it came, or `expire_after_access` after its last use, an answer is gone."""
-    for scope in _caches(book):
+    for scope in _alone(book, found):
         hits = _hits(scope, "cache")
         written, used = scope.cache.get("expire_after_write"), scope.cache.get("expire_after_access")
         uses: dict[object, float] = {}
@@ -101,7 +109,7 @@ def _judge(
 
 def law_l5_the_cache_has_the_latest_answer(book: Book, found: Finding) -> None:
     """A row from the cache has the latest answer for its key, not an older one, and not one of another key."""
-    for scope in _caches(book):
+    for scope in _alone(book, found):
         for run, row, out in _hits(scope, "cache", "stale"):
             begin = row.at - book.moment if scope.heap else 0.0
             answers = scope.candidates(row.key, begin, out.at + book.moment)

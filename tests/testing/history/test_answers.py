@@ -208,6 +208,18 @@ def test_Y2_a_hit_in_a_cache_that_was_too_full_is_seen() -> None:
     assert broken(story(3)) == {"L4"}
 
 
+def test_Y2_the_age_of_an_answer_that_may_come_from_a_journal_is_undecided() -> None:
+    def story(**setting: Any) -> Story:
+        story = Story(mode="unordered", cache={"expire_after_write": 5.0}, **setting).task()
+        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+        return story.row(9, 9, 1, key="a", source="cache", answer=[1])
+
+    assert broken(story()) == {"L5"}
+    paid = story(journal={"name": "j", "flush_every": 1.0, "write": 1.0}).report()
+    assert not paid.broken
+    assert {"L4", "L5"} <= set(paid.undecided)
+
+
 def test_Y2_a_refresh_too_early_or_none_at_all_is_seen() -> None:
     def story(refresh: float | None, hit: float = 6.5) -> Story:
         story = cached(answered(1, hit, source="cache"), refresh_after=5.0)
