@@ -156,7 +156,7 @@ def test_a_worker_is_killed_and_its_program_is_not():
 
 
 def results() -> list[Result]:
-    machine = {"cores": 2, "system": "Linux x86_64", "memory_gb": 24, "load_per_core": 0.1}
+    machine = {"cores": 2, "system": "Linux x86_64", "memory_gb": 24, "busy": 0.01}
     versions = {"python": "3.11.7"}
     good = Turn(2.0, 0.5, 100, 0, 0, 0, 120, 10, 10, 0.11)
     bad = replace(good, seconds=4.0, right=97, lost=3, doubled=1, wrong=2)
@@ -172,8 +172,8 @@ def test_the_table_has_the_median_speed_and_the_worst_counts(tmp_path):
     assert "| Two 1.0 | failed |  |  |  |  | 0 | 100 |  |  |  |" in lines
     assert "Two: the job has failed." in lines
     assert "One: asks <models> only." in lines
-    busy = [replace(one, machine=one.machine | {"load_per_core": 0.5}) for one in results()[:1]]
-    note = "One: the machine was busy when the run began (a load of 0.5 for each core)."
+    busy = [replace(one, machine=one.machine | {"busy": 0.5}) for one in results()[:1]]
+    note = "One: 50% of the machine was busy when the run began."
     assert note in page.markdown(busy)
     assert note not in lines
     sheet = tmp_path / "page.md"

@@ -40,7 +40,7 @@ def measured_alone(peer: Peer, works: Sequence[Work], turns: int, price: float, 
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "memory_gb": round(psutil.virtual_memory().total / 2**30),
-        "load_per_core": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
+        "busy": round(psutil.cpu_percent(1.0) / 100, 2),
     }
     versions = {"python": platform.python_version(), "java": java_version()}
     versions |= {name: metadata.version(name) for name in ("pyspark", "asyncio-operator")}

@@ -38,7 +38,7 @@ HEAD = (
 )
 
 IDLE = 0.2
-"""Of an idle machine the load for each core when a run begins is not above this."""
+"""Of an idle machine the busy share when a run begins is not above this."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --bar: #1f77b4; --bad: #c0392b; }
@@ -131,8 +131,8 @@ def _notes(result: Result, work: WorkResult) -> Iterator[str]:
     """What is to be known of the figures of a peer at a work."""
     if reason := work.reason or next((turn.error for turn in work.turns if turn.error), ""):
         yield reason
-    elif result.machine["load_per_core"] > IDLE:
-        yield f"the machine was busy when the run began (a load of {result.machine['load_per_core']} for each core)"
+    elif result.machine["busy"] > IDLE:
+        yield f"{result.machine['busy']:.0%} of the machine was busy when the run began"
 
 
 def page(results: Sequence[Result]) -> Iterator[str]:

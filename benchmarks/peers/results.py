@@ -67,7 +67,7 @@ class Result:
 
     Attributes:
         peer, version, group: as in the roster.
-        machine: cores, system, memory in GB, and how busy it was when the run began: its load for each core.
+        machine: cores, system, memory in GB, and the share of it that was busy when the run began.
         versions: of Python, Java, Spark and this project.
         day: of the run, as in 2026-01-31.
         price: of a key, in dollars.
