@@ -57,7 +57,7 @@ def _judge_linger(run: Run, linger: float, book: Book, found: Finding) -> None:
         latest_row = inf if row.left is None else max(latest_row, row.left)
         key: Hashable = row.row if run.of_rows else row.key
         # A row that was answered from a cache waits for no call.
-        if alone and row.left is not None and row.left < calls[place].start:
+        if alone and row.outs and row.outs[-1].event < calls[place].event:
             continue
         if alone and calls[place].keys.count(key) and run.calls_of[key][0] is calls[place]:
             found.decided()

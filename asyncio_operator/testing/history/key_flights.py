@@ -64,6 +64,9 @@ def _flights_of_key(run: Run, key: Hashable, calls: list[Call], timed: bool) -> 
             flight.attempts.append(Attempt(key, call))
         elif _is_half(call, flight.attempts[-1], key):
             flight.attempts[-1].calls.append(call)
+        elif _may_be_half(call, flight.attempts[-1]):
+            flight.sure = False
+            flight.attempts[-1].calls.append(call)
         else:
             flight.attempts.append(Attempt(key, call))
     yield _with_rows(flight, rows)
@@ -103,6 +106,14 @@ def _is_half(call: Call, attempt: Attempt, key: Hashable) -> bool:
         if beyond >= 0 and not at_the_end:
             return False
     return set(call.keys) <= set(last.keys)
+
+
+def _may_be_half(call: Call, attempt: Attempt) -> bool:
+    """Whether the call looks like the next attempt, and may be a half that started at the limit of this one."""
+    setting, last = call.run.setting, attempt.calls[-1]
+    limit = setting.get("attempt_timeout")
+    at_the_end = limit and abs(call.start - attempt.start - limit) <= MOMENT and call.start <= last.stopped + MOMENT
+    return bool(at_the_end and setting.get("delay") == 0 and call.attempt is None and splits(last))
 
 
 def _with_rows(flight: Flight, rows: list[Row]) -> Flight:

@@ -130,7 +130,6 @@ class RecordedEnricher(Enricher):
         try:
             answer = await ask()
             ended = self._judged([digest(one, self._columns) for one in each(answer)])
-            ended["settled"] = settled or None
             return answer
         except asyncio.CancelledError:
             ended["outcome"] = "timed_out" if now() >= limit - ROUNDING else "cancelled"
@@ -146,7 +145,7 @@ class RecordedEnricher(Enricher):
             if task not in notes.killed:
                 for header in headers:
                     notes.add("said", **about, **header)
-                notes.add("call_ended", **about, **ended)
+                notes.add("call_ended", **about, **ended, settled=settled or None)
 
     def _copied(self, same: tuple[str, str]) -> str | None:
         """The running call that a call for the same keys repeats. A call that was cancelled is not repeated."""
