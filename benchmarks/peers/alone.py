@@ -97,7 +97,8 @@ def _turn(program: Program, work: Work, task: Task, price: float) -> tuple[Turn,
     error = answer.error
     rows = {"right": 0, "lost": task.rows, "doubled": 0, "wrong": 0} if error else _rows(task, answer)
     seconds = None if error else round(answer.seconds, 4)
-    spent = None if error else round(cpu_seconds(program.pid) - before, 2)
+    # What a killed process had spent is not known any more.
+    spent = None if error or any(killed) else round(cpu_seconds(program.pid) - before, 2)
     turn = Turn(seconds, spent, killed=any(killed), error=error, **rows)
     if asked is not None:
         money = round(asked.keys * price, 6)
