@@ -133,7 +133,7 @@ class Runs:
         if ended.wrong:
             self._is_wrong(what, f"operation {done}, {work.operations[done : done + 1]!r:.100}: {ended.wrong}")
             return None, True
-        # Whoever looks at keyed state leaves its logs empty, and they are to be damaged too.
+        # Opening keyed state empties its logs. The damage is to hit them too.
         shutil.copytree(directory, self._empty("kept"), dirs_exist_ok=True)
         looked = forked(lambda say: say(json.dumps(asdict(work.check(directory, begun, done)))))
         if looked.wrong or looked.signal:

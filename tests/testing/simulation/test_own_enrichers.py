@@ -8,27 +8,16 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import Enricher
-from asyncio_operator.enricher import as_schema
 from asyncio_operator.testing import Simulation
+from tests.testing.simulation import names
 
 ROWS = {1: {"name": "Ada"}, 2: {"name": "Grace"}, 3: {"name": "Edsger"}}
 
 
-class Names(Enricher):
-    """Asks the simulated service, for at most 50 keys at once."""
+class Names(names.Names):
+    """Asks for at most 50 keys at once."""
 
     max_batch = 50
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def schema(self) -> Any:
-        return as_schema("name string")
-
-    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
-        found: list[Any] = await self._client.ask(keys)
-        return found
 
 
 class Raises(Names):

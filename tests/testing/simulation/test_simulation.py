@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator import Enricher, Retry
+from asyncio_operator import Retry
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.testing import Simulation, SimulationFailed
 from asyncio_operator.testing.simulation.features import FAULTS, OPTIONS, features_of
 from asyncio_operator.testing.simulation.scenario import Kill, Lookup, Scenario, Service, Task
+from tests.testing.simulation.names import Names
 
 HASH = """
 import hashlib
@@ -54,22 +55,6 @@ def test_Y1_the_same_seed_has_the_same_history_in_every_process() -> None:
 def test_Y1_every_feature_is_drawn() -> None:
     used = {feature for seed in range(300) for feature in features_of(Simulation(seed).scenario)}
     assert used == {*OPTIONS, *FAULTS} - {"whole"}
-
-
-class Names(Enricher):
-    """Asks the simulated service."""
-
-    max_batch = 3
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def schema(self) -> Any:
-        return as_schema("name string")
-
-    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
-        found: list[Any] = await self._client.ask(keys)
-        return found
 
 
 class Reversed(Names):
