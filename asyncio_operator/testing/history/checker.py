@@ -24,6 +24,7 @@ from asyncio_operator.testing.history import (
     order_laws,
     row_laws,
     snapshot_laws,
+    spend_laws,
     status_laws,
     usage_laws,
 )
@@ -48,6 +49,7 @@ MODULES = (
     attempt_laws,
     batch_laws,
     limit_laws,
+    spend_laws,
     usage_laws,
     answer_laws,
     cache_laws,

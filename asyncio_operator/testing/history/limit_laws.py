@@ -31,8 +31,6 @@ KNOWN = 2.0
 ROUGHLY = 0.02
 """The part of a limit by which debts may be counted roughly (G4)."""
 
-REFUSED = "BudgetExceeded"
-
 
 class Limit(NamedTuple):
     """At most `rate` units in `per` seconds, and `burst` more."""
@@ -229,7 +227,7 @@ def _concerns(event: Event, shared: Shared, book: Book) -> bool:
 
 def _is_disturbed(at: float, shared: Shared, book: Book) -> bool:
     """Whether a fault may keep what the source says at a time from other tasks, for longer than it should take."""
-    for begin, end, _ in _outages(shared, book):
+    for begin, end, _ in outages(shared, book):
         if begin - HEARD - book.moment <= at <= end + TROUBLE:
             return True
     for _, event in book.faults:
@@ -302,43 +300,10 @@ def _judge_remaining(
             place = position
 
 
-def law_g6_a_spend_limit_is_not_passed(book: Book, found: Finding) -> None:
-    """No call starts that would pass the spend limit, by what is spent and what running calls may cost."""
-    for shared in budgets(book):
-        for unit, most in shared.setting.get("spend", {}).items():
-            changes: list[tuple[float, int, float, Call]] = []
-            for call in shared.calls:
-                estimate = call.weight(unit)
-                changes.append((call.start, 1, estimate, call))
-                if unit in call.settled:
-                    changes.append((call.stopped, 0, call.settled[unit] - estimate, call))
-            changes.sort(key=lambda change: (change[0], change[1]))
-            spent = 0.0
-            for at, starts, units, call in changes:
-                spent += units
-                found.decided(starts)
-                if starts and units > 0 and spent > most * (1 + 1e-9):
-                    what = f"call {call.id!r} of {shared.name} starts, and with it {spent:g} {unit} may be spent of"
-                    found.broken(f"{what} {most:g}", at, call.event)
-
-
-def law_g6_a_spend_limit_ends_the_task(book: Book, found: Finding) -> None:
-    """A call that the budget refuses fails its task, whatever `on_error` says: no row leaves with that error."""
-    for run in book.runs:
-        if "budget" not in run.setting:
-            continue
-        for row in run.rows.values():
-            for out in row.outs[:1]:
-                found.decided()
-                if out.error == REFUSED:
-                    what = f"row {row.row} of {run.name} leaves as {out.status!r}, and its budget refused a call"
-                    found.broken(what, out.at, row.event, out.event)
-
-
 def law_g7_nothing_starts_without_a_coordinator(book: Book, found: Finding) -> None:
     """From a second after the coordinator cannot be reached no call starts, until it is back."""
     for shared in budgets(book):
-        for begin, end, number in _outages(shared, book):
+        for begin, end, number in outages(shared, book):
             found.decided()
             for call in shared.calls:
                 if begin + STOPPED + book.moment < call.start < end:
@@ -347,7 +312,8 @@ def law_g7_nothing_starts_without_a_coordinator(book: Book, found: Finding) -> N
                     break
 
 
-def _outages(shared: Shared, book: Book) -> Iterator[tuple[float, float, int]]:
+def outages(shared: Shared, book: Book) -> Iterator[tuple[float, float, int]]:
+    """The times without a coordinator: begin, end, and the event of the begin."""
     down: tuple[float, int] | None = None
     for number, event in book.faults:
         if event.get("budget", shared.setting["budget"]) != shared.setting["budget"]:

@@ -207,6 +207,25 @@ def test_Y2_a_call_that_passes_the_spend_limit_is_seen() -> None:
     assert broken(story(0.6)) == {"G6"}
 
 
+def test_Y2_what_a_call_of_another_worker_cost_above_its_estimate_is_known_later() -> None:
+    def story(start: float, task: str = "u", worker: str = "w", killed: float | None = None) -> Story:
+        story = Story(budget="b", spend={"usd": 1.0}).task(task="u", worker="x")
+        story.task(worker=worker, end=killed or 100.0, outcome="killed" if killed else "finished")
+        story.row(0, 1, 0, key=0).call(0, 1, [0], weights={"usd": 0.5}, settled={"usd": 0.6})
+        story.row(0, 99, 1, key=1, task=task)
+        return story.call(start, start + 1, [1], task=task, weights={"usd": 0.5})
+
+    assert judged(story(2.9), "G6")
+    assert broken(story(3.1)) == {"G6"}
+    # Its own worker knows it at once, and what was estimated is never passed.
+    assert broken(story(2.0, task="t")) == {"G6"}
+    assert broken(story(2.0, worker="x")) == {"G6"}
+    assert judged(story(5.0).add("fault", 1.5, what="message_lost"), "G6")
+    assert broken(story(7.1).add("fault", 1.5, what="message_lost")) == {"G6"}
+    assert judged(story(9.0, killed=2.5), "G6")
+    assert broken(story(9.0, killed=3.5)) == {"G6"}
+
+
 def test_Y2_a_start_without_a_coordinator_is_seen() -> None:
     def story(start: float) -> Story:
         story = starts(0.0, start, budget="b", **limit(100))
