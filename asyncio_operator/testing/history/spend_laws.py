@@ -24,20 +24,22 @@ def law_g6_a_spend_limit_is_not_passed(book: Book, found: Finding) -> None:
 
 
 def _judge_spending(shared: Shared, unit: str, most: float, book: Book, found: Finding) -> None:
+    # Of one moment: what is free again, then what starts, then debts.
     changes: list[tuple[float, int, float, Call]] = []
     for call in shared.calls:
         estimate = call.weight(unit)
         changes.append((call.start, 1, estimate, call))
         if unit in call.settled:
-            changes.append((call.stopped, 0, call.settled[unit] - estimate, call))
+            debt = call.settled[unit] - estimate
+            changes.append((call.stopped, 2 if debt > 0 else 0, debt, call))
     changes.sort(key=lambda change: (change[0], change[1]))
     spent = 0.0
     # Debts that other workers may not know: when they do, how much, and of whom.
     unknown: list[tuple[float, float, Any]] = []
-    for at, starts, units, call in changes:
+    for at, order, units, call in changes:
         spent += units
         worker = call.run.task.worker or call.run.task
-        if not starts:
+        if order != 1:
             if units > 0:
                 unknown.append((_known_at(call, shared, book), units, worker))
             continue

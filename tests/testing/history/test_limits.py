@@ -226,6 +226,11 @@ def test_Y2_what_a_call_of_another_worker_cost_above_its_estimate_is_known_later
     assert broken(story(9.0, killed=3.5)) == {"G6"}
 
 
+def test_Y2_a_call_that_costs_more_the_moment_it_starts_passes_no_spend_limit() -> None:
+    story = Story(budget="b", spend={"usd": 1.0}).task().row(0, 9, 0, key=0)
+    assert judged(story.call(0, 0, [0], weights={"usd": 1.0}, settled={"usd": 1.1}), "G6")
+
+
 def test_Y2_a_start_without_a_coordinator_is_seen() -> None:
     def story(start: float) -> Story:
         story = starts(0.0, start, budget="b", **limit(100))
