@@ -1,8 +1,9 @@
 """`history_of_trace`: the history of a run that a `Trace` recorded, for `check_history`.
 
 A trace knows elements and their attempts. So the rows of the history are the elements, and each attempt and each copy
-is a call for one row. Of an `enrich`, elements are the keys that were called, and each task of Spark is a task of the
-history. Of batches a trace knows no calls, so laws that count calls are then undecided.
+is a call for one row, but for attempts that the circuit breaker refused: no call is made then. Of an `enrich`, elements
+are the keys that were called, and each task of Spark is a task of the history. Of batches a trace knows no calls, so
+laws that count calls are then undecided.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ STATUS = {"result": "found", "timeout": "timed_out", "failed": "failed", "skippe
 
 CUT = ("timed_out", "cancelled")
 """Outcomes of attempts after which the call may run on."""
+
+REFUSED = "CircuitOpenError"
 
 
 def history_of_trace(
@@ -45,9 +48,30 @@ def history_of_trace(
     # The text of a long key is cut, so two of them may look the same.
     keyed = bool(parts) and not any((event.value or "").endswith("...") for event in events)
     reader = _Reader(history, named, keyed, _returns(events))
+    refused = _refused(events) if "circuit_breaker" in setting else frozenset()
     for number, event in enumerate(events):
-        reader.read(number, event)
+        if number not in refused:
+            reader.read(number, event)
     return history
+
+
+def _refused(events: list[Event]) -> frozenset[int]:
+    """The starts and ends of attempts that a circuit breaker refused: they end as they start."""
+    found: set[int] = set()
+    started: dict[int | None, tuple[int, float]] = {}
+    for number, event in enumerate(events):
+        if event.kind == "attempt_started":
+            started[event.element] = number, event.time
+        elif event.kind == "attempt_ended":
+            start, at = started.pop(event.element, (number, -1.0))
+            if at == event.time and _error(event) == REFUSED:
+                found |= {start, number}
+    return frozenset(found)
+
+
+def _error(event: Event) -> str | None:
+    """The name of the error's type."""
+    return None if event.text is None else event.text.partition(":")[0].strip()
 
 
 def _returns(events: list[Event]) -> dict[int, int]:
@@ -156,8 +180,7 @@ class _Reader:
             # It runs until it has returned.
             self._cut[self._number] = name, event.outcome
             return
-        error = None if event.text is None else event.text.partition(":")[0].strip()
-        self._add("call_ended", event, call=name, outcome=event.outcome, error=error)
+        self._add("call_ended", event, call=name, outcome=event.outcome, error=_error(event))
 
     def _returned(self, event: Event) -> None:
         cut = self._cut.pop(self._returns.get(self._number, -1), None)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import inf
 
 from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.circuit_laws import may_be_refused
 from asyncio_operator.testing.history.key_flights import splits
 from asyncio_operator.testing.history.parts import (
     LONGEST_WAIT,
@@ -16,7 +17,6 @@ from asyncio_operator.testing.history.parts import (
     Out,
     Row,
     Run,
-    is_invalid,
 )
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
@@ -146,7 +146,7 @@ def law_r4_a_result_in_time_wins(book: Book, found: Finding) -> None:
         last = flight.attempts[-1]
         call = last.decisive
         limit = flight.run.setting.get("attempt_timeout") or inf
-        if call.outcome != "result" or call.retryable or not _aligned(call):
+        if call.outcome != "result" or call.retryable or not call.is_aligned:
             continue
         found.decided()
         if call.stopped >= min(flight.deadline, last.start + limit) - book.near(
@@ -157,10 +157,6 @@ def law_r4_a_result_in_time_wins(book: Book, found: Finding) -> None:
             if out.status == "timed_out":
                 what = f"row {row.row} timed out, though call {call.id!r} for {_name(flight)} gave a result in time"
                 found.broken(what, out.at, *call.events, out.event)
-
-
-def _aligned(call: Call) -> bool:
-    return call.answers is None or len(call.answers) == len(call.keys)
 
 
 def law_r5_max_attempts_counts_calls(book: Book, found: Finding) -> None:
@@ -333,36 +329,3 @@ def _judge_due(run: Run, book: Book, found: Finding) -> None:
         if place < len(firsts) and firsts[place] < call.start - book.moment:
             what = f"a new element of {run.name} is called at {firsts[place]:.6f}, and {_name(flight)} is due since"
             found.broken(f"{what} {due:.6f}", call.start, *flight.events)
-
-
-def law_r10_an_open_circuit_refuses_calls(book: Book, found: Finding) -> None:
-    """A row that a circuit breaker refused came after enough calls that failed, or were cut."""
-    for run in book.runs:
-        if "circuit_breaker" not in run.setting:
-            continue
-        needed, enough = _failures(run)
-        for number, at, row, out in run.emitted:
-            if row is None or out.error != "CircuitOpenError":
-                continue
-            found.decided()
-            if enough > at + book.moment:
-                what = f"row {row.row} of {run.name} was refused by the circuit breaker before {needed} calls failed"
-                found.broken(what, at, number)
-
-
-def may_be_refused(run: Run, at: float) -> bool:
-    """Whether a circuit breaker may have refused a row until a time."""
-    return "circuit_breaker" in run.setting and _failures(run)[1] <= at
-
-
-def _failures(run: Run) -> tuple[int, float]:
-    """How many calls of a run must fail before its circuit breaker opens, and when they had: infinity for never."""
-    breaker = run.setting["circuit_breaker"]
-    needed = max(1, int(breaker.get("failure_ratio", 0.5) * breaker.get("minimum_calls", 20)))
-    # A call that was cut failed before it returned, so what counts is when it started.
-    failures = sorted(call.start for call in run.calls if call.outcome != "result" or _malformed(call))
-    return needed, failures[needed - 1] if len(failures) >= needed else inf
-
-
-def _malformed(call: Call) -> bool:
-    return call.answers is not None and (not _aligned(call) or any(map(is_invalid, call.answers)))

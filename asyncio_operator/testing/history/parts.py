@@ -116,6 +116,11 @@ class Call:
             return 1
         return self.weights.get(unit, len(self.keys) if unit == "keys" else 0)
 
+    @property
+    def is_aligned(self) -> bool:
+        """Whether it has an answer for each key, as far as that was recorded."""
+        return self.answers is None or len(self.answers) == len(self.keys)
+
     def answer_of(self, position: int) -> Any:
         """The recorded answer for a key; None if it was not recorded, or does not fit the keys."""
         if self.answers is None or len(self.answers) != len(self.keys):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from math import inf
 
 from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, Answer, scopes
-from asyncio_operator.testing.history.attempt_laws import may_be_refused
 from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.circuit_laws import may_be_refused
 from asyncio_operator.testing.history.journal_laws import journals
 from asyncio_operator.testing.history.key_flights import splits
 from asyncio_operator.testing.history.parts import MOMENT, Call, Row, Run, Task, is_invalid

@@ -14,6 +14,7 @@ import pytest
 from asyncio_operator import (
     AsyncWaitOperator,
     BatchAsyncFunction,
+    CircuitBreaker,
     ExponentialBackoff,
     FixedBackoff,
     FunctionError,
@@ -59,6 +60,10 @@ class Drawn:
         self.ignores = source.choice([0.0, 0.0, 0.2])
         self.elements = source.choice([5, 30, 60])
         self.stops = source.random() < 0.1
+        # Drawn apart, so that it changes nothing else.
+        if random.Random(f"breaker {seed}").random() < 0.3:
+            self.setting["circuit_breaker"] = {"failure_ratio": 0.5, "window": 5.0, "minimum_calls": 3, "open_for": 0.5}
+            self.options["circuit_breaker"] = CircuitBreaker(0.5, 5.0, 3, 0.5)
 
     def _draw_limits(self) -> None:
         source = self.random
