@@ -72,6 +72,47 @@ def law_r1_an_attempt_ends_at_its_timeout(book: Book, found: Finding) -> None:
                 found.broken(f"{what} attempt_timeout, {limit}", out.at, *last.decisive.events, out.event)
 
 
+def law_r1_a_call_is_cancelled_at_the_end_of_its_attempt(book: Book, found: Finding) -> None:
+    """A call is cancelled at `attempt_timeout`: it has returned `returns_within` later, where that is known."""
+    _judge_cancelled(book, found, "attempt_timeout")
+
+
+def law_r2_a_call_is_cancelled_at_the_deadline(book: Book, found: Finding) -> None:
+    """A call is cancelled at the deadline of its element, in a batch of the last one: it has returned `returns_within`
+    later, where that is known."""
+    _judge_cancelled(book, found, "timeout")
+
+
+def _judge_cancelled(book: Book, found: Finding, option: str) -> None:
+    for run in book.runs:
+        limit, within = run.setting.get(option), run.setting.get("returns_within")
+        if not limit or not run.calls:
+            continue
+        begun = _latest_beginnings(run, of_attempts=option == "attempt_timeout")
+        for call in run.calls:
+            end, stopped = begun[call] + limit, min(call.stopped, book.end)
+            if not (run.whole_calls and within is not None) and stopped > end + TIMER + book.near(limit):
+                found.undecided("whether a call goes on after its cancellation, or for other keys, is not known")
+                continue
+            found.decided()
+            if stopped > end + (within or 0.0) + TIMER + book.near(limit + (within or 0.0)):
+                what = (
+                    f"call {call.id!r} of {run.name} runs on after {end:.6f}, when its {option} of {limit} had passed"
+                )
+                found.broken(what, end, *call.events)
+
+
+def _latest_beginnings(run: Run, *, of_attempts: bool) -> dict[Call, float]:
+    """For each call the latest moment at which an attempt, or a lookup, that it belongs to may have begun."""
+    found = dict.fromkeys(run.calls, -inf)
+    for flight in run.flights:
+        for attempt in flight.attempts:
+            for call in attempt.calls:
+                begun = attempt.start if of_attempts else flight.start
+                found[call] = max(found[call], begun if flight.sure else call.start)
+    return {call: call.start if begun == -inf else begun for call, begun in found.items()}
+
+
 def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
     """At the deadline an element ends with its timeout result: a later result is not used, and it waits no longer."""
     for flight in _flights(book, found, "timeout"):

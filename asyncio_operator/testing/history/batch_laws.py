@@ -233,6 +233,28 @@ def law_h1_the_first_answer_wins(book: Book, found: Finding) -> None:
                 _judge_winner(run, key, winner, loser, winner.answer_of(position), found)
 
 
+def law_h1_the_loser_is_cancelled(book: Book, found: Finding) -> None:
+    """When a call or its copy has answered the other one is cancelled: it has returned `returns_within` later, where
+    that is known."""
+    for run in book.runs:
+        within = run.setting.get("returns_within")
+        limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
+        if within is None:
+            continue
+        for copy in run.calls:
+            if copy.copy_of is None:
+                continue
+            for winner, loser in (copy, copy.copy_of), (copy.copy_of, copy):
+                in_time = all(winner.stopped < winner.begun + limit - book.near(limit) for limit in limits)
+                if winner.outcome != "result" or not in_time:
+                    continue
+                found.decided()
+                if min(loser.stopped, book.end) > winner.stopped + within + book.near(within):
+                    what = f"call {loser.id!r} of {run.name} runs on after {winner.stopped:.6f}, when call"
+                    what = f"{what} {winner.id!r} had answered"
+                    found.broken(what, winner.stopped, *winner.events, *loser.events)
+
+
 def _judge_winner(run: Run, key: Hashable, winner: Call, loser: Call, answer: object, found: Finding) -> None:
     rows = [run.rows[key]] if run.of_rows else run.rows_of.get(key, [])  # type: ignore[index]
     if len(rows) != 1 or len(run.calls_of[key]) != 2 or not rows[0].outs:

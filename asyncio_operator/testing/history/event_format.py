@@ -33,8 +33,9 @@ What the user asked for, before the first task:
   expire_after_access, missing_ttl, cache_missing, refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb" |
   "redis"}; remember (seconds), remember_rows (100,000); journal {name, flush_every, expire_after, keep_missing, write:
   the longest time that a write may take, 1 s}; single: true if a key has one row at most; grace (seconds that the end
-  waits for calls that ignore their cancellation, 1); whole_calls (true; false: calls are recorded for each of their
-  keys alone, so laws that count calls cannot be decided); asks_per_batch (true if each batch of rows asks for
+  waits for calls that ignore their cancellation, 1); returns_within (seconds until a call that is cancelled has
+  returned, 0 for one that ends at once; absent: not known); whole_calls (true; false: calls are recorded for each of
+  their keys alone, so laws that count calls cannot be decided); asks_per_batch (true if each batch of rows asks for
   its keys without regard to others, as of a table in memory, A6: a key may be asked for as often as rows have it).
 
 Tasks:
@@ -128,8 +129,8 @@ KINDS = {
         "lookup:count name:text mode:text how:text on_error:text capacity:count buffer:count chunk:count "
         "timeout:number attempt_timeout:number max_attempts:count delay:number backoff:table batch:table limits:list "
         "limits_of:text budget:name in_flight:count spend:weights circuit_breaker:table hedge:table idempotent:flag "
-        "cache:table remember:number remember_rows:count journal:table single:flag grace:number whole_calls:flag "
-        "asks_per_batch:flag"
+        "cache:table remember:number remember_rows:count journal:table single:flag grace:number returns_within:amount "
+        "whole_calls:flag asks_per_batch:flag"
     ),
     "task_started": "at:number! task:name! worker:name partition:name attempt:count restored:name",
     "task_ended": "at:number! task:name! outcome:text! error:text",

@@ -15,12 +15,15 @@ from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.testing.simulation.scenario import Lookup
 
 
-def setting(number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None, single: bool) -> dict[str, Any]:
+def setting(
+    number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None, single: bool, own: bool
+) -> dict[str, Any]:
     """The event with the options of a lookup.
 
     Args:
         made: what the driver has made of the lookup.
         single: whether a key has at most one row.
+        own: whether the enricher is the user's: what it does when it is cancelled is not known.
     """
     given, options = lookup.options, made.options
     event: dict[str, Any] = {
@@ -62,6 +65,8 @@ def setting(number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None
         event["asks_per_batch"] = True
     if single:
         event["single"] = True
+    if not own:
+        event["returns_within"] = lookup.service.ignores
     return {name: value for name, value in event.items() if value is not None}
 
 

@@ -127,7 +127,8 @@ class _Run:
         self._notes.begin(source=f"Simulation({scenario.seed})", slack=fast * LONGEST_WAIT)
         for number, made in enumerate(next(iter(self._tasks.values()))):
             single = self._services[number].is_single
-            self._notes.setting(**setting(number, scenario.lookups[number], made, self._budget, single))
+            lookup, own = scenario.lookups[number], self._make is not None
+            self._notes.setting(**setting(number, lookup, made, self._budget, single, own))
         for place, task in enumerate(scenario.tasks):
             world.at(task.starts, lambda place=place: self._begin(place, 0))  # type: ignore[misc]
         self._compact()

@@ -27,7 +27,7 @@ def test_Y2_a_late_result_that_is_used_is_seen() -> None:
 
 def test_Y2_a_row_that_waits_past_its_deadline_is_seen() -> None:
     def story(out: float, consumer: str | None = "ready") -> Story:
-        story = one_row(out, "timed_out", timeout=1.0).about(consumer=consumer)
+        story = one_row(out, "timed_out", timeout=1.0, returns_within=4.0).about(consumer=consumer)
         return story.call(0, 5.0, ["a"], "timed_out")
 
     assert judged(story(1.0), "R2")
@@ -68,6 +68,49 @@ def test_Y2_an_attempt_that_takes_too_long_or_is_cut_too_early_is_seen() -> None
     assert judged(one_row(0.5, attempt_timeout=0.5).call(0, 0.5, ["a"]), "R1")
     assert broken(one_row(0.503, attempt_timeout=0.5).call(0, 0.503, ["a"])) == {"R1"}
     assert broken(one_row(0.4, "failed", attempt_timeout=0.5).call(0, 0.4, ["a"], "timed_out")) == {"R1"}
+
+
+@pytest.mark.parametrize(("limit", "law"), [("timeout", "R2"), ("attempt_timeout", "R1")])
+@pytest.mark.parametrize("outcome", ["timed_out", None])
+def test_R1_R2_a_call_does_not_run_on_after_its_limit(limit: str, law: str, outcome: str | None) -> None:
+    def story(end: float, within: float | None = 0.0) -> Story:
+        story = one_row(1.0, "timed_out", returns_within=within, **{limit: 1.0})
+        return story.call(0, None if outcome is None else end, ["a"], outcome or "")
+
+    if outcome:
+        assert judged(story(1.0), law)
+        assert judged(story(1.5, within=0.5), law)
+        assert broken(story(1.6, within=0.5)) == {law}
+    assert broken(story(1.01)) == {law}
+    # It may ignore its cancellation.
+    assert broken(story(50.0, within=None)) == set()
+    assert law in story(50.0, within=None).report().undecided
+
+
+def test_R2_the_deadline_of_a_retry_is_that_of_its_element() -> None:
+    def story(end: float, other: str | None = None) -> Story:
+        story = one_row(1.0, "timed_out", timeout=1.0, returns_within=0.0, max_attempts=2, delay=0.0)
+        if other is not None:
+            story.row(0.7, 1.7, 1, key=other, source="call", status="timed_out")
+        return story.call(0, 0.8, ["a"], "error").call(0.8, end, ["a"], "timed_out")
+
+    assert judged(story(1.0), "R2")
+    assert broken(story(1.1)) == {"R2"}
+    # It may be the lookup of another row.
+    assert broken(story(1.8, "a")) == set()
+
+
+def test_R2_a_batch_runs_until_the_deadline_of_its_last_element() -> None:
+    def story(end: float) -> Story:
+        story = Story(
+            batch={"max_size": 2}, timeout=1.0, max_attempts=2, delay=0.0, on_error="null", returns_within=0.0
+        )
+        story.task().row(0, 1.0, 0, key="a", source="call", status="timed_out")
+        story.row(0.4, 1.5, 1, key="b", source="call", status="timed_out")
+        return story.call(0, 0.5, ["a"], "error").call(0.5, end, ["a", "b"], "timed_out")
+
+    assert judged(story(1.5), "R2")
+    assert broken(story(1.6)) == {"R2"}
 
 
 # -- retries
@@ -303,74 +346,6 @@ def test_Y2_halves_may_wait_for_a_budget_until_their_attempt_is_cut() -> None:
 def test_Y2_halves_are_one_attempt() -> None:
     story = batch(2, max_attempts=1).call(0, 1, [0, 1], "error").call(1, 2, [0]).call(1, 2, [1])
     assert judged(story, "R5")
-
-
-# -- hedged calls
-
-
-def hedged(start: float = 0.2, calls: int = 9, copy_ends: float = 0.5, **setting: Any) -> Story:
-    """Calls, the last of which gets a copy."""
-    story = Story(hedge={"after": 0.2, "extra": 0.1}, **setting).task()
-    for row in range(calls):
-        story.row(0, 1, row, key=row, source="call").call(
-            0, 1.0 if row == calls - 1 else 0.1, [row], call=f"first{row}"
-        )
-    return story.call(start, copy_ends, [calls - 1], copy_of=f"first{calls - 1}")
-
-
-def test_Y2_a_copy_that_comes_too_early_is_seen() -> None:
-    assert judged(hedged(0.2), "H1")
-    assert broken(hedged(0.19)) == {"H1"}
-
-
-def test_Y2_one_copy_too_many_is_seen() -> None:
-    assert judged(hedged(calls=9), "H1")
-    assert broken(hedged(calls=8)) == {"H1"}
-
-
-def test_Y2_a_copy_of_a_call_that_ended_or_must_not_be_repeated_is_seen() -> None:
-    assert judged(hedged(), "H2")
-    assert broken(hedged(idempotent=False)) == {"H2"}
-    assert "H2" in broken(hedged(1.1, copy_ends=1.2))
-
-
-def test_Y2_an_answer_of_the_loser_is_seen() -> None:
-    def story(answer: Any, status: str = "found", error: str | None = None) -> Story:
-        story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null").task()
-        story.row(0, 1.0, key="a", source="call", answer=answer, status=status, error=error)
-        story.row(0, 1.0, 1, key="b", source="call", answer=[3]).call(0, 0.1, ["b"], answers=[[3]])
-        story.call(0, 0.9, ["a"], "error", call="first", error="OSError")
-        return story.call(0.2, 0.5, ["a"], copy_of="first", answers=[[2]])
-
-    assert judged(story([2]), "H1")
-    assert "H1" in broken(story([9]))
-    assert "H1" in broken(story(None, "failed", "OSError"))
-
-
-def test_Y2_a_status_that_does_not_count_the_copy_is_seen() -> None:
-    def story(attempts: int) -> Story:
-        story = Story(hedge={"after": 0.2, "extra": 0.5}).task().row(0, 1, key="a", source="call", attempts=attempts)
-        story.row(0, 1, 1, key="b", source="call", attempts=1).call(0, 0.1, ["b"])
-        return story.call(0, 0.9, ["a"], "cancelled", call="first").call(0.2, 0.5, ["a"], copy_of="first")
-
-    assert judged(story(2), "H3")
-    assert broken(story(1)) == {"H3"}
-
-
-@pytest.mark.parametrize(("first", "laws"), [(None, set()), (True, {"B4", "H3", "R5", "R7"})])
-def test_Y2_of_a_batch_and_its_copy_that_both_fail_the_error_of_the_batch_counts(
-    first: bool | None, laws: set[str]
-) -> None:
-    story = Story(
-        hedge={"after": 0.2, "extra": 0.9}, batch={"max_size": 2}, max_attempts=2, delay=0.5, on_error="null"
-    ).task()
-    for row, key in enumerate("ab"):
-        story.row(0, 0.6, row, key=key, source="call", attempts=2)
-    story.call(0, 0.3, ["a", "b"], "error", call="first", retryable=first)
-    story.call(0.2, 0.5, ["a", "b"], "error", copy_of="first", retryable=True)
-    story.call(0.5, 0.6, ["a"]).call(0.5, 0.6, ["b"])
-    assert broken(story) <= laws
-    assert bool(broken(story)) == bool(laws)
 
 
 @pytest.mark.parametrize(("fails", "delay", "laws"), [(1.0, 0.5, set()), (0.9, 0.5, {"R5"}), (1.0, 0.0, set())])

@@ -58,6 +58,7 @@ class Drawn:
             self.options["batching"] = 3
         self.fails = source.choice([0.0, 0.1, 0.3]) if on_error != "fail" or source.random() < 0.3 else 0.0
         self.ignores = source.choice([0.0, 0.0, 0.2])
+        self.setting["returns_within"] = 1.0 if self.ignores else 0.0
         self.elements = source.choice([5, 30, 60])
         self.stops = source.random() < 0.1
         # Drawn apart, so that it changes nothing else.
