@@ -27,7 +27,7 @@ TIMER = 0.002
 DOUBT = "which calls were attempts of one lookup cannot be seen; record their attempt"
 
 
-def _flights(book: Book, found: Finding, *options: str) -> Iterator[Flight]:
+def sure_flights(book: Book, found: Finding, *options: str) -> Iterator[Flight]:
     """The sure flights of runs that use one of these options. The others are counted as undecided."""
     for run in book.runs:
         if options and not any(run.setting.get(option) for option in options):
@@ -39,7 +39,7 @@ def _flights(book: Book, found: Finding, *options: str) -> Iterator[Flight]:
                 found.undecided(DOUBT)
 
 
-def _name(flight: Flight) -> str:
+def flight_name(flight: Flight) -> str:
     """Of a flight, for sentences."""
     what = f"row {flight.key}" if flight.run.of_rows else f"key {text_of(flight.key)}"
     return f"{what} of {flight.run.name}"
@@ -54,21 +54,21 @@ def _asked(flight: Flight) -> Iterator[tuple[Row, Out]]:
 
 def law_r1_an_attempt_ends_at_its_timeout(book: Book, found: Finding) -> None:
     """An attempt that exceeds `attempt_timeout` has failed: its result is not used, and it is not cut before."""
-    for flight in _flights(book, found, "attempt_timeout"):
+    for flight in sure_flights(book, found, "attempt_timeout"):
         limit = flight.run.setting["attempt_timeout"]
         for attempt in flight.attempts:
             found.decided()
             call = attempt.decisive
             end = attempt.start + limit
             if call.outcome == "timed_out" and call.stopped < min(end, _earliest_deadline(flight)) - book.near(limit):
-                what = f"call {call.id!r} for {_name(flight)} was cut after {call.stopped - call.start:.6f} s"
+                what = f"call {call.id!r} for {flight_name(flight)} was cut after {call.stopped - call.start:.6f} s"
                 found.broken(f"{what}, and attempt_timeout is {limit}", call.stopped, *call.events)
         last = flight.attempts[-1]
         if last.decisive.outcome != "result" or last.decisive.stopped <= last.start + limit + TIMER + book.near(limit):
             continue
         for row, out in _asked(flight):
             if out.status in ("found", "missing") and len(flight.attempts) > 0:
-                what = f"row {row.row} has the result of an attempt for {_name(flight)} that took longer than"
+                what = f"row {row.row} has the result of an attempt for {flight_name(flight)} that took longer than"
                 found.broken(f"{what} attempt_timeout, {limit}", out.at, *last.decisive.events, out.event)
 
 
@@ -115,27 +115,29 @@ def _latest_beginnings(run: Run, *, of_attempts: bool) -> dict[Call, float]:
 
 def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
     """At the deadline an element ends with its timeout result: a later result is not used, and it waits no longer."""
-    for flight in _flights(book, found, "timeout"):
+    for flight in sure_flights(book, found, "timeout"):
         decisive = flight.attempts[-1].decisive
         for row, out in _asked(flight):
             found.decided()
             late = decisive.stopped > flight.deadline + TIMER + book.near(flight.timeout)
             if out.status in ("found", "missing") and decisive.outcome == "result" and late:
-                what = f"row {row.row} has the result of call {decisive.id!r} for {_name(flight)}, which came after"
+                what = (
+                    f"row {row.row} has the result of call {decisive.id!r} for {flight_name(flight)}, which came after"
+                )
                 found.broken(f"{what} the deadline at {flight.deadline:.6f}", out.at, *decisive.events, out.event)
             elif (
                 out.status == "timed_out"
                 and out.at < _earliest_deadline(flight) - book.near(flight.timeout)
                 and not _early(flight)
             ):
-                what = f"row {row.row} timed out before the deadline of {_name(flight)} at {flight.deadline:.6f}"
+                what = f"row {row.row} timed out before the deadline of {flight_name(flight)} at {flight.deadline:.6f}"
                 found.broken(what, out.at, *flight.events, out.event)
             elif (
                 book.consumer_ready
                 and out.at > flight.deadline + TIMER + book.near(flight.timeout)
                 and not _held(flight.run, row, book)
             ):
-                what = f"row {row.row} left after the deadline of {_name(flight)} at {flight.deadline:.6f}"
+                what = f"row {row.row} left after the deadline of {flight_name(flight)} at {flight.deadline:.6f}"
                 found.broken(what, out.at, *flight.events, out.event)
 
 
@@ -161,12 +163,14 @@ def _held(run: Run, row: Row, book: Book) -> bool:
 
 def law_r3_no_attempt_starts_after_the_deadline(book: Book, found: Finding) -> None:
     """No call starts after the deadline of its element, and no back-off begins that would end after it."""
-    for flight in _flights(book, found, "timeout"):
+    for flight in sure_flights(book, found, "timeout"):
         for attempt in flight.attempts:
             found.decided()
             for call in attempt.calls:
                 if call.start > flight.deadline + TIMER + book.near(flight.timeout):
-                    what = f"call {call.id!r} for {_name(flight)} starts after the deadline at {flight.deadline:.6f}"
+                    what = (
+                        f"call {call.id!r} for {flight_name(flight)} starts after the deadline at {flight.deadline:.6f}"
+                    )
                     found.broken(what, call.start, flight.attempts[0].calls[0].event, call.event)
         last = flight.attempts[-1]
         wait = _least_wait(flight, last)
@@ -183,7 +187,7 @@ def law_r3_no_attempt_starts_after_the_deadline(book: Book, found: Finding) -> N
 
 def law_r4_a_result_in_time_wins(book: Book, found: Finding) -> None:
     """A result that came before the deadline is not lost to it."""
-    for flight in _flights(book, found, "timeout", "attempt_timeout"):
+    for flight in sure_flights(book, found, "timeout", "attempt_timeout"):
         last = flight.attempts[-1]
         call = last.decisive
         limit = flight.run.setting.get("attempt_timeout") or inf
@@ -196,7 +200,9 @@ def law_r4_a_result_in_time_wins(book: Book, found: Finding) -> None:
             continue
         for row, out in _asked(flight):
             if out.status == "timed_out":
-                what = f"row {row.row} timed out, though call {call.id!r} for {_name(flight)} gave a result in time"
+                what = (
+                    f"row {row.row} timed out, though call {call.id!r} for {flight_name(flight)} gave a result in time"
+                )
                 found.broken(what, out.at, *call.events, out.event)
 
 
@@ -218,7 +224,7 @@ def law_r5_max_attempts_counts_calls(book: Book, found: Finding) -> None:
 def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> None:
     if len(flight.attempts) > most:
         late = flight.attempts[most].calls[0]
-        what = f"{_name(flight)} has {len(flight.attempts)} attempts, and max_attempts is {most}"
+        what = f"{flight_name(flight)} has {len(flight.attempts)} attempts, and max_attempts is {most}"
         found.broken(what, late.start, *flight.events)
     for attempt, following in zip(flight.attempts, flight.attempts[1:], strict=False):
         call, after = attempt.decisive, following.calls[0]
@@ -229,27 +235,27 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
             and after.start >= call.stopped
             and not _late(flight, call, book)
         ):
-            found.broken(f"{_name(flight)} is called again after a result", after.start, *events)
+            found.broken(f"{flight_name(flight)} is called again after a result", after.start, *events)
         elif (
             call.outcome == "error"
             and call.retryable is False
             and not _cut_between(flight, attempt, after)
             and not _late(flight, call, book)
         ):
-            what = f"{_name(flight)} is called again after {call.error or 'an error'}, which is not to be retried"
+            what = f"{flight_name(flight)} is called again after {call.error or 'an error'}, which is not to be retried"
             found.broken(what, after.start, *events)
     last = flight.attempts[-1].decisive
     for row, out in _asked(flight):
         if out.attempts is not None and out.attempts != flight.calls and not _counts_more(flight):
-            what = f"row {row.row} says {out.attempts} attempts, and {flight.calls} calls were made for {_name(flight)}"
-            found.broken(what, out.at, *flight.events, out.event)
+            what = f"row {row.row} says {out.attempts} attempts, and {flight.calls} calls were made for"
+            found.broken(f"{what} {flight_name(flight)}", out.at, *flight.events, out.event)
         gave_up = out.status == "failed" and last.outcome == "error" and last.retryable is True
         made = len(flight.attempts)
         if may_be_refused(flight.run, last.start):
             # Each refusal was an attempt too. Without a status their number is not known.
             made = most if out.attempts is None else out.attempts
         if gave_up and made < most and not _no_time(flight, last) and out.error in (last.error, None):
-            what = f"{_name(flight)} failed after {made} of {most} attempts, though its error is to be"
+            what = f"{flight_name(flight)} failed after {made} of {most} attempts, though its error is to be"
             found.broken(f"{what} retried", out.at, *flight.events, out.event)
 
 
@@ -285,14 +291,14 @@ def _judge_numbers(run: Run, flight: Flight, most: int, found: Finding) -> None:
         while read < len(rows) and rows[read].event < attempt.calls[0].event:
             read += 1
         if count > most * read:
-            what = f"{_name(flight)} has {count} attempts for {read} rows, and max_attempts is {most}"
+            what = f"{flight_name(flight)} has {count} attempts for {read} rows, and max_attempts is {most}"
             found.broken(what, attempt.start, *(call.event for call in attempt.calls), rows[0].event)
             return
 
 
 def law_r7_a_retry_waits_for_its_back_off(book: Book, found: Finding) -> None:
     """A retry waits until its back-off, or what the source asked for, has passed since the failed attempt."""
-    for flight in _flights(book, found, "delay", "backoff", "max_attempts"):
+    for flight in sure_flights(book, found, "delay", "backoff", "max_attempts"):
         for number, (attempt, following) in enumerate(zip(flight.attempts, flight.attempts[1:], strict=False), start=1):
             wait = _least_wait(flight, attempt, number)
             if wait is None:
@@ -301,8 +307,10 @@ def law_r7_a_retry_waits_for_its_back_off(book: Book, found: Finding) -> None:
             found.decided()
             ended, call = _cut_at(flight, attempt), following.calls[0]
             if call.start < ended + wait - book.near(wait):
-                what = f"the next attempt for {_name(flight)} starts {call.start - ended:.6f} s after the last, and its"
-                found.broken(f"{what} back-off is {wait:.6f} s", call.start, *attempt.decisive.events, call.event)
+                what = f"the next attempt for {flight_name(flight)} starts {call.start - ended:.6f} s after the last,"
+                found.broken(
+                    f"{what} and its back-off is {wait:.6f} s", call.start, *attempt.decisive.events, call.event
+                )
 
 
 def _cut_at(flight: Flight, attempt: Attempt) -> float:
@@ -313,19 +321,33 @@ def _cut_at(flight: Flight, attempt: Attempt) -> float:
 
 def _least_wait(flight: Flight, attempt: Attempt, number: int | None = None) -> float | None:
     """The least time between an attempt that failed and the next; None if it is not known."""
+    wait, setting = most_wait(flight, attempt, number), flight.run.setting
+    # Without a recorded back-off and a fixed delay only what the source asked for is known.
+    random = "delay" not in setting and setting.get("backoff", {}).get("jitter", True)
+    return None if random and _asked_wait(attempt) is None else wait
+
+
+def _asked_wait(attempt: Attempt) -> float | None:
+    """The wait that the source asked for."""
+    wait = attempt.decisive.retry_after
+    return wait if wait is not None and wait >= 0 else None
+
+
+def most_wait(flight: Flight, attempt: Attempt, number: int | None = None) -> float | None:
+    """The longest back-off between an attempt that failed and the next; None if it is not known."""
     setting, call = flight.run.setting, attempt.decisive
     number = len(flight.attempts) if number is None else number
     if number >= setting.get("max_attempts", 1) or call.outcome not in ("error", "timed_out", "result"):
         return None
     if call.outcome == "result" and not call.retryable:
         return None
-    if call.retry_after is not None and call.retry_after >= 0:
-        return call.retry_after
+    if (asked := _asked_wait(attempt)) is not None:
+        return asked
     if "delay" in setting:
         delay: float = setting["delay"]
         return delay
     backoff = setting.get("backoff")
-    if backoff is None or backoff.get("jitter", True):
+    if backoff is None:
         return None
     initial, multiplier = backoff.get("initial", 0.1), backoff.get("multiplier", 2.0)
     wait: float = backoff.get("maximum", 10.0)
@@ -368,5 +390,7 @@ def _judge_due(run: Run, book: Book, found: Finding) -> None:
         while place < len(firsts) and firsts[place] <= due + book.near(due - flight.start):
             place += 1
         if place < len(firsts) and firsts[place] < call.start - book.moment:
-            what = f"a new element of {run.name} is called at {firsts[place]:.6f}, and {_name(flight)} is due since"
+            what = (
+                f"a new element of {run.name} is called at {firsts[place]:.6f}, and {flight_name(flight)} is due since"
+            )
             found.broken(f"{what} {due:.6f}", call.start, *flight.events)

@@ -20,6 +20,7 @@ from asyncio_operator.testing.history import (
     batch_laws,
     cache_laws,
     circuit_laws,
+    hedge_laws,
     journal_laws,
     limit_laws,
     order_laws,
@@ -28,6 +29,7 @@ from asyncio_operator.testing.history import (
     spend_laws,
     status_laws,
     usage_laws,
+    waiting_laws,
 )
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.event_format import History
@@ -50,6 +52,8 @@ MODULES = (
     attempt_laws,
     circuit_laws,
     batch_laws,
+    hedge_laws,
+    waiting_laws,
     limit_laws,
     spend_laws,
     usage_laws,

@@ -24,8 +24,9 @@ What the user asked for, before the first task:
 - ``setting``: one for each lookup (or function of an operator): lookup (number in its chain, from 0), name, and the
   options. An absent option is one that was not used. mode ("ordered" | "unordered" | "key_ordered"); how ("left" |
   "inner" | "required"); on_error ("fail" | "null" | "drop" | "skip" | "return": a value in place of the result);
-  capacity (calls; of an adaptive one the maximum); buffer (rows in and not out), chunk (rows that one read of the
-  input may bring beyond it, 0); timeout, attempt_timeout, max_attempts, delay (of a fixed back-off) or backoff
+  capacity (calls; of an adaptive one the maximum), adaptive (true: it changes); buffer (rows in and not out), chunk
+  (rows that one read of the input may bring beyond it, 0); timeout, attempt_timeout, max_attempts, delay (of a fixed
+  back-off) or backoff
   {initial, multiplier, maximum, jitter}; batch {max_size, linger}; limits: a list of {unit, rate, per, burst}; budget:
   the name under which several lookups and tasks share the limits (without it they hold for each task, or for each
   worker with ``limits_of: "worker"``), in_flight, spend {unit: most}; circuit_breaker {failure_ratio, window,
@@ -126,7 +127,7 @@ as large as a float can be."""
 KINDS = {
     "history": "version:count slack:amount drift:amount consumer:text source:text dropped:count",
     "setting": (
-        "lookup:count name:text mode:text how:text on_error:text capacity:count buffer:count chunk:count "
+        "lookup:count name:text mode:text how:text on_error:text capacity:count adaptive:flag buffer:count chunk:count "
         "timeout:number attempt_timeout:number max_attempts:count delay:number backoff:table batch:table limits:list "
         "limits_of:text budget:name in_flight:count spend:weights circuit_breaker:table hedge:table idempotent:flag "
         "cache:table remember:number remember_rows:count journal:table single:flag grace:number returns_within:amount "

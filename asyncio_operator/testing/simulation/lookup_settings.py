@@ -8,21 +8,25 @@ from typing import Any
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
 from asyncio_operator.lookup.options import LookupOptions, Way
-from asyncio_operator.policies.adaptive_capacity import calls_at_most
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.testing.simulation.scenario import Lookup
 
+BATCHES = 4
+"""Batches of the input that a task reads whatever `buffer` is."""
+
 
 def setting(
-    number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None, single: bool, own: bool
+    number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None, single: bool, own: bool, largest: int
 ) -> dict[str, Any]:
     """The event with the options of a lookup.
 
     Args:
         made: what the driver has made of the lookup.
         single: whether a key has at most one row.
+        largest: most rows of a batch of its input.
         own: whether the enricher is the user's: what it does when it is cancelled is not known.
     """
     given, options = lookup.options, made.options
@@ -33,6 +37,9 @@ def setting(
         "how": given.get("how", "left"),
         "on_error": given.get("on_error", "fail"),
         "capacity": calls_at_most(options.capacity),
+        "adaptive": True if isinstance(options.capacity, AdaptiveCapacity) else None,
+        "buffer": options.buffer,
+        "chunk": BATCHES * largest,
         "timeout": options.timeout or None,
         "attempt_timeout": options.attempt_timeout or None,
         "remember": options.remember or None if options.cache is None else None,

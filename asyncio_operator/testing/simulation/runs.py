@@ -128,7 +128,9 @@ class _Run:
         for number, made in enumerate(next(iter(self._tasks.values()))):
             single = self._services[number].is_single
             lookup, own = scenario.lookups[number], self._make is not None
-            self._notes.setting(**setting(number, lookup, made, self._budget, single, own))
+            # What leaves one lookup reaches the next in batches of any size.
+            sizes = [task.batch if number == 0 else len(task.keys) for task in scenario.tasks]
+            self._notes.setting(**setting(number, lookup, made, self._budget, single, own, max(sizes)))
         for place, task in enumerate(scenario.tasks):
             world.at(task.starts, lambda place=place: self._begin(place, 0))  # type: ignore[misc]
         self._compact()
