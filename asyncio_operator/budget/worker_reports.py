@@ -36,7 +36,8 @@ class Reports:
         for unit, hint in limits.items():
             fields = {name: getattr(hint, name) for name in HINT_FIELDS}
             said = {name: value for name, value in fields.items() if value is not None and value is not False}
-            self._hints[unit] = (now, said)  # A remaining 0 is said, though it equals False.
+            if unit not in self._hints or _replaces(said, *self._hints[unit], now):
+                self._hints[unit] = (now, said)  # A remaining 0 is said, though it equals False.
         if retry_after:
             rest = 0.0 if self._pause is None else sum(self._pause) - now
             self._pause = (now, max(retry_after, rest))
@@ -70,6 +71,13 @@ class Reports:
 def _fresh(report: Json, age: float) -> Json:
     # The coordinator remembers for longer which reports it has applied.
     return report if age < REPEATED else {**report, "moved": []}
+
+
+def _replaces(said: Json, heard: float, earlier: Json, now: float) -> bool:
+    # A source's answers overtake each other, so of one window the least that remains is passed on.
+    if "remaining" not in earlier or now >= heard + earlier.get("reset_after", 0.0):
+        return True
+    return "remaining" in said and bool(said["remaining"] <= earlier["remaining"])
 
 
 def _aged(hint: Json, age: float) -> Json:

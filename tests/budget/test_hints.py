@@ -71,6 +71,16 @@ def test_G5_a_source_that_refills_is_followed_at_its_rate() -> None:
     assert len([time for time in starts if time < 2.0]) >= 60
 
 
+def test_G5_hints_that_overtake_each_other_before_a_message_do_not_raise_what_remains() -> None:
+    coordinator, cluster = Coordinator(), Cluster(BUDGET)
+    [permits] = cluster.permits
+    for remaining in (0, 50):
+        permits.hint({"calls": Hint(remaining=remaining, reset_after=10.0)}, None, 0.0)
+    permits.next_start({}, 0.0)
+    exchange(coordinator, permits, 0.1)
+    assert not may_start(permits, 0.2)
+
+
 def test_G5_retry_after_0_means_at_once() -> None:
     starts = heard(Cluster(BUDGET, workers=2), {}, 0.0)
     assert len(starts) >= 1400
