@@ -227,6 +227,19 @@ def test_G6_what_would_pass_a_spend_limit_is_refused() -> None:
     assert (caught.value.unit, caught.value.limit, caught.value.spent) == ("usd", 1.0, 1.0)
 
 
+def test_G10_a_refused_call_counts_once() -> None:
+    budget = Budget("b", Limit(10.0, 1.0, "tokens"))
+    coordinator, permits = Coordinator(), Permits(budget, "w")
+    with pytest.raises(BudgetExceeded):
+        permits.next_start({"tokens": 11.0}, 0.0)
+    coordinator.ask(permits.message(0.0), 0.0)
+    permits.lost(0.1)
+    for now in (0.2, 0.4):
+        permits.next_start({"tokens": 1.0}, now)
+        exchange(coordinator, permits, now)
+    assert coordinator.statistics(budget, 0.4)["units"]["tokens"]["refused"] == 1
+
+
 def test_G6_a_call_waits_while_other_calls_may_turn_out_cheaper() -> None:
     budget = Budget("b", spend={"usd": 1.0})
     coordinator, first, second = Coordinator(), Permits(budget, "v"), Permits(budget, "w")

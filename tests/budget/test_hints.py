@@ -63,12 +63,35 @@ def test_G5_what_remains_is_shared_until_the_reset() -> None:
     assert not without_starts(starts, 3.0, 3.3)
 
 
-def test_G5_a_source_that_refills_is_followed_at_its_rate() -> None:
-    hint = Hint(limit=100, remaining=0, reset_after=2.0, refills=True)
+@pytest.mark.parametrize("remaining", [0, 80])
+def test_G5_a_source_that_refills_is_followed_at_its_rate(remaining: int) -> None:
+    # The reset is the time to a full refill: what is missing comes back until then.
+    hint = Hint(limit=100, remaining=remaining, reset_after=2.0, refills=True)
     starts = heard(Cluster(BUDGET, workers=3), {"calls": hint})
+    rate = (100 - remaining) / 2
     for end in (0.5, 1.0, 2.0):
-        assert len([time for time in starts if 0.3 < time < end]) <= 50 * end
-    assert len([time for time in starts if time < 2.0]) >= 60
+        assert len([time for time in starts if 0.3 < time < end]) <= remaining + rate * end
+    assert len([time for time in starts if time < 2.0]) >= remaining + 1.2 * rate
+
+
+def test_G5_a_unit_without_a_limit_that_refills_does_not_stop_calls_until_it_is_full() -> None:
+    hint = Hint(limit=100, remaining=0, reset_after=60.0, refills=True)
+    starts = heard(Cluster(BUDGET, workers=3), {"tokens": hint})
+    assert without_starts(starts, 0.3, 1.0)
+    assert not without_starts(starts, 1.0, 1.3)
+
+
+def test_G5_the_longest_of_several_pauses_counts_for_all_workers() -> None:
+    cluster = Cluster(BUDGET, workers=3)
+    cluster.run(1.5)
+    now, before = cluster.now, len(cluster.all_starts)
+    for seconds in (2.0, 0.5):
+        # Both are reported with one message.
+        cluster.permits[0].hint({}, seconds, now)
+    cluster.run(5.0)
+    starts = [time - now for time in cluster.all_starts[before:]]
+    assert without_starts(starts, 0.3, 2.0)
+    assert not without_starts(starts, 2.0, 2.3)
 
 
 def test_G5_hints_that_overtake_each_other_before_a_message_do_not_raise_what_remains() -> None:

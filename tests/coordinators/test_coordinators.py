@@ -25,7 +25,7 @@ from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import definition
 from asyncio_operator.budget.terms import SETTLING, VERSION, Json
 from asyncio_operator.clock import monotonic
-from asyncio_operator.coordinators.addresses import answer, unused
+from asyncio_operator.coordinators.addresses import answer, coordinator_of, unused
 from asyncio_operator.coordinators.contract import (
     ASK_TIMEOUT,
     Coordinator,
@@ -172,10 +172,9 @@ class Redis(Served):
     def __init__(self) -> None:
         needs_redis()
         super().__init__(RedisServer())
-        self.expire_after: float | None = None
 
     def coordinator(self, name: str = NAME) -> RedisCoordinator:
-        return RedisCoordinator(self.server.url, name, count, expire_after=self.expire_after)
+        return RedisCoordinator(self.server.url, name, count, expire_after=None)
 
     def store(self, name: str, text: str) -> bool:
         self.server.command("HSET", PREFIX + name, "version", "0123456789abcdef", "state", text)
@@ -379,15 +378,16 @@ async def test_the_same_loop_is_not_needed_after_a_close(redis: Redis) -> None:
     assert [await asyncio.to_thread(asyncio.run, once()) for _ in range(2)] == [1, 2]
 
 
-async def test_the_key_of_redis_has_the_prefix_and_expires_where_nothing_was_spent(redis: Redis) -> None:
-    coordinator, spends = redis.coordinator("quiet"), redis.coordinator("spends")
-    redis.expire_after = 60.0
-    coordinator = redis.coordinator("quiet")
-    async with asking(coordinator, spends):
-        await coordinator.ask({"add": 1, "who": ""})
-        await spends.ask({"add": 1, "who": ""})
-    assert 0 < int(redis.server.command("PTTL", f"{PREFIX}quiet")[1:]) <= 60_000
-    assert int(redis.server.command("PTTL", f"{PREFIX}spends")[1:]) == -1
+@pytest.mark.parametrize(("spend", "expires"), [(None, True), ({"usd": 1.0}, False)])
+async def test_G6_the_key_of_redis_expires_where_nothing_was_spent(
+    redis: Redis, spend: dict[str, float] | None, expires: bool
+) -> None:
+    spec = Budget("kept", Limit(10, 60.0), spend=spend, coordinator=redis.server.url)
+    coordinator = coordinator_of(spec)
+    async with asking(coordinator):
+        assert "error" not in await coordinator.ask(Permits(spec, "w").message(0.0))
+    left = int(redis.server.command("PTTL", f"{PREFIX}kept")[1:])
+    assert 60_000 < left <= 120_000 if expires else left == -1
 
 
 async def test_G6_a_key_of_redis_that_expired_is_kept_once_its_budget_has_a_spend_limit(redis: Redis) -> None:

@@ -90,7 +90,7 @@ class Run:
         self.allowance = of if isinstance(of, Reservation) else Reservation(lambda: of)
         self.seat = self.allowance.join(self._news.set, self.errors.append)
 
-    async def start(self) -> None:
+    async def start(self, settled: dict[str, float] | None = None) -> None:
         """One call."""
         while True:
             at = self.seat.next_start(self.weights, now())
@@ -106,7 +106,7 @@ class Run:
         self.seat.started(self.weights, started)
         self.times.append(started)
         await asyncio.sleep(self.seconds)
-        self.seat.returned(self.weights, None, started, now())
+        self.seat.returned(self.weights, settled, started, now())
 
     async def calls(self, count: int) -> None:
         for _ in range(count):
@@ -391,6 +391,16 @@ async def test_G4_a_unit_that_nothing_weighs_is_logged_once(caplog):
 
 
 @virtual
+async def test_G4_what_an_estimate_was_too_high_may_start_in_the_same_window():
+    run = Run(Share(budget(Limit(10.0, 100.0, "tokens")), Coordinator(), 0.0), tokens=5.0)
+    for _ in range(6):  # The last needs 5, and 5 are left.
+        await run.start({"tokens": 1.0})
+        await asyncio.sleep(1)
+    assert now() < 50
+    run.seat.leave()
+
+
+@virtual
 async def test_G1_other_limits_under_the_same_name_end_the_run():
     coordinator = Coordinator()
     first = Run(Share(budget(Limit(10)), coordinator, 0.0))
@@ -576,6 +586,16 @@ def test_G5_hints_that_cannot_be_right_are_ignored_and_logged_once(said, caplog)
     with caplog.at_level(logging.WARNING, "asyncio_operator"):
         check()
     assert len([one for one in caplog.records if "ignores what its source says" in one.message]) == 1
+
+
+@virtual
+async def test_G5_a_hint_for_a_limit_per_day_may_be_hours_long():
+    run = Run(Share(budget(Limit(10, per=86_400.0)), Coordinator(), 0.0))
+    await run.start()
+    run.seat.hint({"calls": Hint(limit=10, remaining=0, reset_after=7200)}, None, now())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(run.start(), 10)
+    run.seat.leave()
 
 
 @virtual

@@ -194,6 +194,9 @@ def test_J1_misses_are_answers_unless_they_are_not_kept(place: LocalPlace) -> No
     assert read(place, description, [1, 2], keep_missing=False) == {2: ["b"]}
     write(place, description, batch({3: [], 4: ["d"], 5: []}), batch({6: []}), keep_missing=False)
     assert read(place, description, [3, 4, 5, 6]) == {4: ["d"]}
+    # The source has no such row any more: the answer before the miss is not used.
+    write(place, description, batch({2: []}, NOW + 0.5))
+    assert read(place, description, [2, 4], keep_missing=False) == {4: ["d"]}
 
 
 def test_J1_a_reader_looks_only_into_files_that_came_after_a_listing(tmp_path: Path) -> None:
