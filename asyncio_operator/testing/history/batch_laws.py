@@ -84,7 +84,7 @@ def law_b3_a_list_of_another_length_fails_its_keys(book: Book, found: Finding) -
 
 
 def _judge_rows_of(run: Run, key: Hashable, call: Call, found: Finding) -> None:
-    rows = [run.rows[key]] if run.of_rows else run.rows_of.get(key, [])  # type: ignore[index]
+    rows = run.rows_with(key)
     if len(rows) != 1 or len(run.calls_of[key]) != 1 or not rows[0].outs:
         return
     out = rows[0].outs[0]

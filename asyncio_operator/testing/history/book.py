@@ -147,7 +147,8 @@ class Book:
             first.copies.append(call)
         self.calls.append(call)
         run.calls.append(call)
-        for key in call.keys:
+        # A table in memory is asked for a key as often as rows of a batch have it.
+        for key in dict.fromkeys(call.keys):
             run.calls_of.setdefault(key, []).append(call)
 
     def _keys(self, number: int, event: Event, run: Run) -> tuple[Hashable, ...]:

@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.parts import MOMENT, Call, Run, is_invalid
+from asyncio_operator.testing.history.parts import MOMENT, Call, Run
 from asyncio_operator.testing.history.report import Finding
 
 FAILURE_RATIO, WINDOW, MINIMUM_CALLS, OPEN_FOR = 0.5, 30.0, 20, 10.0
@@ -64,12 +64,8 @@ def _failures(run: Run) -> tuple[int, float]:
     ratio, minimum = breaker.get("failure_ratio", FAILURE_RATIO), breaker.get("minimum_calls", MINIMUM_CALLS)
     needed = max(1, int(ratio * minimum))
     # A call that was cut failed before it returned, so what counts is when it started.
-    failures = sorted(call.start for call in run.calls if call.outcome != "result" or _malformed(call))
+    failures = sorted(call.start for call in run.calls if call.outcome != "result" or call.is_malformed)
     return needed, failures[needed - 1] if len(failures) >= needed else inf
-
-
-def _malformed(call: Call) -> bool:
-    return call.answers is not None and (not call.is_aligned or any(map(is_invalid, call.answers)))
 
 
 def law_r10_an_open_circuit_refuses_calls(book: Book, found: Finding) -> None:
@@ -198,7 +194,8 @@ def _count(call: Call, run: Run, book: Book) -> Count:
     others = [*call.copies, *([] if call.copy_of is None else [call.copy_of])]
     if call.outcome == "result":
         lost = any(other.outcome == "result" and other.stopped <= call.stopped for other in others)
-        return Count(SUCCEEDED if in_time and not lost else UNKNOWN, early, call.stopped)
+        surely = in_time and not lost and not call.is_malformed
+        return Count(SUCCEEDED if surely else UNKNOWN, early, call.stopped)
     if call.outcome in (None, "cancelled"):
         return Count(DROPPED, call.start, call.stopped)
     if call.error == "ResultError":

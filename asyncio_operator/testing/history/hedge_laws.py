@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from math import inf
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.parts import Call, Run
+from asyncio_operator.testing.history.key_flights import number_of
+from asyncio_operator.testing.history.parts import Call, Flight, Run
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.same_keys import text_of
+
+NOT_AWAITED = ("BudgetExceeded", "CoordinatorError", "SystemExit", "KeyboardInterrupt", "ResultError")
+"""Errors that end the run, or that are results which cannot be used: such a result has won."""
 
 
 def law_h1_a_copy_is_made_of_a_slow_call(book: Book, found: Finding) -> None:
@@ -85,7 +91,10 @@ def law_h1_the_loser_is_cancelled(book: Book, found: Finding) -> None:
                 continue
             for winner, loser in (copy, copy.copy_of), (copy.copy_of, copy):
                 in_time = all(winner.stopped < winner.begun + limit - book.near(limit) for limit in limits)
-                if winner.outcome != "result" or not in_time:
+                if winner.outcome != "result" or not in_time or loser.start > winner.stopped:
+                    continue
+                if winner.is_malformed:
+                    found.undecided("an answer of no use may win, or fail")
                     continue
                 found.decided()
                 if min(loser.stopped, book.end) > winner.stopped + within + book.near(within):
@@ -94,8 +103,53 @@ def law_h1_the_loser_is_cancelled(book: Book, found: Finding) -> None:
                     found.broken(what, winner.stopped, *winner.events, *loser.events)
 
 
+def law_h1_the_other_call_is_awaited(book: Book, found: Finding) -> None:
+    """If a call or its copy fails while the other one runs, that one is awaited: it is not cancelled, and until it has
+    ended its keys are not called again, and their rows do not fail."""
+    for run in book.runs:
+        for copy in run.calls:
+            if copy.copy_of is None or "asks_per_batch" in run.setting:
+                continue
+            for failed, other in (copy, copy.copy_of), (copy.copy_of, copy):
+                if failed.outcome != "error" or failed.error in NOT_AWAITED:
+                    continue
+                until = min(other.stopped, _cut(run, other, book))
+                if other.start < failed.stopped - book.moment and failed.stopped < until - book.moment:
+                    found.decided()
+                    _judge_awaited(run, failed, other, until - book.moment, book, found)
+
+
+def _cut(run: Run, call: Call, book: Book) -> float:
+    """The earliest moment at which a limit may cut a call."""
+    limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
+    begun = call.begun
+    if "circuit_breaker" in run.setting and run.setting.get("timeout"):
+        # An attempt that was refused begins the time of an element.
+        begun = min((rows[0].at for key in call.keys if (rows := run.rows_with(key))), default=begun)
+    return min((begun + limit - book.near(limit) for limit in limits), default=inf)
+
+
+def _judge_awaited(run: Run, failed: Call, other: Call, until: float, book: Book, found: Finding) -> None:
+    why = f"call {failed.id!r} of {run.name} failed while call {other.id!r}, of the same attempt, ran, and"
+    events = (*failed.events, *other.events)
+    if other.outcome == "cancelled" and run.task.outcome == "finished" and other.stopped < _cut(run, other, book):
+        found.broken(f"{why} that was cancelled", other.stopped, *events)
+    for key in other.keys:
+        after = next((call for call in run.calls_of[key] if call.event > (failed.end_event or 0)), None)
+        if after is not None and after.start < until and after.refresh is not True:
+            found.broken(f"{why} key {text_of(key)} is called again", after.start, *events, after.event)
+        rows = run.rows_with(key)
+        for out in rows[0].outs[:1] if len(rows) == 1 else ():
+            if (
+                out.status == "failed"
+                and out.source in ("call", None)
+                and failed.stopped - book.moment <= out.at < until
+            ):
+                found.broken(f"{why} row {rows[0].row} failed", out.at, *events, out.event)
+
+
 def _judge_winner(run: Run, key: Hashable, winner: Call, loser: Call, answer: object, found: Finding) -> None:
-    rows = [run.rows[key]] if run.of_rows else run.rows_of.get(key, [])  # type: ignore[index]
+    rows = run.rows_with(key)
     if len(rows) != 1 or len(run.calls_of[key]) != 2 or not rows[0].outs:
         return
     out = rows[0].outs[0]
@@ -149,11 +203,23 @@ def law_h2_no_retry_and_no_half_is_repeated(book: Book, found: Finding) -> None:
                         found.undecided("which calls are retries cannot be seen; record their attempt")
                         continue
                     found.decided()
-                    if number or first is not attempt.calls[0]:
+                    again = bool(number) or (number_of(first, flight.key) or 1) > 1
+                    if again or first is not attempt.calls[0] or _was_refused(flight):
                         seen.add(copy)
                         what = f"call {copy.id!r} of {run.name} repeats call {first.id!r}, which is"
-                        kind = "a retry" if number else "a half of a batch that failed"
+                        kind = "a half of a batch that failed" if first is not attempt.calls[0] else "a retry"
                         found.broken(f"{what} {kind}", copy.start, attempt.calls[0].event, first.event, copy.event)
+
+
+def _was_refused(flight: Flight) -> bool:
+    """Whether a circuit breaker refused the element before the only attempt with calls, which gave its result."""
+    if len(flight.attempts) > 1 or flight.attempts[0].decisive.outcome != "result":
+        return False
+    return any(
+        out.status in ("found", "missing") and out.source in ("call", None) and (out.attempts or 0) > flight.calls
+        for row in flight.rows
+        for out in row.outs[:1]
+    )
 
 
 def law_h3_copies_count_as_attempts(book: Book, found: Finding) -> None:

@@ -46,7 +46,7 @@ def flights_of(run: Run) -> Iterator[Flight]:
 
 
 def _flights_of_key(run: Run, key: Hashable, calls: list[Call], timed: bool) -> Iterator[Flight]:
-    rows = [run.rows[key]] if run.of_rows else run.rows_of.get(key, [])  # type: ignore[index]
+    rows = run.rows_with(key)
     numbered = all(number_of(call, key) is not None for call in calls)
     cached = "cache" in run.setting and not numbered
     # A refresh that is not marked as one looks like a lookup.

@@ -121,6 +121,11 @@ class Call:
         """Whether it has an answer for each key, as far as that was recorded."""
         return self.answers is None or len(self.answers) == len(self.keys)
 
+    @property
+    def is_malformed(self) -> bool:
+        """Whether it is known that a key has no answer that can be used."""
+        return self.answers is not None and (not self.is_aligned or any(map(is_invalid, self.answers)))
+
     def answer_of(self, position: int) -> Any:
         """The recorded answer for a key; None if it was not recorded, or does not fit the keys."""
         if self.answers is None or len(self.answers) != len(self.keys):
@@ -156,6 +161,10 @@ class Run:
         while position < len(calls) and calls[position].copy_of is call:
             position += 1
         return calls[position] if position < len(calls) else None
+
+    def rows_with(self, key: Hashable) -> list[Row]:
+        """The rows with a key; of a run of a function, the row."""
+        return [self.rows[key]] if self.of_rows else self.rows_of.get(key, [])  # type: ignore[index]
 
     def rows_before(self, key: Hashable, event: int) -> int:
         """How many rows with the key were read before an event."""

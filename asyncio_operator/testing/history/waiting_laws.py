@@ -1,6 +1,7 @@
 """Laws of what waits although there is room for a call: a retry that is due (R7), a batch that is full or old (B1).
 
-There is room while fewer calls run than `capacity`. Where anything else may hold a call, such as a limit, nothing is
+There is room while fewer calls run than `capacity`. The time of `linger` may begin when there is room: nothing needs to
+be read before. Where anything else may hold a call, such as a limit, nothing is
 judged: a wait is accused only if nothing can be its reason.
 """
 
@@ -42,8 +43,8 @@ def law_r7_a_retry_that_is_due_is_not_left_waiting(book: Book, found: Finding) -
             wait = most_wait(flight, attempt, number)
             if wait is None or attempt.stopped == inf:
                 continue
-            due, call = attempt.stopped + wait + linger, following.calls[0]
-            little = TIMER + book.near(wait + linger)
+            due, call = attempt.stopped + wait, following.calls[0]
+            little = linger + TIMER + book.near(wait + linger)
             if call.start > due + little and _is_held(run):
                 found.undecided(BEYOND_CAPACITY)
                 continue
@@ -79,7 +80,7 @@ def law_b1_a_batch_that_is_full_or_old_is_called(book: Book, found: Finding) -> 
 def _waits(run: Run) -> Iterator[tuple[float, float, Row]]:
     """The rows that wait for the first call of their keys: from, until, the row."""
     for key, calls in run.calls_of.items():
-        rows = [run.rows[key]] if run.of_rows else run.rows_of.get(key, [])  # type: ignore[index]
+        rows = run.rows_with(key)
         if rows and rows[0].at < calls[0].start:
             yield rows[0].at, calls[0].start, rows[0]
 
@@ -87,9 +88,9 @@ def _waits(run: Run) -> Iterator[tuple[float, float, Row]]:
 def _judge_old(
     run: Run, waits: list[tuple[float, float, Row]], room: list[Span], linger: float, book: Book, found: Finding
 ) -> None:
-    little = TIMER + book.near(linger)
+    little = linger + TIMER + book.near(linger)
     for begin, end, row in waits:
-        if end > begin + linger + little and longest(room, begin + linger, end) > little:
+        if end > begin + little and longest(room, begin, end) > little:
             what = f"row {row.row} of {run.name} waited {end - begin:.6f} s for its call, and linger is {linger},"
             found.broken(f"{what} though there was room", end, row.event)
 

@@ -38,17 +38,13 @@ def _is_doubtful(scenario: Scenario, violation: Violation) -> bool:
     """Whether the checker may be wrong, because it does not see everything, or sees it another way.
 
     It does not know that an answer of a journal was refreshed while another call for its key ran, and whose clock says
-    that an answer has ended. A task looks at the types of an answer when it builds its columns, which is later than its
-    call has ended.
+    that an answer has ended.
     """
     law, lookups = violation.law, scenario.lookups
     journal = any(lookup.journal is not None for lookup in lookups)
     refreshes = any(getattr(lookup.options.get("cache"), "refresh_after", None) is not None for lookup in lookups)
     return (
-        # A key of two Arrow batches may be in a batch twice, which is halved; the history has it once.
-        (law == "O6" and any(lookup.table and "batching" in lookup.options for lookup in lookups))
-        or (law == "O6" and any(lookup.service.lie in ("typed", "misspelt") for lookup in lookups))
-        or (journal and refreshes and law == "J1")
+        (journal and refreshes and law == "J1")
         # Answers expire by the clock of who reads them.
         or (law in ("J1", "J7") and bool(scenario.clocks) and any(map(_may_expire, lookups)))
     )

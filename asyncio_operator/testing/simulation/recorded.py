@@ -129,7 +129,8 @@ class RecordedEnricher(Enricher):
         limit = inf if left is None else now() + left
         try:
             answer = await ask()
-            ended = self._judged([digest(one, self._columns) for one in each(answer)])
+            # What is no answer is an error of its keys, which is found later than the call has ended.
+            ended["answers"] = [digest(one, self._columns) for one in each(answer)]
             return answer
         except asyncio.CancelledError:
             ended["outcome"] = "timed_out" if now() >= limit - ROUNDING else "cancelled"
@@ -155,12 +156,6 @@ class RecordedEnricher(Enricher):
             return None
         return call if self._hedged else None
 
-    def _judged(self, answers: list[Any]) -> Event:
-        """How a call with these answers ends. An invalid answer is an error; a service lies for all keys of a call."""
-        if any(type(one) is dict for one in answers):
-            return {"outcome": "error", "error": "ResultError", "retryable": False}
-        return {"outcome": "result", "answers": answers}
-
 
 class RecordedTable(RecordedEnricher):
     """The same of an enricher that has `lookup_rows`."""
@@ -169,26 +164,23 @@ class RecordedTable(RecordedEnricher):
         """See `Enricher`."""
         asked, ask = python_keys(canonical_array(keys)), self._inner.lookup_rows
         assert ask is not None
-        distinct = [*dict.fromkeys(asked)]
         found: tuple[pa.Table, Any, Any] = await self._noted(
-            distinct, lambda: ask(keys), lambda answer: self._picked(distinct, asked, *answer)
+            asked, lambda: ask(keys), lambda answer: self._picked(len(asked), *answer)
         )
         return found
 
-    def _picked(
-        self, distinct: list[Any], asked: list[Any], table: pa.Table, numbers: Any, positions: Any
-    ) -> list[Any]:
-        """The rows of each distinct key, as in `_each`."""
+    def _picked(self, count: int, table: pa.Table, numbers: Any, positions: Any) -> list[Any]:
+        """The rows of each position; for an answer that is not right, something that is no row."""
         declared = self.schema()
-        rows: dict[Any, dict[int, list[Any]]] = {key: {} for key in distinct}
+        rows: list[list[Any]] = [[] for _ in range(count)]
         try:
             right = all(table.schema.field(field.name).type == field.type for field in declared)
             values = table.select(declared.names).to_pylist()
             for number, position in zip(numbers, positions, strict=True):
-                rows[asked[position]].setdefault(position, []).append(values[number])
+                rows[position].append(values[number])
         except Exception:
             right = False
-        return [next(iter(rows[key].values()), []) if right else NO_ROW for key in distinct]
+        return [*rows] if right else [NO_ROW] * count
 
 
 def facts_of(error: BaseException) -> Event:

@@ -328,3 +328,14 @@ def test_Y2_a_hit_of_the_journal_that_costs_calls_is_seen() -> None:
     assert judged(from_journal([1]), "J9")
     assert broken(from_journal([1], attempts=1)) == {"J9"}
     assert broken(Story().task().row(0, 1, key="a", source="journal")) == {"J9"}
+
+
+def test_O6_a_table_that_is_asked_for_a_key_twice_may_be_asked_again_in_halves() -> None:
+    def story(keys: list[str], **setting: Any) -> Story:
+        story = Story(batch={"max_size": 2}, **setting).task(outcome="failed", end=2.0)
+        story.row(0, None, 0, key="a").row(0, None, 1, key="a").call(0, 1.0, keys, "error")
+        return story.call(1.1, 1.2, ["a"])
+
+    assert broken(story(["a", "a"], asks_per_batch=True)) == set()
+    assert "O6" in broken(story(["a"], asks_per_batch=True))
+    assert "L10" in broken(story(["a", "a"]))

@@ -86,3 +86,60 @@ def test_Y2_of_a_batch_and_its_copy_that_both_fail_the_error_of_the_batch_counts
     story.call(0.5, 0.6, ["a"]).call(0.5, 0.6, ["b"])
     assert broken(story) <= laws
     assert bool(broken(story)) == bool(laws)
+
+
+def both(status: str = "found", out: float = 1.0, first: str = "error", copy: str = "result", **more: Any) -> Story:
+    """A call that ends at 0.5 s, and its copy, which ends at 1 s."""
+    story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null", mode="unordered", **more).task()
+    story.row(0, out, key="a", source="call", status=status).row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
+    story.call(0, 0.5, ["a"], first, call="first")
+    return story.call(0.2, 1.0, ["a"], copy, copy_of="first")
+
+
+def test_H1_a_copy_is_awaited_when_its_call_fails() -> None:
+    assert judged(both(), "H1")
+    assert judged(both("failed", copy="error"), "H1")
+    assert broken(both("failed", copy="cancelled")) == {"H1"}
+    assert broken(both("failed", 0.5, copy="error")) == {"H1"}
+    # A limit may have cut it.
+    assert broken(both("timed_out", copy="cancelled", timeout=1.0)) == set()
+
+
+def test_H1_a_call_is_awaited_when_its_copy_fails() -> None:
+    def story(first: str, status: str = "found", out: float = 2.0) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null", mode="unordered").task()
+        story.row(0, out, key="a", source="call", status=status)
+        story.row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
+        return story.call(0, 2.0, ["a"], first, call="first").call(0.2, 1.0, ["a"], "error", copy_of="first")
+
+    assert judged(story("result"), "H1")
+    assert broken(story("cancelled", "failed")) == {"H1"}
+    assert broken(story("error", "failed", 1.0)) == {"H1"}
+
+
+def test_H1_no_retry_starts_while_the_copy_runs() -> None:
+    def story(again: float) -> Story:
+        story = both(out=2.0, copy="error", max_attempts=2, delay=0.0)
+        return story.call(again, 2.0, ["a"])
+
+    assert judged(story(1.0), "H1")
+    assert "H1" in broken(story(0.9))
+
+
+def test_H2_a_call_that_was_refused_or_failed_before_is_not_repeated() -> None:
+    def story(attempt: int) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", circuit_breaker={}, max_attempts=3).task()
+        story.row(0, 1.0, key="a", source="call").row(0, 0.1, 1, key="b", source="call")
+        story.call(0, 0.1, ["b"], attempt=1).call(0, 1.0, ["a"], "cancelled", call="first", attempt=attempt)
+        return story.call(0.2, 0.5, ["a"], copy_of="first", attempt=attempt)
+
+    assert judged(story(1), "H2")
+    assert broken(story(2)) == {"H2"}
+
+
+@pytest.mark.parametrize(("attempts", "laws"), [(2, set()), (3, {"H2"})])
+def test_H2_the_status_of_a_row_shows_that_its_call_was_refused_before(attempts: int, laws: set[str]) -> None:
+    story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", circuit_breaker={}, max_attempts=3).task()
+    story.row(0, 0.5, key="a", source="call", attempts=attempts).row(0, 0.1, 1, key="b", source="call")
+    story.call(0, 0.1, ["b"]).call(0, 0.5, ["a"], "cancelled", call="first")
+    assert broken(story.call(0.2, 0.5, ["a"], copy_of="first")) == laws
