@@ -118,7 +118,9 @@ def test_Y1_A2_a_wrong_table_fails_all_keys_of_its_call_and_is_not_asked_for_aga
     history = [*simulation.run()]
     asked = [key for event in history if event["event"] == "call_started" for key in event["keys"]]
     assert sorted(asked) == [1, 2, 3, 4, 5, 6]
-    assert {event["error"] for event in history if event["event"] == "call_ended"} == {"ResultError"}
+    assert {event["error"] for event in history if event["event"] == "row_out"} == {"ResultError"}
+    answers = [one for event in history if event["event"] == "call_ended" for one in event["answers"]]
+    assert all("invalid" in one for one in answers)
 
 
 def test_Y1_what_fails_is_made_small_and_printed_as_a_program_that_fails_alone() -> None:
