@@ -212,7 +212,9 @@ def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
                 found.undecided("a row may share an answer of the journal, or of a cache that workers share")
                 continue
             answers = takewhile(lambda one: one.at >= begin, scope.answers(row.key, out.at + book.moment))  # noqa: B023
-            _judge_answer(run, row, out, (one for one in answers if one.call.run is run), found)
+            # A row that shares a call which failed may share an old answer, which another task of the worker had.
+            stale = out.source == "shared" and scope.cache.get("stale_if_error")
+            _judge_answer(run, row, out, (one for one in answers if stale or one.call.run is run), found)
 
 
 def _judge_answer(run: Run, row: Row, out: Out, answers: Iterator[Answer], found: Finding) -> None:

@@ -30,17 +30,32 @@ def _caches(book: Book) -> list[Scope]:
     return [scope for scope in scopes(book) if "cache" in scope.setting]
 
 
-def _alone(book: Book, found: Finding) -> list[Scope]:
-    """Caches into which only calls put answers."""
-    scopes = _caches(book)
-    if any("journal" in scope.setting for scope in scopes):
-        found.undecided("an answer in the cache may come from the journal")
-    return [scope for scope in scopes if "journal" not in scope.setting]
+def _seen(book: Book, found: Finding) -> list[Scope]:
+    """Caches of which it is seen what came into them: a row without a source may have had its answer from a journal."""
+    seen = []
+    for scope in _caches(book):
+        if "journal" in scope.setting and not _has_sources(scope):
+            found.undecided("an answer in the cache may come from the journal, and rows do not say their source")
+        else:
+            seen.append(scope)
+    return seen
+
+
+def _has_sources(scope: Scope) -> bool:
+    return all(row.outs[0].source is not None for run in scope.runs for row in run.rows.values() if row.outs)
+
+
+def _from_journal(scope: Scope) -> dict[Hashable, list[tuple[Row, Out]]]:
+    """By key, the rows whose answers came from a journal: they may have brought them into the cache."""
+    found: dict[Hashable, list[tuple[Row, Out]]] = {}
+    for _, row, out in _hits(scope, "journal"):
+        found.setdefault(row.key, []).append((row, out))
+    return found
 
 
 def law_l4_a_full_cache_drops_the_least_recently_used(book: Book, found: Finding) -> None:
     """An answer is not served from a cache that has taken `max_rows` other keys since the last use of its own."""
-    for scope in _alone(book, found):
+    for scope in _seen(book, found):
         most = scope.cache.get("max_rows")
         if most is None or not scope.heap:
             continue
@@ -66,6 +81,8 @@ def _since_last_uses(
     for key, answers in scope.by_key.items():
         uses[key] = [(answer.at, answer.at, None) for answer in answers]
         writes += [(one.at, key) for one in answers if one.taken and (misses or one.value not in (None, []))]
+    for key, came in _from_journal(scope).items():
+        uses.setdefault(key, []).extend((row.at, out.at, None) for row, out in came)
     for hit in hits:
         uses.setdefault(hit[1].key, []).append((hit[1].at, hit[2].at, hit))
     some: list[Hit] = []
@@ -85,20 +102,24 @@ def _since_last_uses(
 
 def law_l5_an_answer_expires(book: Book, found: Finding) -> None:
     """At `expire_after_write` after it came, or `expire_after_access` after its last use, an answer is gone."""
-    for scope in _alone(book, found):
+    for scope in _seen(book, found):
         hits = _hits(scope, "cache")
         written, used = scope.cache.get("expire_after_write"), scope.cache.get("expire_after_access")
         uses: dict[object, float] = {}
+        journal = _from_journal(scope)
         for run, row, out in sorted(hits, key=lambda hit: hit[1].at):
             latest = scope.latest(row.key, out.at + book.moment)
             if latest is None:
                 continue
             found.decided()
+            # An answer from a journal may have come into the cache as late as its row left.
+            came = [min(other.at, out.at) for one, other in journal.get(row.key, ()) if one.at <= out.at]
+            since = max([latest.at, *came])
             # A miss has a time of its own, if one is given (L3).
             ttl = None if out.status == "missing" and scope.cache.get("missing_ttl") else written
-            _judge(run, row, out, latest.at, ttl, "expire_after_write", latest.call, book, found)
+            _judge(run, row, out, since, ttl, "expire_after_write", latest.call, book, found)
             if scope.heap:
-                last = max(latest.at, uses.get(row.key, latest.at))
+                last = max(since, uses.get(row.key, since))
                 _judge(run, row, out, last, used, "expire_after_access", latest.call, book, found)
             uses[row.key] = max(out.at, uses.get(row.key, out.at))
 
@@ -113,7 +134,8 @@ def _judge(
 
 def law_l5_the_cache_has_the_latest_answer(book: Book, found: Finding) -> None:
     """A row from the cache has the latest answer for its key, not an older one, and not one of another key."""
-    for scope in _alone(book, found):
+    for scope in _seen(book, found):
+        journal = _from_journal(scope)
         for run, row, out in _hits(scope, "cache", "stale"):
             begin = row.at - book.moment if scope.heap else 0.0
             answers = scope.candidates(row.key, begin, out.at + book.moment)
@@ -121,6 +143,8 @@ def law_l5_the_cache_has_the_latest_answer(book: Book, found: Finding) -> None:
                 found.undecided("answers are not recorded")
                 continue
             found.decided()
+            if any(one.at <= out.at and other.answer == out.answer for one, other in journal.get(row.key, ())):
+                continue
             if all(answer.value != out.answer for answer in answers):
                 what = f"row {row.row} of {run.name} has an answer from the cache that was not the current one for"
                 events = [answer.call.end_event or 0 for answer in answers[-3:]]

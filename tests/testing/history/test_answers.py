@@ -208,18 +208,6 @@ def test_Y2_a_hit_in_a_cache_that_was_too_full_is_seen() -> None:
     assert broken(story(3)) == {"L4"}
 
 
-def test_Y2_the_age_of_an_answer_that_may_come_from_a_journal_is_undecided() -> None:
-    def story(**setting: Any) -> Story:
-        story = Story(mode="unordered", cache={"expire_after_write": 5.0}, **setting).task()
-        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
-        return story.row(9, 9, 1, key="a", source="cache", answer=[1])
-
-    assert broken(story()) == {"L5"}
-    paid = story(journal={"name": "j", "flush_every": 1.0, "write": 1.0}).report()
-    assert not paid.broken
-    assert {"L4", "L5"} <= set(paid.undecided)
-
-
 def test_Y2_a_refresh_too_early_or_none_at_all_is_seen() -> None:
     def story(refresh: float | None, hit: float = 6.5) -> Story:
         story = cached(answered(1, hit, source="cache"), refresh_after=5.0)
@@ -339,25 +327,3 @@ def test_O6_a_table_that_is_asked_for_a_key_twice_may_be_asked_again_in_halves()
     assert broken(story(["a", "a"], asks_per_batch=True)) == set()
     assert "O6" in broken(story(["a"], asks_per_batch=True))
     assert "L10" in broken(story(["a", "a"]))
-
-
-def two_tasks(*refreshes: tuple[float, float, str], second: float = 6.0) -> Story:
-    """Two tasks of a worker. Both have the answer that came at 1 s, at 6 s and a later time."""
-    story = Story(mode="unordered", cache={"refresh_after": 5.0}).task(worker="w").task(worker="w", task="u")
-    story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
-    story.row(6.0, 6.0, 1, key="a", source="cache", answer=[1])
-    story.row(second, second, 2, key="a", source="cache", answer=[1], task="u")
-    for start, end, task in refreshes:
-        story.call(start, end, ["a"], refresh=True, answers=[[1]], task=task)
-    return story
-
-
-def test_L6_a_refresh_that_waits_for_a_place_may_follow_that_of_another_task() -> None:
-    assert judged(two_tasks((6.0, 7.0, "t"), (7.5, 8.0, "u")), "L6")
-    # The rows of this task had no old answer.
-    assert broken(two_tasks((6.0, 7.0, "t"), (7.5, 8.0, "u"), second=5.5)) == {"L6"}
-
-
-def test_L6_the_refresh_of_another_task_brings_the_answer_too() -> None:
-    assert judged(two_tasks((6.0, 7.0, "t"), second=6.5), "L6")
-    assert broken(two_tasks(second=6.5)) == {"L6"}
