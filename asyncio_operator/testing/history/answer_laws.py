@@ -89,6 +89,14 @@ def scopes(book: Book) -> list[Scope]:
     return made
 
 
+def scope_of(book: Book, run: Run) -> Scope:
+    """The scope of a run of lookups."""
+    made: dict[Run, Scope] = book.made.setdefault("scope_of", {})
+    if not made:
+        made.update((one, scope) for scope in scopes(book) for one in scope.runs)
+    return made[run]
+
+
 def _made_scopes(book: Book) -> list[Scope]:
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in book.runs:

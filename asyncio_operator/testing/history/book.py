@@ -37,6 +37,7 @@ class Book:
         self.consumer_ready = False
         self.slack = 0.0
         self.drift = 0.0
+        self.clocks = 0.0
         self.end = 0.0
         self.made: dict[str, Any] = {}
         """What several laws make of the history, made once."""
@@ -63,6 +64,7 @@ class Book:
             raise wrong(number, "history must be the first event, of version 1")
         self.slack = float(event.get("slack", 0.0))
         self.drift = float(event.get("drift", 0.0))
+        self.clocks = float(event.get("clocks", 0.0))
         self.consumer_ready = event.get("consumer") == "ready"
         if event.get("dropped"):
             raise wrong(

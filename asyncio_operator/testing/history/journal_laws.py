@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from asyncio_operator.testing.history.answer_laws import FARTHEST, Answer
+from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, FARTHEST, Answer, scope_of
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
@@ -86,9 +86,9 @@ def _judge_call(kept: Kept, call: Call, key: Hashable, killed: bool, book: Book,
     for answer in reversed(kept.until(key, run.task.start)):
         other = answer.call.run.task
         expires = _lifetime(answer.call.run, run)
-        if expires is not None and call.start >= answer.at + expires - book.near(expires):
+        if expires is not None and call.start >= answer.at + expires - book.near(expires) - book.clocks:
             return
-        if other is run.task or (other.outcome == "killed") is not killed or _refreshes(call, answer):
+        if other is run.task or (other.outcome == "killed") is not killed or _refreshes(call, key, answer, book):
             continue
         written = _acknowledged(answer)
         if written is not None and written <= run.task.start - book.moment:
@@ -97,10 +97,19 @@ def _judge_call(kept: Kept, call: Call, key: Hashable, killed: bool, book: Book,
             return
 
 
-def _refreshes(call: Call, answer: Answer) -> bool:
-    """Whether a cache may refresh the answer, which has become old there (L6)."""
+def _refreshes(call: Call, key: Hashable, answer: Answer, book: Book) -> bool:
+    """Whether a cache may refresh an answer which has become old there (L6): this one, or an older one."""
     after = call.run.setting.get("cache", {}).get("refresh_after")
-    return call.refresh is True or (after is not None and call.refresh is None and call.start - answer.at >= after)
+    if call.refresh is not None or after is None:
+        return call.refresh is True
+    if call.start - answer.at >= after:
+        return True
+    scope = scope_of(book, call.run)
+    begin = call.run.task.start - book.moment if scope.heap else 0.0
+    return any(
+        call.start - one.at >= after - CACHE_CLOCK - book.near(after)
+        for one in scope.candidates(key, begin, call.start)
+    )
 
 
 def _lifetime(writer: Run, reader: Run) -> float | None:
@@ -139,8 +148,10 @@ def law_j4_every_row_gets_the_latest_answer(book: Book, found: Finding) -> None:
         if not answers:
             found.undecided("an answer in the journal is older than the history")
             continue
-        certain = [i for i, one in enumerate(answers) if _is_held(one, run, book)]
-        answers = answers[certain[-1] if certain else 0 :]
+        certain = [one.at for one in answers if _is_held(one, run, book)]
+        if certain:
+            # The latest is so by the clocks of those who wrote.
+            answers = [one for one in answers if one.at >= certain[-1] - book.clocks]
         if out.answer is None or any(one.value is None for one in answers):
             found.undecided("answers are not recorded")
             continue
@@ -163,7 +174,7 @@ def law_j7_an_expired_answer_is_not_used(book: Book, found: Finding) -> None:
         if not answers or any(life is None for life, _ in ages):
             continue
         found.decided()
-        if all(age >= (life or 0.0) + 0.001 + book.moment for life, age in ages):
+        if all(age >= (life or 0.0) + 0.001 + book.moment + book.clocks for life, age in ages):
             what = f"row {row.row} of {run.name} has an answer from the journal for key {text_of(row.key)} that"
             found.broken(f"{what} had expired", out.at, *answers[-1].call.events, row.event, out.event)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.errors import BudgetExceeded, FunctionError, describe_error
 from asyncio_operator.testing.history.checker import check_history
-from asyncio_operator.testing.history.report import Violation
 from asyncio_operator.testing.simulation.observed import ROW
 from asyncio_operator.testing.simulation.refusals import wrong_refusal
 from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
@@ -30,28 +29,8 @@ def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
             found += (f"G6: task {place}: {one}" for one in wrong_refusal(scenario, outcome, attempt.name, error))
         elif error is not None and not _is_explained(scenario, outcome.services, error):
             found.append(f"O6: task {place} failed without a reason: {describe_error(error)}")
-    found += [str(one) for one in check_history(outcome.history) if not _is_doubtful(scenario, one)]
+    found += [str(one) for one in check_history(outcome.history)]
     return found
-
-
-def _is_doubtful(scenario: Scenario, violation: Violation) -> bool:
-    """Whether the checker may be wrong, because it does not see everything, or sees it another way.
-
-    It does not know that an answer of a journal was refreshed while another call for its key ran, and whose clock says
-    that an answer has ended.
-    """
-    law, lookups = violation.law, scenario.lookups
-    journal = any(lookup.journal is not None for lookup in lookups)
-    refreshes = any(getattr(lookup.options.get("cache"), "refresh_after", None) is not None for lookup in lookups)
-    return (
-        (journal and refreshes and law == "J1")
-        # Answers expire by the clock of who reads them.
-        or (law in ("J1", "J7") and bool(scenario.clocks) and any(map(_may_expire, lookups)))
-    )
-
-
-def _may_expire(lookup: Lookup) -> bool:
-    return lookup.journal is not None and lookup.journal.get("expire_after") is not None
 
 
 def _is_explained(scenario: Scenario, services: tuple[SimulatedService, ...], error: BaseException) -> bool:

@@ -124,7 +124,9 @@ class _Run:
         for number in sorted({task.worker for task in scenario.tasks}):
             self._begin_worker(number, 0)
         fast = max((abs(fast) for _, fast in scenario.clocks), default=0.0)
-        self._notes.begin(source=f"Simulation({scenario.seed})", slack=fast * LONGEST_WAIT)
+        ahead = [0.0, *(ahead for ahead, _ in scenario.clocks)]
+        slack, clocks = fast * LONGEST_WAIT, max(ahead) - min(ahead)
+        self._notes.begin(source=f"Simulation({scenario.seed})", slack=slack, clocks=clocks or None)
         for number, made in enumerate(next(iter(self._tasks.values()))):
             single = self._services[number].is_single
             lookup, own = scenario.lookups[number], self._make is not None
