@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.arrow.answer_tables import AnswerTables, answer_tables
+from asyncio_operator.arrow.answer_tables import AnswerTables, answer_tables, row_finder
 from asyncio_operator.arrow.key_arrays import key_values
+from asyncio_operator.errors import ResultError
 
 
 @given(st.lists(st.integers(-(2**40), 2**40) | st.floats() | st.text(max_size=2) | st.booleans() | st.dates()))
@@ -48,3 +49,36 @@ def test_A2_rows_of_a_table_are_cast_where_the_caller_takes_another_type() -> No
     assert found.rows is None
     assert found.table.schema == wanted
     assert found.table["n"].to_pylist() == [30, 10]
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_A2_a_value_that_does_not_fit_the_type_that_the_caller_takes_is_an_error(by_rows: bool) -> None:
+    declared, wanted = pa.schema([("n", pa.int64())]), pa.schema([("n", pa.int32())])
+    tables, keys = AnswerTables(pa.schema([("k", pa.int64())]), declared, wanted), pa.array([7])
+    table = pa.table({"k": keys, "n": pa.array([2**40])})
+    with pytest.raises(ResultError, match="does not fit its column"):
+        tables.read_rows((table, [0], [0]), keys) if by_rows else tables.read(table, keys)
+
+
+def test_A2_of_several_rows_that_were_not_asked_for_the_first_is_named() -> None:
+    tables = AnswerTables(pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())]))
+    table = pa.table({"k": [7, 9, 8], "n": [1, 2, 3]})
+    with pytest.raises(ResultError, match="a row for key 9, which was not asked for"):
+        tables.read(table, pa.array([7]))
+
+
+def test_A3_a_class_that_overrides_only_lookup_columns_does_not_mean_lookup_rows_of_its_base() -> None:
+    class Rows:
+        async def lookup_columns(self, keys: pa.Array) -> pa.Table: ...
+
+        async def lookup_rows(self, keys: pa.Array) -> Any: ...
+
+    class Columns(Rows):
+        async def lookup_columns(self, keys: pa.Array) -> pa.Table: ...
+
+    class Inherits(Columns):
+        """Its own class has neither."""
+
+    assert row_finder(Rows()) is not None
+    assert row_finder(Columns()) is None
+    assert row_finder(Inherits()) is None

@@ -37,6 +37,7 @@ FOLDERS = {
     "spark": ("spark/worker", "spark/driver"),
     "state": ("state", "timers", "lookup"),
     "timers": ("timers", "state"),
+    "view": ("view",),
 }
 """By folder or file of the package: the folders of tests, the most likely first."""
 

@@ -212,13 +212,14 @@ def test_V3_in_a_file_lines_follow_each_other() -> None:
     ]  # fmt: skip
 
 
-def test_V3_in_a_file_a_job_shorter_than_a_pause_has_one_line_at_its_end() -> None:
+@pytest.mark.parametrize("rows", [40, 0])
+def test_V3_in_a_file_a_job_shorter_than_a_pause_has_one_line_at_its_end(rows: int) -> None:
     out, figures = io.StringIO(), [EnrichmentStatistics()]
     watch = Watch(3600.0, lambda: figures[0], lambda: (0, 0), Lines(out))
-    figures[0] = EnrichmentStatistics(rows=40)
+    figures[0] = EnrichmentStatistics(rows=rows)
     watch.stop()
     [line] = out.getvalue().splitlines()
-    assert line.startswith("0 s: 40 rows: ")
+    assert line.startswith(f"0 s: {rows} rows")
 
 
 class Notebook(SimpleNamespace):

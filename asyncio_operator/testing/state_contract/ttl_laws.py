@@ -153,6 +153,12 @@ def law_e4_reading_removes(make: Make) -> None:
     clock.advance(5)
     assert entries.is_empty(), "a map with an expired entry alone is not empty"
     same(backend.num_entries("map"), 0, "entries after is_empty")
+    entries.put_all({1: 1, 2: 2})
+    clock.advance(5)
+    entries.put(3, 3)
+    clock.advance(5)
+    assert not entries.is_empty(), "a map with a living entry behind expired ones is empty"
+    same(backend.num_entries("map"), 1, "entries after is_empty has passed expired ones")
     backend.close()
 
 

@@ -17,7 +17,7 @@ from asyncio_operator import AdaptiveCapacity, Budget, BudgetExceeded, Configura
 from asyncio_operator.errors import ResultError
 from asyncio_operator.spark import async_udf, enrich, map_partitions, plan, register_lookup
 from asyncio_operator.spark.driver import budgets
-from asyncio_operator.spark.driver.budgets import divided, reachable
+from asyncio_operator.spark.driver.budgets import check_weights, divided, reachable
 from asyncio_operator.spark.driver.build_task import EnrichOptions
 from asyncio_operator.spark.driver.driver_service import PORT, driver_address
 from asyncio_operator.spark.driver.job_budget import with_job_limits
@@ -124,6 +124,10 @@ def test_G6_a_call_without_keys_that_passes_a_spend_limit_is_refused_on_the_driv
     with pytest.raises(BudgetExceeded, match=r"weighs 2 usd, and the budget 'b' allows 1\.5 in total") as caught:
         enrich(spark.range(5), Weighing(look_up, "x long"), on="id", budget=Budget("b", spend={"usd": 1.5}))
     assert (caught.value.unit, caught.value.limit, caught.value.spent) == ("usd", 1.5, 0.0)
+
+
+def test_G6_a_call_without_keys_that_needs_all_that_may_be_spent_is_taken_on_the_driver() -> None:
+    check_weights(Budget("b", spend={"usd": 2.0}), "a lookup", Weighing(look_up, "x long").weigh)
 
 
 def _length_of_the_first(values: Any) -> Any:

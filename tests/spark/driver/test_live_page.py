@@ -287,6 +287,23 @@ def test_V2_percentiles_are_those_of_the_last_seconds_and_samples_are_bounded(le
     assert 950 < p99[108] < 1050
 
 
+def test_V2_percentiles_after_a_reset_are_those_of_what_came_since(ledger: Ledger) -> None:
+    samples, name = LiveSamples(ledger), ledger.begin(Lookup("prices", ""))
+
+    def sampled(partition: int, seconds: float, calls: int) -> list[float]:
+        figures = EnrichmentFigures()
+        for _ in range(calls):
+            figures.attempt_latency.add(seconds)
+        ledger.extend([TaskReport("", None, figures, Origin(name, 1, partition, 0, "r"))])
+        samples.take()
+        [lookup] = samples.page()["lookups"]
+        return [round(latency, -1) for latency in lookup["samples"][-1][-3:]]
+
+    assert sampled(0, 1.0, 10) == [1000, 1000, 1000]
+    ledger.forget()
+    assert sampled(1, 1.0, 5) == [1000, 1000, 1000]
+
+
 def test_V2_budgets_are_shown_and_one_that_does_not_answer_is_left_out(ledger: Ledger) -> None:
     ledger.begin(Lookup("prices", "", Budget("a budget that no task has asked", Limit(10))))
     samples = LiveSamples(ledger)

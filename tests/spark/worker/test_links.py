@@ -11,7 +11,7 @@ import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -32,6 +32,7 @@ from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.link import Link
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
+from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from enrichers import FunctionEnricher, PostgresEnricher
@@ -140,6 +141,8 @@ def _nothing_is_left_behind() -> Iterator[None]:
         return len(asyncio.all_tasks()) - 1
 
     wait_for(lambda: asyncio.run_coroutine_threadsafe(others(), loop_thread().loop).result(ENDS) == 0)
+    assert not this_process.caches._leases
+    assert not any(client.leases for client in this_process.clients._clients.values())
 
 
 # -- C1: the rows of separate stages
@@ -294,9 +297,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     return sizes
 
 
-def test_C1_parts_that_wait_are_joined_to_whole_batches(read: dict[str, list[int]]) -> None:
-    """A batch costs the same however few its keys are."""
+@pytest.mark.parametrize("most_rows", [OUTPUT_ROWS, 60])
+def test_C1_parts_that_wait_are_joined_to_whole_batches(
+    read: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch, most_rows: int
+) -> None:
+    """A batch costs the same however few its keys are. Its bytes are bounded too."""
     gate = Gate()
+    monkeypatch.setattr(links, "OUTPUT_BYTES", most_rows * 16)
 
     async def slow(key: int) -> Any:
         await gate.wait()
@@ -309,6 +316,7 @@ def test_C1_parts_that_wait_are_joined_to_whole_batches(read: dict[str, list[int
     assert [row["b"] for row in came] == list(range(2000))
     assert len(read["a"]) == 200
     assert len(read["b"]) < 100
+    assert max(read["b"]) <= most_rows
 
 
 def test_C1_many_rows_of_a_key_reach_the_next_lookup_piece_by_piece(read: dict[str, list[int]]) -> None:
@@ -551,9 +559,23 @@ def test_C1_every_lookup_reports_its_own_figures_also_when_another_fails() -> No
     reports = first_reports + second_reports
     assert [(figures.rows, figures.found, figures.calls) for figures in reports] == [(10, 5, 10), (5, 5, 5)]
     with pytest.raises(FunctionError):
-        rows_of(chained([first, task_of("b", broken("the call"), 1, reporting=to_second)], batches_of(10)))
+        rows_of(
+            chained([first, task_of("b", broken("the call"), 1, cache=Cache(), reporting=to_second)], batches_of(10))
+        )
     [_, one], [_, other] = first_reports, second_reports
     assert (one.rows, one.found, other.rows) == (10, 5, 0)
+
+
+def test_C1_every_lookup_reports_also_when_the_report_of_another_fails() -> None:
+    class Full(list[EnrichmentFigures]):
+        def extend(self, figures: Iterable[EnrichmentFigures]) -> None:
+            raise OSError("no room")
+
+    reports: list[EnrichmentFigures] = []
+    tasks = [task_of("a", same, reporting=reporting(Full())), task_of("b", same, 1, reporting=reporting(reports))]
+    with pytest.raises(OSError, match="no room"):
+        rows_of(chained(tasks, batches_of(5)))
+    assert [figures.rows for figures in reports] == [5]
 
 
 def test_a_chain_travels_by_pickle() -> None:

@@ -24,6 +24,9 @@ from tests.spark.helpers import wait_until
 SOON = 20.0
 """Seconds in which something happens that takes no time."""
 
+EVERY = live_figures.EVERY
+"""The usual pause. The tests have a shorter one."""
+
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -88,6 +91,7 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 def test_V1_figures_of_a_running_task_move(service: DriverService, ledger: Ledger) -> None:
+    assert EVERY <= 1
     task = Task(service.address, ledger)
     task.begin()
     for rows in (3, 10):

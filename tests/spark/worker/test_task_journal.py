@@ -7,6 +7,7 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import open_place
+from asyncio_operator.lookup.key_batch import PENDING
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.journal_readers import AHEAD, FEWEST, MOST, Readers
 from asyncio_operator.spark.worker.links import ChainTask
-from asyncio_operator.spark.worker.rows import Layout
-from asyncio_operator.spark.worker.task_journal import JournalTask
+from asyncio_operator.spark.worker.process import this_process
+from asyncio_operator.spark.worker.rows import Layout, key_batch
+from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
 from asyncio_operator.testing import ManualClock
 from enrichers import FunctionEnricher
 from tests.spark.helpers import in_background
@@ -145,3 +148,36 @@ def test_J1_a_warm_worker_reads_a_journal_that_was_deleted_and_made_again(tmp_pa
     assert sorted(asked) == sorted(KEYS * 2), "the answers are gone with the files"
     assert rows(begun(again, source, 3)) == second == known(again)
     assert len(asked) == 2 * len(KEYS)
+
+
+def test_J1_a_known_answer_that_expires_on_its_way_is_not_used(tmp_path: Path) -> None:
+    wall = ManualClock(100.0)
+    journal = TaskJournal(journal_of(tmp_path), ADDED, False, "", replace(this_process, wall=wall))
+    row = pa.struct([("_row", pa.int32()), ("_found", pa.bool_()), ("x", pa.int64())])
+    kind = pa.struct([("ends", pa.int64()), ("rows", pa.list_(row))])
+
+    def answer(ends: int | None, x: int) -> dict[str, Any]:
+        return {"ends": ends, "rows": [{"_row": 0, "_found": True, "x": x}]}
+
+    column = pa.array([answer(101_000_000, 7), answer(None, 8), None], kind)
+
+    def recalled() -> list[Any]:
+        batch = key_batch(pa.RecordBatch.from_pydict({"id": [1, 2, 3]}), (0,))
+        journal.recall(batch, column)
+        return [None if one is PENDING else one.answer()["x"] for one in batch.outcomes]
+
+    assert recalled() == [7, 8, None]
+    wall.advance(1)
+    assert recalled() == [None, 8, None]
+
+
+async def test_J7_an_answer_of_a_cache_is_as_old_in_the_journal_as_it_is(tmp_path: Path) -> None:
+    task = replace(journal_of(tmp_path), expire_after=60.0)
+    process = replace(this_process, loop=asyncio.get_running_loop, wall=ManualClock(1000.0))
+    journal = TaskJournal(task, ADDED, False, "", process)
+    assert journal.keep(1, {"x": 1}, came=950.0)
+    assert journal.keep(2, {"x": 2}, came=940.0), "it has expired, and is not written"
+    await journal.flush()
+    await asyncio.to_thread(journal.finish, False)
+    [row] = pq.read_table(tmp_path).to_pylist()
+    assert (row["id"], row["_time"].timestamp(), row["_expires"].timestamp()) == (1, 950, 1010)
