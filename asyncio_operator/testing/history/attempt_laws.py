@@ -134,7 +134,7 @@ def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
                 found.broken(what, out.at, *flight.events, out.event)
             elif (
                 book.consumer_ready
-                and out.at > flight.deadline + TIMER + book.near(flight.timeout)
+                and out.at > flight.deadline + TIMER + book.near(flight.timeout) + book.handover
                 and not _held(flight.run, row, book)
             ):
                 what = f"row {row.row} left after the deadline of {flight_name(flight)} at {flight.deadline:.6f}"
@@ -155,6 +155,8 @@ def _early(flight: Flight) -> bool:
 
 def _held(run: Run, row: Row, book: Book) -> bool:
     """Whether what left just before the row may have held it."""
+    if run.setting.get("mode") == "unordered" and not run.watermarks_in:
+        return False
     position = run.emitted_before(row.outs[0])
     if position == 0:
         return any(before[1] <= row.outs[0].at for before in run.watermarks_in)

@@ -38,6 +38,7 @@ class Book:
         self.slack = 0.0
         self.drift = 0.0
         self.clocks = 0.0
+        self.handover = 0.0
         self.end = 0.0
         self.made: dict[str, Any] = {}
         """What several laws make of the history, made once."""
@@ -65,6 +66,7 @@ class Book:
         self.slack = float(event.get("slack", 0.0))
         self.drift = float(event.get("drift", 0.0))
         self.clocks = float(event.get("clocks", 0.0))
+        self.handover = float(event.get("handover", 0.0))
         self.consumer_ready = event.get("consumer") == "ready"
         if event.get("dropped"):
             raise wrong(

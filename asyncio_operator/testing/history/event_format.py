@@ -17,8 +17,9 @@ Once, before everything else, if at all:
 
 - ``history``: version (1); slack (seconds by which an event may be seen late or early, 0 on virtual time); drift (by
   how much the clock of a task may be too fast or too slow, as a part of 1); clocks (seconds by which the times that
-  tasks read from their clocks may differ, 0); consumer ("ready" if the output was always read at once); source (free
-  text); dropped (events that were not recorded).
+  tasks read from their clocks may differ, 0); consumer ("ready" if the output was always read at once), handover
+  (seconds by which a row may leave later than it could, 0); source (free text); dropped (events that were not
+  recorded).
 
 What the user asked for, before the first task:
 
@@ -126,7 +127,9 @@ least 0, weights a table of amounts, a time a number or the text of a percentile
 as large as a float can be."""
 
 KINDS = {
-    "history": "version:count slack:amount drift:amount clocks:amount consumer:text source:text dropped:count",
+    "history": (
+        "version:count slack:amount drift:amount clocks:amount consumer:text handover:amount source:text dropped:count"
+    ),
     "setting": (
         "lookup:count name:text mode:text how:text on_error:text capacity:count adaptive:flag buffer:count chunk:count "
         "timeout:number attempt_timeout:number max_attempts:count delay:number backoff:table batch:table limits:list "

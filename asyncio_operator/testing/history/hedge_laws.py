@@ -14,6 +14,8 @@ from asyncio_operator.testing.history.same_keys import text_of
 NOT_AWAITED = ("BudgetExceeded", "CoordinatorError", "SystemExit", "KeyboardInterrupt", "ResultError")
 """Errors that end the run, or that are results which cannot be used: such a result has won."""
 
+NO_USE = "an answer that is of no use may win, or fail"
+
 
 def law_h1_a_copy_is_made_of_a_slow_call(book: Book, found: Finding) -> None:
     """A call is made a second time only after it ran for `after` (a percentile: at least `floor`), and only once."""
@@ -66,6 +68,9 @@ def law_h1_the_first_answer_wins(book: Book, found: Finding) -> None:
             first = copy.copy_of
             if first is None or copy.outcome is None or first.outcome is None:
                 continue
+            if first.is_malformed or copy.is_malformed:
+                found.undecided(NO_USE)
+                continue
             winner = min(
                 (call for call in (first, copy) if call.outcome == "result"), key=lambda c: c.stopped, default=None
             )
@@ -94,7 +99,7 @@ def law_h1_the_loser_is_cancelled(book: Book, found: Finding) -> None:
                 if winner.outcome != "result" or not in_time or loser.start > winner.stopped:
                     continue
                 if winner.is_malformed:
-                    found.undecided("an answer of no use may win, or fail")
+                    found.undecided(NO_USE)
                     continue
                 found.decided()
                 if min(loser.stopped, book.end) > winner.stopped + within + book.near(within):

@@ -47,6 +47,9 @@ LONGEST = 3600.0
 LONGEST_WAIT = 40.0
 """Seconds for which a clock that is too fast is trusted: what is longer shows more of its error."""
 
+HANDOVER = 0.2
+"""Seconds in which rows leave that are ready, as law X9 has it."""
+
 MOST_ATTEMPTS = 4
 """Of one task, as in Spark."""
 
@@ -126,7 +129,10 @@ class _Run:
         fast = max((abs(fast) for _, fast in scenario.clocks), default=0.0)
         ahead = [0.0, *(ahead for ahead, _ in scenario.clocks)]
         slack, clocks = fast * LONGEST_WAIT, max(ahead) - min(ahead)
-        self._notes.begin(source=f"Simulation({scenario.seed})", slack=slack, clocks=clocks or None)
+        # A lookup that is followed by another leaves its rows to that one.
+        ready = len(scenario.lookups) == 1 and not any(task.slow for task in scenario.tasks)
+        about = {"consumer": "ready", "handover": HANDOVER} if ready else {}
+        self._notes.begin(source=f"Simulation({scenario.seed})", slack=slack, clocks=clocks or None, **about)
         for number, made in enumerate(next(iter(self._tasks.values()))):
             single = self._services[number].is_single
             lookup, own = scenario.lookups[number], self._make is not None

@@ -37,6 +37,18 @@ def test_Y2_a_row_that_waits_past_its_deadline_is_seen() -> None:
     assert broken(story(1.1, None)) == set()
 
 
+def test_R2_a_row_that_may_leave_a_little_later_does_not_wait_past_its_deadline() -> None:
+    def story(out: float, mode: str = "unordered") -> Story:
+        story = Story(on_error="null", mode=mode, timeout=1.0).about(consumer="ready", handover=0.2).task()
+        story.row(0, out, 0, key="b", source="call").call(0, 0.5, ["b"])
+        return story.row(0, out, 1, key="a", source="call", status="timed_out").call(0, 1.0, ["a"], "timed_out")
+
+    assert judged(story(1.2), "R2")
+    assert broken(story(1.21)) == {"R2"}
+    # In order the first row holds the second one, but nothing holds the first.
+    assert broken(story(1.21, "ordered")) == {"R2"}
+
+
 def test_Y2_a_call_after_the_deadline_is_seen() -> None:
     def story(second: float) -> Story:
         story = one_row(1.0, "timed_out", timeout=1.0, max_attempts=2, delay=0.0)

@@ -143,3 +143,14 @@ def test_H2_the_status_of_a_row_shows_that_its_call_was_refused_before(attempts:
     story.row(0, 0.5, key="a", source="call", attempts=attempts).row(0, 0.1, 1, key="b", source="call")
     story.call(0, 0.1, ["b"]).call(0, 0.5, ["a"], "cancelled", call="first")
     assert broken(story.call(0.2, 0.5, ["a"], copy_of="first")) == laws
+
+
+def test_H1_an_answer_of_no_use_does_not_win() -> None:
+    def story(answer: Any) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null", mode="unordered", returns_within=0.0).task()
+        story.row(0, 0.9, key="a", source="call", answer=[2]).row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
+        story.call(0, 0.5, ["a"], call="first", answers=[answer])
+        return story.call(0.2, 0.9, ["a"], copy_of="first", answers=[[2]])
+
+    assert "H1" not in broken(story({"invalid": "0"}))
+    assert "H1" in broken(story([1]))
