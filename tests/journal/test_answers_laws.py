@@ -259,6 +259,9 @@ def test_J5_whatever_fits_into_the_index_the_answers_are_the_same(
         assert reader.refresh() == number + 1
         for _ in range(2):
             assert answers_of(reader.read(pa.array(range(200))), range(200)) == expected
+        for key in (min(answers), max(answers)):
+            # Its own, though it is at the end of what the statistics of the file say.
+            assert answers_of(reader.read(pa.array([key])), [key]) == {key: expected[key]}
 
 
 def test_J2_a_key_that_does_not_fit_is_an_error_and_not_another_key(place: LocalPlace) -> None:

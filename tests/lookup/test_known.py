@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import Cache, FixedBackoff, Retry
+from asyncio_operator import Cache, FixedBackoff, Hedge, Retry
 from asyncio_operator.lookup import Lookup, client
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
@@ -46,6 +46,7 @@ class Elsewhere:
         self.asked: list[list[Any]] = []
         self.renewed: list[list[Any]] = []
         self.noted: dict[Any, Any] = {}
+        self.costs: dict[Any, tuple[int, float]] = {}
         self.kept: list[tuple[Any, Any, float]] = []
         self.has_room = True
         self.failed: BaseException | None = None
@@ -63,6 +64,7 @@ class Elsewhere:
 
     def note(self, key: Any, answer: Any, attempts: int, latency: float, weights: Any = None) -> None:
         self.noted[key] = answer
+        self.costs[key] = attempts, round(latency, 6)
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         if self.has_room:
@@ -194,6 +196,23 @@ async def test_J2_a_journal_gets_each_answer_of_the_cache_once_with_the_time_whe
     other.keeps = "other"
     await look_up(enricher, [[1, 2, 4]], other, cache=cache)
     assert [key for key, _, _ in other.kept] == [1, 2, 4]
+
+
+@virtual
+async def test_J3_a_journal_gets_the_calls_that_an_answer_took_copies_too_and_the_seconds_of_the_last_attempt() -> None:
+    calls: Counter[int] = Counter()
+
+    async def sometimes(key: int) -> Any:
+        calls[key] += 1
+        await asyncio.sleep(50 if key == 2 and calls[key] == 1 else 1)
+        if key == 3 and calls[key] == 1:
+            raise OSError("lost")
+        return {"x": key}
+
+    elsewhere = Elsewhere({})
+    retry, hedge = Retry(2, FixedBackoff(5.0)), Hedge(after=3.0, extra=0.5)
+    await look_up(Recorded(sometimes), [[1, 2, 3]], elsewhere, retry=retry, hedge=hedge)
+    assert elsewhere.costs == {1: (1, 1), 2: (2, 4), 3: (2, 1)}
 
 
 @virtual

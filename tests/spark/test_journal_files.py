@@ -102,7 +102,11 @@ def test_J7_a_compaction_that_cannot_write_says_where_and_why(spark: SparkSessio
         write.written(rows)
 
 
-def test_J4_a_half_written_file_is_ignored(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_named", [0, 32])
+def test_J4_a_half_written_file_is_ignored(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
+) -> None:
+    monkeypatch.setattr(journal_files, "MOST_NAMED", most_named)
     place = open_place(Journal(tmp_path).location)
     write(place, described(place), batch({1: ["a"], 2: []}, time.time()))
     (tmp_path / HALF).write_bytes(b"PAR1 and then the machine was gone")

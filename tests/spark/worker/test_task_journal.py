@@ -30,6 +30,7 @@ from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.rows import Layout, key_batch
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
+from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.testing import ManualClock
 from enrichers import FunctionEnricher
 from tests.spark.helpers import in_background
@@ -181,3 +182,16 @@ async def test_J7_an_answer_of_a_cache_is_as_old_in_the_journal_as_it_is(tmp_pat
     await asyncio.to_thread(journal.finish, False)
     [row] = pq.read_table(tmp_path).to_pylist()
     assert (row["id"], row["_time"].timestamp(), row["_expires"].timestamp()) == (1, 950, 1010)
+
+
+async def test_J3_L6_an_answer_is_written_with_what_it_took_and_is_not_known_to_a_refresh(tmp_path: Path) -> None:
+    task, process = journal_of(tmp_path), replace(this_process, loop=asyncio.get_running_loop)
+    journal, next_one = (TaskJournal(task, ADDED, False, "", process) for _ in range(2))
+    journal.note(1, {"x": 1}, 3, 0.25, {"tokens": 2.0})
+    await journal.flush()
+    await asyncio.to_thread(journal.finish, False)
+    [row] = pq.read_table(tmp_path).to_pylist()
+    assert (row["_attempts"], row["_latency_ms"], row["_weights"]) == (3, 250, [("tokens", 2.0)])
+    # A cache that refreshes an answer wants a new one of the source.
+    assert [one is ABSENT for one in (*await next_one.find([1]), *await next_one.renew([1]))] == [False, True]
+    await next_one.flush()
