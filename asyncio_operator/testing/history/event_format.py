@@ -56,9 +56,10 @@ row reached a later lookup cannot be seen, its ``row_in`` has an earlier moment:
 
 - ``row_in``: at, task, lookup, row (its number in the partition, the same in every attempt), key. The row was read.
 - ``row_out``: at, task, lookup, row, part (0; of several rows for one key: 0, 1, ...), status ("found" | "missing" |
-  "timed_out" | "failed" | "skipped"), source ("call" | "cache" | "shared" | "stale" | "journal" | "none"), attempts,
-  error (name of its type), answer (all rows of it, in each part). The order of events is the order of emission. A row
-  that how="inner" or on_error="drop" removed has no ``row_out``, or one with status "skipped".
+  "timed_out" | "failed" | "skipped" | "unknown"), source ("call" | "cache" | "shared" | "stale" | "journal" | "none"),
+  attempts, error (name of its type), answer (all rows of it, in each part). The order of events is the order of
+  emission. A row that how="inner" or on_error="drop" removed has no ``row_out``, or one with status "skipped". One
+  that is missing or failed, and has no status column to say which, is "unknown".
 - ``watermark_in``, ``watermark_out``: at, task, lookup, timestamp.
 
 Calls, as the service sees them. A half of a batch and a copy of a slow call are calls.
@@ -189,7 +190,7 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "task_ended": {"outcome": ("finished", "failed", "killed", "closed")},
     "row_out": {
-        "status": ("found", "missing", "timed_out", "failed", "skipped"),
+        "status": ("found", "missing", "timed_out", "failed", "skipped", "unknown"),
         "source": ("call", "cache", "shared", "stale", "journal", "none"),
     },
     "call_ended": {"outcome": ("result", "error", "timed_out", "cancelled")},

@@ -104,6 +104,8 @@ def _wrong_row(
         truth = [] if asked is None else service.rows_of(asked)
         got = [{name: row[name] for name in names} for row in rows]
         fate, error = _fate(rows[0], columns, width, status, got)
+        if fate == "missing" and not status and truth and _may_be_null(lookup, service, asked):
+            fate = "failed"
         problem = _wrong_answer(fate, got, truth, names, finished, last=count is not None)
         if error and not service.reasons.explain(lookup, error["error_type"], asked):
             problem = f"{fate} without a reason ({error['error_type']}: {error['error_message']})"
@@ -130,6 +132,11 @@ def _fate(row: Found, columns: list[str], width: int, status: Any, got: list[Fou
         event: Found = row[columns[width - 1]]
         return event["status"], event if event["error_type"] else None
     return "found" if any(value is not None for value in got[0].values()) else "missing", None
+
+
+def _may_be_null(lookup: Lookup, service: SimulatedService, asked: Any) -> bool:
+    """Whether a key may have failed, and its row have nulls."""
+    return lookup.options.get("on_error") == "null" and service.reasons.may_fail(lookup, asked)
 
 
 def _wrong_answer(fate: str, got: list[Found], truth: list[Found], names: list[str], finished: bool, last: bool) -> str:

@@ -41,7 +41,8 @@ class RecordedEnricher(Enricher):
         self._name = name
         self._hedged = hedged
         self._reasons = reasons
-        self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Any] | None]] = {}
+        # The calls that may be repeated: each with its task, and the time at which the library cancels it.
+        self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Any] | None, float]] = {}
         self._columns: tuple[str, ...] = ()
         self.in_memory = inner.in_memory
         self.max_batch = inner.max_batch
@@ -112,9 +113,11 @@ class RecordedEnricher(Enricher):
         notes, task = self._notes, attempt_of.get("")
         notes.counts["calls"] += 1
         call = f"{self._number}.{notes.counts['calls']}"
+        now, left = asyncio.get_running_loop().time, time_left()
+        limit = inf if left is None else now() + left
         same = task, repr(keys)
-        copied = self._copied(same)
-        running = self._running.setdefault(same, (call, asyncio.current_task()))
+        copied = self._copied(same, now())
+        self._running.setdefault(same, (call, asyncio.current_task(), limit))
         about = {"task": task, "lookup": self._number, "call": call}
         weights = dict(self.weigh(keys)) or None
         noted = [list(key) if type(key) is tuple else key for key in keys]
@@ -125,12 +128,12 @@ class RecordedEnricher(Enricher):
         headers: list[dict[str, Any]] = []
         said_of.set(headers)
         refused_of.set([])
-        now, left = asyncio.get_running_loop().time, time_left()
-        limit = inf if left is None else now() + left
         try:
             answer = await ask()
             # What is no answer is an error of its keys, which is found later than the call has ended.
             ended["answers"] = [digest(one, self._columns) for one in each(answer)]
+            # The other call of a pair is cancelled now.
+            self._ended(same, call, copied)
             return answer
         except asyncio.CancelledError:
             ended["outcome"] = "timed_out" if now() >= limit - ROUNDING else "cancelled"
@@ -141,20 +144,25 @@ class RecordedEnricher(Enricher):
                 self._reasons.failed(keys, error)
             raise
         finally:
-            if self._running.get(same) is running and running[0] == call:
-                del self._running[same]
+            self._ended(same, call)
             if task not in notes.killed:
                 for header in headers:
                     notes.add("said", **about, **header)
                 notes.add("call_ended", **about, **ended, settled=settled or None)
 
-    def _copied(self, same: tuple[str, str]) -> str | None:
-        """The running call that a call for the same keys repeats. A call that was cancelled is not repeated."""
-        call, task = self._running.get(same, (None, None))
-        if task is not None and task.cancelling():
+    def _copied(self, same: tuple[str, str], now: float) -> str | None:
+        """The running call that a call for the same keys repeats; not one that the library has cancelled at its limit.
+        Before its limit, an enricher may have cancelled it by a limit of its own: then it runs on for the library."""
+        call, task, limit = self._running.get(same, (None, None, inf))
+        if task is not None and task.cancelling() and now >= limit - ROUNDING:
             del self._running[same]
             return None
         return call if self._hedged else None
+
+    def _ended(self, same: tuple[str, str], *calls: str | None) -> None:
+        """These calls are not repeated any more."""
+        if same in self._running and self._running[same][0] in calls:
+            del self._running[same]
 
 
 class RecordedTable(RecordedEnricher):

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from asyncio_operator import Hedge
 from asyncio_operator.testing import Simulation
+from asyncio_operator.testing.simulation.scenario import Lookup, Scenario, Service, Task
 from tests.testing.simulation import names
 
 ROWS = {1: {"name": "Ada"}, 2: {"name": "Grace"}, 3: {"name": "Edsger"}}
@@ -140,3 +142,33 @@ def test_Y1_an_enricher_with_errors_of_its_own_for_those_of_the_service_is_not_a
     for seed in range(20):
         wrong = Simulation(seed, enricher, rows=ROWS).violations()
         assert [one for one in wrong if one.startswith(("X1", "O6", "Y1"))] == []
+
+
+@pytest.mark.parametrize("on_error", ["null", "drop", "fail"])
+@pytest.mark.parametrize("enricher", [Names, Hasty])
+def test_Y1_rows_without_a_status_column_are_no_accusation(enricher: type[Names], on_error: str) -> None:
+    options = {"on_error": on_error, "status_column": None, "rows": ROWS}
+    wrong = {seed: found for seed in range(40) if (found := Simulation(seed, enricher, **options).violations())}
+    assert wrong == {}
+
+
+def test_Y1_a_row_without_its_values_for_no_reason_is_seen_without_a_status_column() -> None:
+    class Loses(Names):
+        async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+            return [None for _ in await super().lookup_many(keys)]
+
+    options = {"on_error": "null", "status_column": None, "timeout": None, "attempt_timeout": None, "rows": ROWS}
+    wrong = [seed for seed in range(20) if Simulation(seed, Loses, **options).violations()]
+    assert len(wrong) >= 10
+
+
+def test_Y1_L2_a_copy_of_a_call_with_a_time_limit_of_its_own_is_a_copy() -> None:
+    """The enricher cancels its call, which runs on for a while, and gets a copy meanwhile."""
+    lookup = Lookup(
+        {"capacity": 2, "retry": 3, "batching": 3, "hedge": Hedge(after=0.02, extra=0.5)},
+        Service(mean=0.05, ignores=0.02),
+        batches=20,
+    )
+    for seed in range(40):
+        scenario = Scenario(seed, (lookup,), (Task(keys=(3, 1, 2, 0)),), rows=ROWS)
+        assert Simulation.from_scenario(scenario, Hasty).violations() == []
