@@ -101,8 +101,8 @@ def _is_half(call: Call, attempt: Attempt, key: Hashable) -> bool:
     # The attempt had ended before a half could start: this is the next one, of the keys that are left.
     if number is None and limit and setting.get("max_attempts", 1) > 1:
         beyond = call.start - (attempt.start + limit)
-        # A batch that fails at this very moment leaves its halves no time, and a next attempt waits for its back-off.
-        at_the_end = beyond <= MOMENT and call.start <= last.stopped + MOMENT and setting.get("delay") != 0
+        # A half may start at this very moment, and has no time left. A next attempt waits for its back-off.
+        at_the_end = beyond <= MOMENT and _follows_a_call(call) and setting.get("delay") != 0
         if beyond >= 0 and not at_the_end:
             return False
     return set(call.keys) <= set(last.keys)
@@ -112,8 +112,15 @@ def _may_be_half(call: Call, attempt: Attempt) -> bool:
     """Whether the call looks like the next attempt, and may be a half that started at the limit of this one."""
     setting, last = call.run.setting, attempt.calls[-1]
     limit = setting.get("attempt_timeout")
-    at_the_end = limit and abs(call.start - attempt.start - limit) <= MOMENT and call.start <= last.stopped + MOMENT
-    return bool(at_the_end and setting.get("delay") == 0 and call.attempt is None and splits(last))
+    at_the_end = limit and abs(call.start - attempt.start - limit) <= MOMENT
+    return bool(
+        at_the_end and _follows_a_call(call) and setting.get("delay") == 0 and call.attempt is None and splits(last)
+    )
+
+
+def _follows_a_call(call: Call) -> bool:
+    """Whether a call starts as another one ends: its batch failed then, or it waited for the other half's place."""
+    return any(abs(call.start - one.stopped) <= MOMENT for one in call.run.calls)
 
 
 def _with_rows(flight: Flight, rows: list[Row]) -> Flight:

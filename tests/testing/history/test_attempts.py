@@ -365,6 +365,14 @@ def test_Y2_halves_are_one_attempt() -> None:
     assert judged(story, "R5")
 
 
+def test_Y2_a_half_that_waits_for_the_other_half_until_the_end_of_its_attempt_is_a_part_of_it() -> None:
+    """Seed 20001992."""
+    story = Story(capacity=1, attempt_timeout=1.0, batch={"max_size": 2}, max_attempts=2, delay=0.5, on_error="null")
+    story.task().row(0, 2.5, 0, key=0, source="call", attempts=2).row(0, 1.7, 1, key=1, source="call", attempts=2)
+    story.call(0, 0.5, [0, 1], "error").call(0.5, 1.0, [0], "error").call(1.0, 1.0, [1], "timed_out")
+    assert broken(story.call(1.5, 1.7, [1]).call(1.7, 1.9, [0])) & {"R1", "R5"} == set()
+
+
 @pytest.mark.parametrize(("fails", "delay", "laws"), [(1.0, 0.5, set()), (0.9, 0.5, {"R5"}), (1.0, 0.0, set())])
 def test_Y2_a_half_that_begins_at_the_end_of_its_attempt_is_a_part_of_it(
     fails: float, delay: float, laws: set[str]
