@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.circuit_laws import may_be_refused
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
@@ -159,10 +160,12 @@ def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
                 case "call":
                     right = latest is not None and any(call.stopped >= row.at - book.moment for call in called)
                 case "shared":
-                    # A row may share what another had from the journal, or from a cache that workers share.
+                    # A row may share what another had from the journal, from a cache that workers share, or from an
+                    # older answer when a circuit breaker refused the call.
                     right = (
                         "journal" in run.setting
                         or not scope.heap
+                        or (latest is not None and may_be_refused(run, out.at + book.moment))
                         or any(call.start <= out.at + book.moment for call in called[:1])
                     )
                 case "cache" | "stale":

@@ -182,11 +182,19 @@ def law_o6_nothing_follows_the_first_failure(book: Book, found: Finding) -> None
                 if call.start > late:
                     found.broken(f"call {call.id!r} starts after {why}", call.start, *failure.events, call.event)
             for number, at, row, _ in run.emitted:
-                if at > late:
+                if at > late and (book.consumer_ready or not _was_ready(run, row, late)):
                     what = "a watermark" if row is None else f"row {row.row}"
                     found.broken(f"{what} is emitted after {why}", at, *failure.events, number)
         if task.outcome == "finished":
             found.broken(f"{why}, and yet it finished", task.end, *failure.events, task.end_event or 0)
+
+
+def _was_ready(run: Run, row: Row | None, at: float) -> bool:
+    """Whether a row may have been complete by then, and a slow consumer took it later."""
+    if row is None or (row.key is None and not run.of_rows) or "cache" in run.setting or "journal" in run.setting:
+        return True
+    calls = run.calls_of.get(row.row if run.of_rows else row.key, ())
+    return any(call.outcome == "result" and call.stopped <= at for call in calls)
 
 
 def _first_failure(run: Run) -> Call | None:

@@ -12,7 +12,8 @@ from math import inf
 
 from asyncio_operator.testing.history.attempt_laws import TIMER, flight_name, most_wait, sure_flights
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.parts import Row, Run
+from asyncio_operator.testing.history.key_flights import splits
+from asyncio_operator.testing.history.parts import Attempt, Row, Run
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.room import Span, in_both, longest, room_for_calls, room_for_rows
 from asyncio_operator.testing.history.same_keys import text_of
@@ -41,9 +42,9 @@ def law_r7_a_retry_that_is_due_is_not_left_waiting(book: Book, found: Finding) -
         linger = (run.setting.get("batch") or {}).get("linger", 0.0)
         for number, (attempt, following) in enumerate(zip(flight.attempts, flight.attempts[1:], strict=False), start=1):
             wait = most_wait(flight, attempt, number)
-            if wait is None or attempt.stopped == inf:
+            if wait is None or _ended_at_most(attempt) == inf:
                 continue
-            due, call = attempt.stopped + wait, following.calls[0]
+            due, call = _ended_at_most(attempt) + wait, following.calls[0]
             little = linger + TIMER + book.near(wait + linger)
             if call.start > due + little and _is_held(run):
                 found.undecided(BEYOND_CAPACITY)
@@ -56,6 +57,14 @@ def law_r7_a_retry_that_is_due_is_not_left_waiting(book: Book, found: Finding) -
             if longest(rooms[run], due, call.start) > little:
                 what = f"the next attempt for {flight_name(flight)} starts {call.start - due:.6f} s after it was due,"
                 found.broken(f"{what} and there was room for it", call.start, *attempt.decisive.events, call.event)
+
+
+def _ended_at_most(attempt: Attempt) -> float:
+    """When an attempt had surely ended: a half of a batch may wait in vain for a place until its limit."""
+    if not splits(attempt.decisive):
+        return attempt.stopped
+    limit = attempt.decisive.run.setting.get("attempt_timeout") or inf
+    return max(attempt.stopped, attempt.start + limit)
 
 
 def law_b1_a_batch_that_is_full_or_old_is_called(book: Book, found: Finding) -> None:

@@ -33,8 +33,11 @@ def wrong_refusal(scenario: Scenario, outcome: Outcome, attempt: str, error: Bud
     if error.spent + heaviest <= most * (1 - A_LITTLE):
         yield f"a call may still be made: {error}"
     spent = _spent(outcome, scenario, attempt, unit)
-    # What a killed worker held counts as spent.
-    if error.spent > spent * (1 + A_LITTLE) and not scenario.kills:
+    # What a worker held that is not heard any more counts as spent: it was killed, or its last message was lost.
+    is_heard = not scenario.kills and not any(
+        event["event"] == "fault" and "budget" in event for event in outcome.history
+    )
+    if error.spent > spent * (1 + A_LITTLE) and is_heard:
         yield f"{spent:g} {unit} were spent: {error}"
 
 

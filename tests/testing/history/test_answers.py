@@ -78,6 +78,27 @@ def test_Y2_an_answer_that_no_call_gave_is_seen() -> None:
     assert broken(story([2])) == {"L2"}
 
 
+def test_Y2_L1_a_row_may_share_an_older_answer_when_a_circuit_breaker_refused_the_call() -> None:
+    """Seed 20004688."""
+
+    def story(failures: int) -> Story:
+        story = Story(
+            on_error="null",
+            cache={"expire_after_write": 1.0, "stale_if_error": True},
+            circuit_breaker={"minimum_calls": 2, "failure_ratio": 0.5, "open_for": 9.0},
+        )
+        story.task(end=1.0, task="before", worker="w").row(0, 1, 0, key="a", task="before", source="call", answer=[1])
+        story.call(0, 0.5, ["a"], task="before", answers=[[1]]).task(2.0, worker="w")
+        for row in range(failures):
+            error = {"status": "failed", "source": "call", "error": "E"}
+            story.row(3, 4, row, key=row, **error).call(3, 4, [row], "error", error="E")
+        story.row(5, 6, 8, key="a", source="stale", error="CircuitOpenError", answer=[1])
+        return story.row(5, 6, 9, key="a", source="shared", error="CircuitOpenError", answer=[1])
+
+    assert broken(story(failures=2)) == set()
+    assert "L1" in broken(story(failures=0))
+
+
 def test_Y2_an_error_that_is_taken_for_a_miss_is_seen() -> None:
     def story(outcome: str) -> Story:
         return Story().task().row(0, 1, key="a", source="shared", status="missing").call(0, 1, ["a"], outcome)

@@ -144,6 +144,18 @@ def test_Y2_what_follows_the_first_failure_is_seen() -> None:
     assert "O6" in broken(finished)
 
 
+@pytest.mark.parametrize(
+    ("consumer", "ended", "laws"), [("ready", 0.8, {"O6"}), (None, 0.8, set()), (None, 1.2, {"O6"})]
+)
+def test_Y2_O6_a_slow_consumer_may_take_a_row_that_was_complete_before_the_failure(
+    consumer: str | None, ended: float, laws: set[str]
+) -> None:
+    """Seed 20002940."""
+    story = Story(on_error="fail", mode="unordered").about(consumer=consumer).task(end=2.0, outcome="failed")
+    story.row(0, None, 0, key=0).call(0, 1.0, [0], "error").row(0, 1.5, 1, key=1).call(0, ended, [1])
+    assert broken(story) == laws
+
+
 def test_Y2_outputs_of_a_row_that_do_not_stay_together_are_seen() -> None:
     def parts(*order: tuple[int, int]) -> Story:
         story = Story(mode="unordered").task()

@@ -46,6 +46,20 @@ def test_R7_the_latest_start_of_a_retry(setting: dict[str, Any], latest: float) 
     assert broken(retried(latest + 0.01, **setting)) == {"R7"}
 
 
+def test_R7_a_half_that_got_no_place_before_its_limit_is_retried_after_that() -> None:
+    """Seeds 20005500 and 20006820."""
+
+    def story(start: float) -> Story:
+        setting = {"capacity": 1, "attempt_timeout": 2.0, "max_attempts": 2, "delay": 0.5, "on_error": "null"}
+        story = Story(batch={"max_size": 2, "linger": 0.0}, **setting).task()
+        story.row(0, 90, 0, key=0, source="call").row(0, 90, 1, key=1, status="failed", source="call", error="E")
+        story.call(0, 1.0, [1, 0], "error", error="E").call(1.0, 2.0, [1], "error", error="E", retryable=False)
+        return story.call(start, start + 0.5, [0])
+
+    assert judged(story(2.5), "R7")
+    assert broken(story(2.6)) == {"R7"}
+
+
 @pytest.mark.parametrize("setting", [{"adaptive": True}, {"circuit_breaker": {}}, {"budget": "b"}, {"capacity": None}])
 def test_R7_what_else_may_hold_a_retry_leaves_it_undecided(setting: dict[str, Any]) -> None:
     story = retried(5.0, **setting)
