@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.event_format import Event
-from asyncio_operator.testing.history.parts import LONGEST_WAIT, Call, Run
+from asyncio_operator.testing.history.parts import LONGEST_WAIT, Call
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once, over_long_run, over_window
 
@@ -325,8 +325,3 @@ def outages(shared: Shared, book: Book) -> Iterator[tuple[float, float, int]]:
             down = None
     if down is not None:
         yield down[0], inf, down[1]
-
-
-def is_limited(run: Run) -> bool:
-    """Whether something beside the capacity decides when a call of the run starts."""
-    return any(name in run.setting for name in ("limits", "budget", "circuit_breaker"))
