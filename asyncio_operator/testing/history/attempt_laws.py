@@ -242,6 +242,8 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
             call.outcome == "error"
             and call.retryable is False
             and not _cut_between(flight, attempt, after)
+            # The circuit breaker may have refused the halves, which are then tried again.
+            and not (splits(call) and may_be_refused(flight.run, after.start))
             and not _late(flight, call, book)
         ):
             what = f"{flight_name(flight)} is called again after {call.error or 'an error'}, which is not to be retried"

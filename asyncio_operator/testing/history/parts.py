@@ -238,16 +238,22 @@ class Attempt:
     @property
     def decisive(self) -> Call:
         """The call that decided: one that gave a result, else the last one that ended and was not cancelled. Of a call
-        and its copy that both failed it is the call (law H2)."""
+        and its copy that both failed it is the call (law H2), unless the copy was cut at the limit of the attempt."""
         ended = sorted((call for call in self.calls if call.end_event is not None), key=lambda call: call.stopped)
         for call in ended:
-            if call.outcome == "result":
+            if self._has_answer(call):
                 return call
         decisive = [call for call in ended if call.outcome != "cancelled"]
         if not decisive:
             return self.calls[-1]
-        original = decisive[-1].copy_of
+        original = decisive[-1].copy_of if decisive[-1].outcome != "timed_out" else None
         return original if original is not None and original in decisive else decisive[-1]
+
+    def _has_answer(self, call: Call) -> bool:
+        """Whether a call gave a result in which the key has an answer that can be used, as far as it is recorded."""
+        if call.outcome != "result" or call.answers is None:
+            return call.outcome == "result"
+        return call.is_aligned and not is_invalid(call.answer_of(call.keys.index(self.key)))
 
     @property
     def copies(self) -> int:

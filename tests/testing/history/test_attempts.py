@@ -404,3 +404,34 @@ def test_Y2_an_error_that_may_have_come_after_the_limit_of_its_attempt_may_be_re
 
     assert broken(story(0.0995)) == set()
     assert broken(story(0.09)) == {"R5"}
+
+
+def paired(first: str, copy: str, copy_ends: float, status: str = "found", **more: Any) -> Story:
+    """A call, its copy, and the next attempt at 3 s, if there is one."""
+    setting = {"attempt_timeout": 2.0, "timeout": 90.0, "max_attempts": 2, "delay": 1.0, "on_error": "null"}
+    story = Story(hedge={"after": 0.1, "extra": 1.0, "floor": 0.0}, **setting).task()
+    story.row(0, 9, key="a", source="call", status=status, attempts=3)
+    story.call(0, 0.5 if first == "error" else 2.0, ["a"], first, call="first", **more)
+    answers = [{"invalid": "0"}] if copy == "result" else None
+    return story.call(0.1, copy_ends, ["a"], copy, copy_of="first", answers=answers)
+
+
+def test_R4_R5_a_copy_without_an_answer_that_can_be_used_is_no_result() -> None:
+    """Seeds 30020845 and 30029661."""
+    assert broken(paired("timed_out", "result", 0.5).call(3.0, 4.0, ["a"])) == set()
+    assert broken(paired("timed_out", "result", 0.5, status="timed_out").call(3.0, 5.0, ["a"], "timed_out")) == set()
+
+
+def test_R7_an_attempt_whose_copy_is_cut_waits_for_its_own_back_off() -> None:
+    """Seed 30035048: what the source asked for with the first error does not count any more."""
+    asked: dict[str, Any] = {"retryable": True, "retry_after": 0.5}
+    assert broken(paired("error", "timed_out", 2.0, **asked).call(3.0, 4.0, ["a"])) == set()
+    assert broken(paired("error", "timed_out", 2.0, **asked).call(2.5, 4.0, ["a"])) == {"R7"}
+
+
+@pytest.mark.parametrize(("breaker", "laws"), [({"minimum_calls": 1}, set()), (None, {"R5"})])
+def test_R5_halves_that_a_circuit_breaker_refused_are_tried_again(breaker: Any, laws: set[str]) -> None:
+    """Seed 30021865."""
+    story = batch(2, max_attempts=2, delay=0.5, circuit_breaker=breaker)
+    story.call(0, 1.0, [0, 1], "error", retryable=False)
+    assert broken(story.call(1.5, 2.0, [0, 1])) & {"R5"} == laws
