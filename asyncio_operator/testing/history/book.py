@@ -6,6 +6,7 @@ of the event: such a history is incomplete, and a verdict on it would be worth n
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from math import inf
 from typing import Any, ClassVar
@@ -51,6 +52,7 @@ class Book:
             if call.stopped == inf and call.run.task.outcome == "killed":
                 call.stopped = max(call.start, call.run.task.end)
         for run in self.runs:
+            run.moment = self.moment
             run.flights = list(flights_of(run))
             _note_beginnings(run)
 
@@ -233,10 +235,15 @@ def _note_beginnings(run: Run) -> None:
     timeout = run.setting.get("timeout") or inf
     retried = run.setting.get("max_attempts", 1) > 1 or "batch" in run.setting
     for calls in run.calls_of.values():
-        begun, before = -inf, None
+        # The starts of calls that may be of the same lookup, the earliest first.
+        starts: deque[float] = deque()
+        before: Call | None = None
         for call in calls:
-            again = before is not None and (retried or before is call.copy_of) and call.start <= begun + timeout
+            again = before is not None and (retried or before is call.copy_of)
             if not again or (before is not None and before.outcome == "result" and before.stopped < call.start):
-                begun = call.start
-            call.begun = min(call.begun, begun)
+                starts.clear()
+            starts.append(call.start)
+            while call.start > starts[0] + timeout:
+                starts.popleft()
+            call.begun = min(call.begun, starts[0])
             before = call

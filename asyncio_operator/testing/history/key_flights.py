@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator
 
-from asyncio_operator.testing.history.parts import MOMENT, Attempt, Call, Flight, Row, Run
+from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Row, Run
 
 
 def splits(call: Call) -> bool:
@@ -100,10 +100,11 @@ def _is_half(call: Call, attempt: Attempt, key: Hashable) -> bool:
     limit = setting.get("attempt_timeout")
     # The attempt had ended before a half could start: this is the next one, of the keys that are left.
     if number is None and limit and setting.get("max_attempts", 1) > 1:
-        beyond = call.start - (attempt.start + limit)
+        beyond, moment = call.start - (attempt.start + limit), call.run.moment
         # A half may start at this very moment, and has no time left. A next attempt waits for its back-off.
-        at_the_end = beyond <= MOMENT and _follows_a_call(call) and setting.get("delay") != 0
-        if beyond >= 0 and not at_the_end:
+        waits = setting.get("delay") != 0
+        at_the_end = beyond <= moment and _follows_a_call(call) and waits
+        if beyond >= (0.0 if waits else -moment) and not at_the_end:
             return False
     return set(call.keys) <= set(last.keys)
 
@@ -112,7 +113,7 @@ def _may_be_half(call: Call, attempt: Attempt) -> bool:
     """Whether the call looks like the next attempt, and may be a half that started at the limit of this one."""
     setting, last = call.run.setting, attempt.calls[-1]
     limit = setting.get("attempt_timeout")
-    at_the_end = limit and abs(call.start - attempt.start - limit) <= MOMENT
+    at_the_end = limit and abs(call.start - attempt.start - limit) <= call.run.moment
     return bool(
         at_the_end and _follows_a_call(call) and setting.get("delay") == 0 and call.attempt is None and splits(last)
     )
@@ -120,7 +121,7 @@ def _may_be_half(call: Call, attempt: Attempt) -> bool:
 
 def _follows_a_call(call: Call) -> bool:
     """Whether a call starts as another one ends: its batch failed then, or it waited for the other half's place."""
-    return any(abs(call.start - one.stopped) <= MOMENT for one in call.run.calls)
+    return any(abs(call.start - one.stopped) <= call.run.moment for one in call.run.calls)
 
 
 def _with_rows(flight: Flight, rows: list[Row]) -> Flight:

@@ -153,6 +153,8 @@ class Run:
         self.of_rows = False
         self.whole_calls: bool = setting.get("whole_calls", True)
         self.flights: list[Flight] = []
+        self.moment = MOMENT
+        """Seconds by which two times of one moment may differ in this history."""
 
     def next_call(self, key: Hashable, call: Call) -> Call | None:
         """The next call for a key that is not a copy of this one."""

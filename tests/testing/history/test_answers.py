@@ -59,6 +59,19 @@ def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
     assert "L2" not in broken(story(0.9, timeout=0.9))
 
 
+def test_Y2_L2_a_retry_that_a_row_left_at_its_deadline_may_go_on_for_other_keys() -> None:
+    """Seed 40008828. The call at 1.9 may belong to the lookup before, whose deadline is at 2 s."""
+
+    def story(at: float) -> Story:
+        story = Story(timeout=2.0, max_attempts=3, delay=0.1, on_error="null", mode="unordered").task()
+        story.row(0, 2, 0, key="a", source="call", status="timed_out", attempts=1).call(0, 1.8, ["a"], "error")
+        story.row(1.9, 9, 1, key="a", source="call").call(1.9, 2.4, ["a"], "error").call(2.5, 2.6, ["a"], "error")
+        return story.call(3.7, 9, ["a", "b"]).row(3.7, 9, 2, key="b", source="call").call(at, 9, ["a"])
+
+    assert "L2" not in broken(story(3.9))
+    assert "L2" in broken(story(3.8))
+
+
 def test_Y2_rows_of_a_key_that_a_table_is_asked_for_again_are_no_attempts() -> None:
     def story(**setting: Any) -> Story:
         story = Story(remember=0, on_error="null", **setting).task().row(0, 9, key="a", source="call")

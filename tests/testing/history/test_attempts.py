@@ -373,6 +373,16 @@ def test_Y2_a_half_that_waits_for_the_other_half_until_the_end_of_its_attempt_is
     assert broken(story.call(1.5, 1.7, [1]).call(1.7, 1.9, [0])) & {"R1", "R5"} == set()
 
 
+@pytest.mark.parametrize(("slack", "laws"), [(0.001, set()), (0.0, {"R5"})])
+def test_Y2_a_clock_may_show_a_next_attempt_a_little_before_the_end_of_the_last(slack: float, laws: set[str]) -> None:
+    """Seed 40021070."""
+    setting = {"attempt_timeout": 1.0, "max_attempts": 2, "delay": 0.0, "on_error": "null"}
+    story = Story(capacity=1, batch={"max_size": 2}, **setting).about(slack=slack).task()
+    story.row(0, 2, 0, key=0, status="failed", source="call", attempts=2).row(0, 2, 1, key=1, source="call", attempts=2)
+    story.call(0, 0.5, [0, 1], "error").call(0.5, 0.999, [0], "timed_out").call(0.999, 1.5, [1])
+    assert broken(story.call(1.5, 2.0, [0], "error", retryable=False)) & {"R5"} == laws
+
+
 @pytest.mark.parametrize(("fails", "delay", "laws"), [(1.0, 0.5, set()), (0.9, 0.5, {"R5"}), (1.0, 0.0, set())])
 def test_Y2_a_half_that_begins_at_the_end_of_its_attempt_is_a_part_of_it(
     fails: float, delay: float, laws: set[str]
