@@ -59,8 +59,9 @@ def law_r1_an_attempt_ends_at_its_timeout(book: Book, found: Finding) -> None:
         for attempt in flight.attempts:
             found.decided()
             call = attempt.decisive
-            end = attempt.start + limit
-            if call.outcome == "timed_out" and call.stopped < min(end, _earliest_deadline(flight)) - book.near(limit):
+            # The deadline of another key of its batch may have ended the task.
+            end = min(attempt.start + limit, _earliest_deadline(flight), flight.run.task.end)
+            if call.outcome == "timed_out" and call.stopped < end - book.near(limit):
                 what = f"call {call.id!r} for {flight_name(flight)} was cut after {call.stopped - call.start:.6f} s"
                 found.broken(f"{what}, and attempt_timeout is {limit}", call.stopped, *call.events)
         last = flight.attempts[-1]

@@ -85,6 +85,11 @@ def _since_last_uses(
         uses.setdefault(key, []).extend((row.at, out.at, None) for row, out in came)
     for hit in hits:
         uses.setdefault(hit[1].key, []).append((hit[1].at, hit[2].at, hit))
+    for run in scope.runs:
+        for row in run.rows.values():
+            if not row.outs:
+                # It may have been answered from the cache, and its task ended before it left.
+                uses.setdefault(row.key, []).append((row.at, run.task.end, None))
     some: list[Hit] = []
     spans: list[tuple[float, float]] = []
     for of_key in uses.values():

@@ -135,6 +135,15 @@ def attempts(count: int, status: str = "failed", outcome: str = "error", **more:
     return story
 
 
+@pytest.mark.parametrize(("outcome", "laws"), [("failed", set()), (None, {"R1"})])
+def test_R1_a_deadline_that_ends_the_task_cuts_all_calls(outcome: str | None, laws: set[str]) -> None:
+    """Seed 40045373: that of another key."""
+    story = Story(timeout=2.0, attempt_timeout=1.5, batch={"max_size": 2})
+    story.task(end=100.0 if outcome is None else 2.5, outcome=outcome or "finished")
+    story.row(1.0, None, 1, key=1)
+    assert broken(story.call(1.5, 2.5, [1], "timed_out")) & {"R1"} == laws
+
+
 def test_Y2_one_attempt_too_many_is_seen() -> None:
     assert judged(attempts(2), "R5")
     assert broken(attempts(3)) == {"R5"}

@@ -66,6 +66,18 @@ def test_L4_an_answer_of_a_journal_is_a_use_of_its_key() -> None:
     assert broken(story(1.5)) == {"L4"}
 
 
+@pytest.mark.parametrize(("read", "laws"), [(4.5, set()), (9.5, {"L4"})])
+def test_L4_a_row_that_did_not_leave_may_have_used_its_key(read: float, laws: set[str]) -> None:
+    """Seed 40037245."""
+    story = Story(cache={"max_rows": 2}).task(worker="w").task(task="cut", end=20, outcome="killed", worker="w")
+    story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+    for row in range(2):
+        story.row(2 + row, 3 + row, row + 20, key=row, source="call", answer=[1])
+        story.call(2 + row, 3 + row, [row], answers=[[1]])
+    story.row(read, None, 0, key="a", task="cut")
+    assert broken(story.row(9, 9, 90, key="a", source="cache", answer=[1])) == laws
+
+
 def test_L2_a_row_may_share_an_old_answer_of_another_task() -> None:
     def story(outcome: str, **cache: Any) -> Story:
         story = Story(mode="unordered", on_error="null", cache={"expire_after_write": 2.0, **cache})
