@@ -116,10 +116,12 @@ class JournalWork:
             return Outcome.RIGHT
         for key, answer in found.items():
             if answer != wanted.get(key):
-                # A file that cannot be opened is taken for one that was never complete: what it replaced counts.
-                if any(answer == self._view(one, now).get(key) for one in range(begun.at)):
+                # A file whose end is gone is taken for one that was never complete: what it replaced counts.
+                if how != "flip" and any(answer == self._view(one, now).get(key) for one in range(begun.at)):
                     return Outcome.OLDER
                 raise WrongError(f"{key!r} is {answer!r:.200}, and must be {wanted.get(key)!r:.200}")
+        if how == "flip":
+            raise WrongError(f"a flipped bit took away {sorted(wanted.keys() - found.keys())}")
         return Outcome.MISSING
 
     def _read(self, directory: Path, now: float) -> View:

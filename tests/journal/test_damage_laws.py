@@ -8,14 +8,23 @@ import pytest
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal.files import is_whole, list_journal
-from asyncio_operator.journal.format import is_footer_right
+from asyncio_operator.journal.format import Description, is_footer_right
 from asyncio_operator.journal.identity import read_description
-from asyncio_operator.journal.storage import LocalPlace
-from tests.journal.helpers import batch, described, read, write
+from asyncio_operator.journal.storage import Entry, LocalPlace
+from tests.journal.helpers import NOW, batch, described, read, write
 
 
 def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+def seen_of(place: LocalPlace, description: Description, entry: Entry) -> str:
+    """What a reader and the driver see of a file that holds the latest answer of key 1."""
+    try:
+        found, whole = read(place, description, [1]), is_whole(place, entry, description)
+    except (OSError, StateError) as error:
+        return f"an error that names {entry.name if entry.name in str(error) else 'another file'}"
+    return f"{found[1][0]}, {'whole' if whole else 'half-written'}"
 
 
 def test_Y5_a_changed_page_is_an_error_that_names_the_file(tmp_path: Path) -> None:
@@ -46,6 +55,42 @@ def test_Y5_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> 
             read(place, description, [1, 2])
         with pytest.raises((OSError, StateError), match=path.name):
             is_whole(place, entry, description)
+
+
+def test_Y5_no_flipped_bit_of_the_end_takes_an_answer_away(tmp_path: Path) -> None:
+    place = LocalPlace(str(tmp_path))
+    description = described(place)
+    write(place, description, batch({1: ["older"]}))
+    write(place, description, batch({1: ["latest"]}, NOW + 1))
+    entry = list_journal(place).live[-1]
+    path = tmp_path / entry.name
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    # All bits of the last eight bytes, and one of each byte of the footer.
+    places = [(at, bit) for at in range(len(data) - 8, len(data)) for bit in range(8)]
+    places += [(at, at % 8) for at in range(footer, len(data) - 8)]
+    errors = 0
+    for at, bit in places:
+        path.write_bytes(flipped(data, at, bit))
+        seen = seen_of(place, description, entry)
+        assert seen in {"latest, whole", f"an error that names {path.name}"}
+        errors += seen != "latest, whole"
+    assert errors > len(places) * 0.9
+
+
+def test_J4_a_file_that_was_cut_anywhere_is_ignored(tmp_path: Path) -> None:
+    place = LocalPlace(str(tmp_path))
+    description = described(place)
+    write(place, description, batch({1: ["PAR1"]}))
+    write(place, description, batch({1: ["latest"]}, NOW + 1))
+    entry = list_journal(place).live[-1]
+    path = tmp_path / entry.name
+    data = path.read_bytes()
+    for size in [*range(0, len(data) - 40, 7), *range(len(data) - 40, len(data))]:
+        path.write_bytes(data[:size])
+        [cut] = [one for one in list_journal(place).live if one.name == entry.name]
+        assert not is_whole(place, cut, description)
+        assert read(place, description, [1]) == {1: ["PAR1"]}
 
 
 @pytest.mark.parametrize("seals", [1, 2])
