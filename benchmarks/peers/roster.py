@@ -89,7 +89,7 @@ PEERS = (
         "spark",
         "blocking",
         "spark",
-        {"at_once": 300_000, "fixed": 400, "skew": 1_000, "small": 1_000, "distant": 2_000, "http": 200},
+        {"at_once": 300_000, "fixed": 400, "skew": 1_000, "small": 1_000, "distant": 2_000, "http": 200, "q13": 400},
     ),
     Peer("thread pool in a pandas UDF", SPARK, "spark", "threads", "spark", BATCHED),
     Peer("arrow.concurrency.level", SPARK, "spark", "arrow", "spark", BATCHED),
