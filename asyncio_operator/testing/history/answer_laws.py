@@ -155,18 +155,16 @@ def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
             if row.key is None or out.status not in ("found", "missing"):
                 continue
             latest = scope.latest(row.key, out.at + book.moment)
-            called = run.calls_of.get(row.key, [])
             match out.source:
                 case "call":
-                    right = latest is not None and any(call.stopped >= row.at - book.moment for call in called)
+                    right = any(answer.call.run is run for answer in _while_inside(scope, row, out, book))
                 case "shared":
                     # A row may share what another had from the journal, from a cache that workers share, or from an
                     # older answer when a circuit breaker refused the call.
                     right = (
                         "journal" in run.setting
                         or not scope.heap
-                        or (latest is not None and may_be_refused(run, out.at + book.moment))
-                        or any(call.start <= out.at + book.moment for call in called[:1])
+                        or (latest is not None and _may_be_called(run, row, out.at + book.moment))
                     )
                 case "cache" | "stale":
                     if latest is None and not scope.heap:
@@ -181,6 +179,17 @@ def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
             if not right:
                 what = f"row {row.row} of {run.name} says that its answer for key {text_of(row.key)} is from"
                 found.broken(f"{what} {out.source!r}, where it cannot be from", out.at, row.event, out.event)
+
+
+def _may_be_called(run: Run, row: Row, until: float) -> bool:
+    """Whether a call for the key of a row was made, or may have been refused, until a time."""
+    return any(call.start <= until for call in run.calls_of.get(row.key, ())[:1]) or may_be_refused(run, until)
+
+
+def _while_inside(scope: Scope, row: Row, out: Out, book: Book) -> Iterator[Answer]:
+    """The answers for the key of a row that came while it was inside, the latest first."""
+    answers = scope.answers(row.key, out.at + book.moment)
+    return takewhile(lambda answer: answer.at >= row.at - book.moment, answers)
 
 
 def law_l2_concurrent_lookups_share_a_call(book: Book, found: Finding) -> None:
@@ -218,11 +227,13 @@ def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
         for run, row, out in _outs(scope):
             if out.source not in ("call", "shared") or out.status not in ("found", "missing") or row.key is None:
                 continue
-            begin = row.at - book.moment if out.source == "call" else -inf
             if out.source == "shared" and ("journal" in run.setting or not scope.heap):
                 found.undecided("a row may share an answer of the journal, or of a cache that workers share")
                 continue
-            answers = takewhile(lambda one: one.at >= begin, scope.answers(row.key, out.at + book.moment))  # noqa: B023
+            if out.source == "call":
+                answers = _while_inside(scope, row, out, book)
+            else:
+                answers = scope.answers(row.key, out.at + book.moment)
             # A row that shares a call which failed may share an old answer, which another task of the worker had.
             stale = out.source == "shared" and scope.cache.get("stale_if_error")
             _judge_answer(run, row, out, (one for one in answers if stale or one.call.run is run), found)
@@ -239,7 +250,10 @@ def _judge_answer(run: Run, row: Row, out: Out, answers: Iterator[Answer], found
             return
         seen.append(answer.call.end_event or 0)
     else:
-        if seen and wanted is not None:
+        if not seen:
+            found.undecided("no call of the task gave an answer for the key then")
+            return
+        if wanted is not None:
             found.decided()
             what = f"row {row.row} of {run.name} has an answer that no call gave then for key {text_of(row.key)}"
             found.broken(what, out.at, row.event, out.event, *seen[:3])

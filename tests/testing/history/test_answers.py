@@ -43,6 +43,34 @@ def test_Y2_a_source_that_cannot_be_is_seen() -> None:
     assert "L1" in broken(early)
 
 
+@pytest.mark.parametrize("source", ["call", "shared"])
+@pytest.mark.parametrize(("begin", "end"), [(5.5, 7.0), (7.0, 8.0), (5.5, None)])
+def test_L1_a_call_that_ends_after_the_row_left_gave_it_no_answer(source: str, begin: float, end: float | None) -> None:
+    def story(out: float) -> Story:
+        story = Story().task().row(5, out, key="a", source=source, answer=[1])
+        return story.call(begin, end, ["a"], answers=[[1]])
+
+    if end is not None:
+        assert broken(story(end)) == set()
+    assert broken(story(6.0)) == {"L1"}
+
+
+def test_L1_a_call_that_ended_before_a_row_came_is_not_its_own() -> None:
+    def story(second: float) -> Story:
+        story = Story(remember=0).task().row(0, 1, 0, key="a", source="call", answer=[1])
+        story.call(0, 1, ["a"], answers=[[1]])
+        return story.row(5, 6, 1, key="a", source="call", answer=[9]).call(second, second + 0.5, ["a"], answers=[[9]])
+
+    assert judged(story(5.0), "L1")
+    report = story(50.0).report()
+    assert set(report.broken) == {"L1"}
+    assert "are not recorded" not in report.undecided["L2"]
+
+
+def test_L1_a_call_that_failed_is_no_source_of_an_answer() -> None:
+    assert broken(Story().task().row(0, 1, key="a", source="call").call(0, 1, ["a"], "error")) >= {"L1"}
+
+
 def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
     def story(second: float, outcome: str = "result", **setting: Any) -> Story:
         story = Story(remember=0, **setting).task()
