@@ -61,16 +61,23 @@ def law_r1_an_attempt_ends_at_its_timeout(book: Book, found: Finding) -> None:
             call = attempt.decisive
             # The deadline of another key of its batch may have ended the task.
             end = min(attempt.start + limit, _earliest_deadline(flight), flight.run.task.end)
-            if call.outcome == "timed_out" and call.stopped < end - book.near(limit):
+            if _was_cut(call) and call.stopped < end - book.near(limit):
                 what = f"call {call.id!r} for {flight_name(flight)} was cut after {call.stopped - call.start:.6f} s"
                 found.broken(f"{what}, and attempt_timeout is {limit}", call.stopped, *call.events)
         last = flight.attempts[-1]
         if last.decisive.outcome != "result" or last.decisive.stopped <= last.start + limit + TIMER + book.near(limit):
             continue
         for row, out in _asked(flight):
-            if out.status in ("found", "missing") and len(flight.attempts) > 0:
+            if out.status in ("found", "missing"):
                 what = f"row {row.row} has the result of an attempt for {flight_name(flight)} that took longer than"
                 found.broken(f"{what} attempt_timeout, {limit}", out.at, *last.decisive.events, out.event)
+
+
+def _was_cut(call: Call) -> bool:
+    """Whether only a limit can have ended the call: not its copy, nor the end of its task."""
+    alone = not call.copies and call.copy_of is None
+    finished = call.run.task.outcome == "finished"
+    return call.outcome == "timed_out" or (call.outcome == "cancelled" and alone and finished)
 
 
 def law_r1_a_call_is_cancelled_at_the_end_of_its_attempt(book: Book, found: Finding) -> None:
@@ -116,7 +123,7 @@ def _latest_beginnings(run: Run, *, of_attempts: bool) -> dict[Call, float]:
 
 def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
     """At the deadline an element ends with its timeout result: a later result is not used, and it waits no longer."""
-    for flight in sure_flights(book, found, "timeout"):
+    for flight in sure_flights(book, found, "timeout", "attempt_timeout"):
         decisive = flight.attempts[-1].decisive
         for row, out in _asked(flight):
             found.decided()
@@ -126,11 +133,7 @@ def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
                     f"row {row.row} has the result of call {decisive.id!r} for {flight_name(flight)}, which came after"
                 )
                 found.broken(f"{what} the deadline at {flight.deadline:.6f}", out.at, *decisive.events, out.event)
-            elif (
-                out.status == "timed_out"
-                and out.at < _earliest_deadline(flight) - book.near(flight.timeout)
-                and not _early(flight)
-            ):
+            elif out.status == "timed_out" and decisive.error is None and out.at < _earliest_end(flight, book):
                 what = f"row {row.row} timed out before the deadline of {flight_name(flight)} at {flight.deadline:.6f}"
                 found.broken(what, out.at, *flight.events, out.event)
             elif (
@@ -149,9 +152,11 @@ def _earliest_deadline(flight: Flight) -> float:
     return min([flight.start, *(row.at for row in flight.rows)]) + flight.timeout
 
 
-def _early(flight: Flight) -> bool:
-    """Whether an attempt, and not the whole flight, may be what timed out."""
-    return bool(flight.run.setting.get("attempt_timeout")) or flight.attempts[-1].decisive.error is not None
+def _earliest_end(flight: Flight, book: Book) -> float:
+    """The earliest moment at which the flight may time out: at its deadline, or at the limit of its last attempt."""
+    limit = flight.run.setting.get("attempt_timeout")
+    cut = flight.attempts[-1].start + limit - book.near(limit) if limit else inf
+    return min(cut, _earliest_deadline(flight) - book.near(flight.timeout))
 
 
 def _held(run: Run, row: Row, book: Book) -> bool:

@@ -82,6 +82,30 @@ def test_Y2_an_attempt_that_takes_too_long_or_is_cut_too_early_is_seen() -> None
     assert broken(one_row(0.4, "failed", attempt_timeout=0.5).call(0, 0.4, ["a"], "timed_out")) == {"R1"}
 
 
+@pytest.mark.parametrize("outcome", ["timed_out", "cancelled"])
+@pytest.mark.parametrize("setting", [{"attempt_timeout": 1.0}, {"attempt_timeout": 1.0, "timeout": 5.0}])
+def test_R1_R2_a_row_does_not_time_out_before_its_attempt(outcome: str, setting: dict[str, float]) -> None:
+    def story(end: float) -> Story:
+        return one_row(end, "timed_out", **setting).call(0, end, ["a"], outcome)
+
+    assert judged(story(1.0), "R2")
+    assert broken(story(0.2)) == {"R1", "R2"}
+    # A call that gave an error itself may be what the row calls a timeout.
+    assert broken(one_row(0.2, "timed_out", **setting).call(0, 0.2, ["a"], "error", error="TimeoutError")) == set()
+
+
+def test_R1_a_call_may_be_cut_early_by_its_copy_or_with_its_task() -> None:
+    def story(outcome: str = "finished", **setting: Any) -> Story:
+        story = Story(attempt_timeout=1.0, mode="unordered", **setting).task(end=5.0, outcome=outcome)
+        story.row(4.5, 4.8 if setting else None, key="a", source="call")
+        return story.call(4.5, 4.8, ["a"], "cancelled", call="first")
+
+    assert "R1" in broken(story())
+    assert "R1" not in broken(story("failed"))
+    copied = story(hedge={"after": 0.1, "extra": 1.0})
+    assert "R1" not in broken(copied.call(4.6, 4.8, ["a"], copy_of="first"))
+
+
 @pytest.mark.parametrize(("limit", "law"), [("timeout", "R2"), ("attempt_timeout", "R1")])
 @pytest.mark.parametrize("outcome", ["timed_out", None])
 def test_R1_R2_a_call_does_not_run_on_after_its_limit(limit: str, law: str, outcome: str | None) -> None:
@@ -281,7 +305,7 @@ def test_Y2_a_batch_that_waits_longer_than_linger_is_seen() -> None:
     assert broken(story(2.11)) == {"B1"}
 
 
-@pytest.mark.parametrize(("breaker", "laws"), [({"minimum_calls": 2}, set()), (None, {"R1"})])
+@pytest.mark.parametrize(("breaker", "laws"), [({"minimum_calls": 2}, set()), (None, {"R1", "R2"})])
 def test_Y2_an_attempt_that_a_circuit_breaker_refused_begins_the_time_of_a_row(breaker: Any, laws: set[str]) -> None:
     story = Story(timeout=1.0, attempt_timeout=5.0, on_error="null", max_attempts=2, circuit_breaker=breaker).task()
     story.row(0, 1.0, 0, key=0, source="call", status="timed_out")
