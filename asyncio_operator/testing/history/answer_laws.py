@@ -31,13 +31,6 @@ class Answer(NamedTuple):
     call: Call
     value: Any
 
-    @property
-    def taken(self) -> bool:
-        """Whether the run surely took the answer: it came within every limit, and before the run ended."""
-        run, call = self.call.run, self.call
-        limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
-        return self.at < run.task.end and not call.retryable and all(self.at < call.begun + limit for limit in limits)
-
 
 class Scope:
     """The answers that a cache may hold: of one worker on the heap, of all workers on disk or in Redis."""
@@ -77,7 +70,7 @@ class Scope:
         start = bisect_left(found, begin, hi=stop, key=lambda answer: answer.at)
         for _ in range(min(start, FARTHEST)):
             start -= 1
-            if found[start].taken:
+            if found[start].call.is_taken:
                 break
         return found[start:stop]
 
@@ -351,7 +344,7 @@ def _judge_memory(
     for key in call.keys:
         found.decided()
         answer = scope.latest(key, call.start - book.moment)
-        if answer is None or not answer.taken or call.start - answer.at >= remember - book.near(remember):
+        if answer is None or not answer.call.is_taken or call.start - answer.at >= remember - book.near(remember):
             continue
         # The key itself, and since then at most as many others as there were answers.
         if bisect_left(ends, call.start) - bisect_left(ends, answer.at) <= most:

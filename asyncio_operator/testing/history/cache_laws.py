@@ -80,7 +80,7 @@ def _since_last_uses(
     uses: dict[Hashable, list[tuple[float, float, Hit | None]]] = {}
     for key, answers in scope.by_key.items():
         uses[key] = [(answer.at, answer.at, None) for answer in answers]
-        writes += [(one.at, key) for one in answers if one.taken and (misses or one.value not in (None, []))]
+        writes += [(one.at, key) for one in answers if one.call.is_taken and (misses or one.value not in (None, []))]
     for key, came in _from_journal(scope).items():
         uses.setdefault(key, []).extend((row.at, out.at, None) for row, out in came)
     for hit in hits:

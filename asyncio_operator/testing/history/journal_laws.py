@@ -63,7 +63,7 @@ def _acknowledged(answer: Answer) -> float | None:
     """When the journal surely held an answer; None: perhaps never."""
     run = answer.call.run
     options, task = run.setting["journal"], run.task
-    if not answer.taken or (answer.value in (None, []) and options.get("keep_missing", True) is False):
+    if not answer.call.is_taken or (answer.value in (None, []) and options.get("keep_missing", True) is False):
         return None
     written: float = answer.at + options.get("flush_every", FLUSH) + options.get("write", WRITE)
     if written <= task.end:

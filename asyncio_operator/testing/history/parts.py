@@ -126,6 +126,13 @@ class Call:
         """Whether it is known that a key has no answer that can be used."""
         return self.answers is not None and (not self.is_aligned or any(map(is_invalid, self.answers)))
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether the run surely took its result: it came within every limit, and before the run ended."""
+        run = self.run
+        in_time = all(self.stopped < self.begun + limit - run.moment for limit in run.limits)
+        return self.outcome == "result" and not self.retryable and in_time and self.stopped < run.task.end
+
     def answer_of(self, position: int) -> Any:
         """The recorded answer for a key; None if it was not recorded, or does not fit the keys."""
         if self.answers is None or len(self.answers) != len(self.keys):
@@ -175,6 +182,11 @@ class Run:
     def emitted_before(self, out: Out) -> int:
         """How many rows and watermarks were emitted before."""
         return bisect_left(self.emitted, out.event, key=lambda one: one[0])
+
+    @property
+    def limits(self) -> list[float]:
+        """Seconds after which a call may be cut, counted from the start of its element or of its attempt."""
+        return [self.setting[name] for name in ("timeout", "attempt_timeout") if self.setting.get(name)]
 
     @property
     def name(self) -> str:

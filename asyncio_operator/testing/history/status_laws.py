@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncio_operator.testing.history.answer_laws import Answer
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
@@ -121,4 +120,4 @@ def _surely_taken(call: Call) -> bool:
         return False
     if call.run.setting.get("single") and any(isinstance(one, list) and len(one) > 1 for one in call.answers):
         return False
-    return Answer(call.stopped, call, None).taken
+    return call.is_taken
