@@ -122,7 +122,7 @@ def judge_removed(book: Book, run: Run, row: Row, found: Finding) -> None:
         found.decided()
     elif None in others:
         found.undecided("a row was removed, and an answer of another task for it was not recorded")
-    elif errors and (_may_be_late(book, run, row) or may_be_refused(run, run.task.end + book.moment)):
+    elif errors and (_may_be_late(book, run, row, calls) or may_be_refused(run, run.task.end + book.moment)):
         found.undecided("a row was removed, perhaps at its deadline, or by a circuit breaker")
     else:
         found.broken(
@@ -153,10 +153,12 @@ def _answers_of_others(book: Book, run: Run, row: Row) -> Iterator[Answer]:
             yield from kept.until(row.key, until + book.moment)
 
 
-def _may_be_late(book: Book, run: Run, row: Row) -> bool:
-    """Whether a limit may have ended the row, or an attempt for it."""
-    limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
-    return any(run.task.end >= row.at + limit - book.near(limit) for limit in limits)
+def _may_be_late(book: Book, run: Run, row: Row, calls: list[Call]) -> bool:
+    """Whether a limit may have ended the row, or an attempt for it. The time of a row begins with its first call (law
+    R1), so no limit ends one whose calls all gave results that were taken."""
+    if all(call.is_taken and not call.is_malformed for call in calls):
+        return False
+    return any(run.task.end >= row.at + limit - book.near(limit) for limit in run.limits)
 
 
 def _certain(call: Call) -> bool:

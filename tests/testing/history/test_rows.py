@@ -121,13 +121,15 @@ def test_Y2_a_circuit_breaker_may_refuse_a_row_after_enough_failures(failures: i
     assert broken(story.row(4, None, 9, key=0)) == laws
 
 
-def test_Y2_a_row_is_not_removed_before_its_deadline() -> None:
-    def story(end: float) -> Story:
-        story = Story(on_error="drop", timeout=2.0).task(end=end)
-        return story.row(0, None, 0, key=0).call(0, 0.5, [0], answers=[[1]])
+@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+def test_Y2_a_row_is_not_removed_before_its_deadline(limit: str) -> None:
+    def story(returned: float, end: float = 100.0) -> Story:
+        story = Story(on_error="drop", **{limit: 2.0}).task(end=end)
+        return story.row(0, None, 0, key=0).call(0, returned, [0], answers=[[1]])
 
     assert "O4" in story(2.0).report().undecided
     assert broken(story(1.9)) == {"O4"}
+    assert broken(story(1.9, end=1.9)) == {"O4"}
 
 
 def failing(late: float) -> Story:
