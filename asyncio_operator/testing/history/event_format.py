@@ -46,10 +46,9 @@ Tasks:
 - ``task_started``: at, task, worker (whose caches it shares; default: one worker for all), partition, attempt,
   restored (the name of a snapshot that its input starts with).
 - ``task_ended``: at, task, outcome ("finished" | "failed" | "killed" | "closed"), error. A task has one end. "killed":
-  nothing of it runs after this moment, calls included. "closed": its output was closed early. Rows count for a
-  partition from an attempt that finished.
+  nothing of it runs after this moment, calls included. "closed": its output was closed early.
 - ``opened``, ``closed``: at, task, lookup. The function's own ``open`` began, ``close`` began.
-- ``snapshot``: at, task, snapshot (its name), rows [[row, attempts], ...] in the order of replay.
+- ``snapshot``: at, task, lookup, snapshot (its name), rows [[row, attempts], ...] in the order of replay.
 
 Rows. Each lookup of a chain has rows in and out of its own; without ``lookup`` it is 0. Where the moment at which a
 row reached a later lookup cannot be seen, its ``row_in`` has an earlier moment: that at which it entered the task.
@@ -68,16 +67,17 @@ Calls, as the service sees them. A half of a batch and a copy of a slow call are
   key; attempt (from 1, if it is known: the number of the attempt for each of the keys, or one number for all; halves
   have the attempt of their batch); copy_of (the call that it repeats); refresh (true | false, absent: not known);
   weights {unit: estimate} beside calls and keys.
-- ``call_ended``: at, task, call, outcome ("result" | "error" | "timed_out" | "cancelled"), answers (in the order of
-  keys), error, retryable (false: a call must not be repeated for it; of a result: true if it asks for a retry),
-  retry_after, overload, lost (the connection broke), settled {unit: weight}. It is the moment at which the call has
-  returned, also if it ignored its cancellation. A call without end ran until its task was killed, or was left behind.
+- ``call_ended``: at, task, lookup, call, outcome ("result" | "error" | "timed_out" | "cancelled"), answers (in the
+  order of keys), error, retryable (false: a call must not be repeated for it; of a result: true if it asks for a
+  retry), retry_after, overload, lost (the connection broke), settled {unit: weight}. It is the moment at which the call
+  has returned, also if it ignored its cancellation. A call without end ran until its task was killed, or was left
+  behind.
 
 The world:
 
-- ``said``: at, task, lookup, budget, unit, wait (nothing before this many seconds), or limit, remaining, reset
-  (seconds), refills (true: units come back all the time; false: at the reset; absent: not known): a hint of the
-  service.
+- ``said``: at, task, lookup, call (that was answered so), budget, unit, wait (nothing before this many seconds), or
+  limit, remaining, reset (seconds), refills (true: units come back all the time; false: at the reset; absent: not
+  known): a hint of the service.
 - ``fault``: at, what ("kill", "coordinator_down", "coordinator_up", "message_lost" between a worker and its
   coordinator, or anything else), budget, task.
 """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asyncio_operator.testing.history.event_format import TABLES, History
+from asyncio_operator.testing.history import event_format
+from asyncio_operator.testing.history.event_format import KINDS, TABLES, History
 from tests.testing.history.stories import Story
 
 
@@ -34,6 +36,14 @@ def test_settings_are_the_events_of_what_was_asked_for() -> None:
         {"event": "setting", "lookup": 0, "mode": "ordered", "cache": {"max_rows": 3}},
     ]
     assert repr(a_history()) == "<History of 4 events>"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_names_every_field_of_an_event(kind: str) -> None:
+    items = re.split(r"\n\n|\n(?=- )", event_format.__doc__ or "")
+    [item] = [item for item in items if item.startswith("- ``") and f"``{kind}``" in item.partition(":")[0]]
+    named = set(re.findall(r"\w+", item))
+    assert [field for field in KINDS[kind].split() if field.partition(":")[0] not in named] == []
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
