@@ -26,46 +26,6 @@ def law_b1_a_batch_has_at_most_max_size_keys(book: Book, found: Finding) -> None
                 found.broken(what, call.start, call.event)
 
 
-def law_b1_a_batch_waits_no_longer_than_linger(book: Book, found: Finding) -> None:
-    """A key that waits alone is called `linger` after it came, if there is room for a call."""
-    for run in book.runs:
-        setting = run.setting
-        linger = (setting.get("batch") or {}).get("linger")
-        if linger is None or run.lookup or "capacity" not in setting or not run.whole_calls:
-            continue
-        if any(name in setting for name in ("limits", "budget", "circuit_breaker", "journal", "buffer", "hedge")):
-            continue
-        if setting.get("mode") == "key_ordered" or setting.get("cache", {}).get("store", "heap") != "heap":
-            continue
-        _judge_linger(run, linger, book, found)
-
-
-def _judge_linger(run: Run, linger: float, book: Book, found: Finding) -> None:
-    """Judges keys that came while nothing ran and nothing was inside, so that only `linger` can hold them."""
-    calls, place = run.calls, 0
-    busy_until, latest_row = -inf, -inf
-    for row in run.rows.values():
-        while place < len(calls) and calls[place].event < row.event:
-            busy_until = max(busy_until, calls[place].stopped)
-            place += 1
-        # The first call of all waits for the service to be opened too.
-        alone = (
-            -inf < busy_until < row.at - book.moment
-            and place < len(calls)
-            and row.at - latest_row > linger + book.moment
-        )
-        latest_row = inf if row.left is None else max(latest_row, row.left)
-        key: Hashable = row.row if run.of_rows else row.key
-        # A row that was answered from a cache waits for no call.
-        if alone and row.outs and row.outs[-1].event < calls[place].event:
-            continue
-        if alone and calls[place].keys.count(key) and run.calls_of[key][0] is calls[place]:
-            found.decided()
-            if calls[place].start > row.at + linger + book.near(linger):
-                what = f"row {row.row} of {run.name} waited {calls[place].start - row.at:.6f} s for its call alone"
-                found.broken(f"{what}, and linger is {linger}", calls[place].start, row.event, calls[place].event)
-
-
 def law_b3_a_list_of_another_length_fails_its_keys(book: Book, found: Finding) -> None:
     """A result list of another length than the batch is an error of every key, and is neither split nor retried."""
     for run in book.runs:

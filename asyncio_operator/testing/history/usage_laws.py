@@ -20,7 +20,17 @@ LEAST = 0.97
 WINDOWS = 10
 """Windows for which there must be work before the use is judged: at the edges one window may be empty."""
 
-HOLDS = ("in_flight", "spend", "batch", "circuit_breaker", "hedge", "cache", "journal", "attempt_timeout", "timeout")
+BESIDE_THE_LIMIT = (
+    "in_flight",
+    "spend",
+    "batch",
+    "circuit_breaker",
+    "hedge",
+    "cache",
+    "journal",
+    "attempt_timeout",
+    "timeout",
+)
 """Options with which something else may hold a call, or a row that waits needs none."""
 
 
@@ -56,7 +66,7 @@ def _only_limit(shared: Shared, runs: list[Run], book: Book) -> Limit | None:
         return None
     for run in runs:
         setting = run.setting
-        if any(name in setting for name in HOLDS) or setting.get("mode", "ordered") != "unordered":
+        if any(name in setting for name in BESIDE_THE_LIMIT) or setting.get("mode", "ordered") != "unordered":
             return None
         if (
             run.lookup

@@ -74,7 +74,7 @@ def law_b1_a_batch_that_is_full_or_old_is_called(book: Book, found: Finding) -> 
         if batch is None or run.lookup or not run.calls:
             continue
         waits = list(_waits(run))
-        if _is_held(run) or any(name in run.setting for name in ("cache", "journal", "asks_per_batch")):
+        if _is_held(run) or _may_be_known(run) or any(name in run.setting for name in ("journal", "asks_per_batch")):
             if any(end - begin > TIMER + book.near(0.0) for begin, end, _ in waits):
                 found.undecided(f"{BEYOND_CAPACITY}, or an answer is known")
             continue
@@ -90,8 +90,20 @@ def _waits(run: Run) -> Iterator[tuple[float, float, Row]]:
     """The rows that wait for the first call of their keys: from, until, the row."""
     for key, calls in run.calls_of.items():
         rows = run.rows_with(key)
-        if rows and rows[0].at < calls[0].start:
+        if not rows or rows[0].at >= calls[0].start:
+            continue
+        if "cache" not in run.setting or any(out.source in ("call", None) for out in rows[0].outs):
             yield rows[0].at, calls[0].start, rows[0]
+
+
+def _may_be_known(run: Run) -> bool:
+    """Whether rows may wait for a store of answers, or have their answers from a cache and do not say so."""
+    cache = run.setting.get("cache")
+    if cache is None:
+        return False
+    return cache.get("store", "heap") != "heap" or any(
+        out.source is None for row in run.rows.values() for out in row.outs
+    )
 
 
 def _judge_old(

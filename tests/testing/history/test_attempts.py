@@ -295,16 +295,6 @@ def test_Y2_a_batch_that_is_too_large_is_seen() -> None:
     assert broken(Story().task().row(0, 1, 0, key=0).row(0, 1, 1, key=1).call(0, 1, [0, 1])) == {"B1"}
 
 
-def test_Y2_a_batch_that_waits_longer_than_linger_is_seen() -> None:
-    def story(start: float) -> Story:
-        story = Story(batch={"max_size": 4, "linger": 0.1}, capacity=2).task()
-        story.row(0, 1, 0, key=0, source="call").call(0, 1, [0])
-        return story.row(2, 3, 1, key=1, source="call").call(start, 3, [1])
-
-    assert judged(story(2.1), "B1")
-    assert broken(story(2.11)) == {"B1"}
-
-
 @pytest.mark.parametrize(("breaker", "laws"), [({"minimum_calls": 2}, set()), (None, {"R1", "R2"})])
 def test_Y2_an_attempt_that_a_circuit_breaker_refused_begins_the_time_of_a_row(breaker: Any, laws: set[str]) -> None:
     story = Story(timeout=1.0, attempt_timeout=5.0, on_error="null", max_attempts=2, circuit_breaker=breaker).task()
@@ -338,17 +328,6 @@ def test_Y2_a_batch_may_be_cut_before_a_half_of_it_starts(again: float, laws: se
     story.call(0, 0.5, [0, 1], "error", retryable=False)
     assert broken(story.call(again, 1.4, [0, 1])) >= laws
     assert ("R5" in broken(story)) is bool(laws)
-
-
-def test_Y2_a_row_that_has_left_waits_for_no_call() -> None:
-    def story(left: float) -> Story:
-        story = Story(batch={"max_size": 4, "linger": 0.1}, capacity=2, cache={"expire_after_access": 1.0})
-        story.task().task(end=1.5, task="u").row(1, 1.4, 0, key=1, task="u").call(1, 1.4, [1], task="u")
-        story.row(0, 1, 0, key=0, source="call").call(0, 1, [0])
-        return story.row(2, left, 1, key=1).row(3.1, 4, 2, key=1).call(3.2, 4, [1])
-
-    assert broken(story(2)) == set()
-    assert broken(story(4)) == {"B1"}
 
 
 def test_Y2_an_answer_of_another_length_that_is_used_or_retried_is_seen() -> None:
