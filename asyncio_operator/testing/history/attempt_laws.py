@@ -201,12 +201,11 @@ def law_r4_a_result_in_time_wins(book: Book, found: Finding) -> None:
         limit = flight.run.setting.get("attempt_timeout") or inf
         if call.outcome != "result" or call.retryable or not call.is_aligned:
             continue
-        found.decided()
-        if call.stopped >= min(flight.deadline, last.start + limit) - book.near(
-            flight.timeout + (limit if limit < inf else 0.0)
-        ):
+        longest = flight.timeout + (limit if limit < inf else 0.0)
+        if call.stopped >= min(flight.deadline, last.start + limit) - book.near(longest):
             continue
         for row, out in _asked(flight):
+            found.decided()
             if out.status == "timed_out":
                 what = (
                     f"row {row.row} timed out, though call {call.id!r} for {flight_name(flight)} gave a result in time"
@@ -222,8 +221,8 @@ def law_r5_max_attempts_counts_calls(book: Book, found: Finding) -> None:
             continue
         most = run.setting.get("max_attempts", 1)
         for flight in run.flights:
-            found.decided()
             if flight.sure:
+                found.decided()
                 _judge_attempts(flight, most, book, found)
             else:
                 _judge_numbers(run, flight, most, found)
@@ -296,7 +295,9 @@ def _judge_numbers(run: Run, flight: Flight, most: int, found: Finding) -> None:
     read = 0
     rows = run.rows_of.get(flight.key, [])
     if not rows or "refresh_after" in run.setting.get("cache", {}):
+        found.undecided(DOUBT)
         return
+    found.decided()
     for count, attempt in enumerate(flight.attempts, start=1):
         while read < len(rows) and rows[read].event < attempt.calls[0].event:
             read += 1

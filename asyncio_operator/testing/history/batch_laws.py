@@ -116,9 +116,10 @@ def _may_be_another_lookup(run: Run, key: Hashable, call: Call, after: Call) -> 
 
 def _judge_whole(run: Run, call: Call, found: Finding) -> None:
     """The next call of each key is that of a retry: there is none where there are no retries."""
-    found.decided()
     if run.setting.get("max_attempts", 1) > 1 and call.retryable is not False:
+        found.undecided("an error that no key caused may be retried")
         return
+    found.decided()
     for key in call.keys:
         after = run.next_call(key, call)
         if after is not None and not _may_be_another_lookup(run, key, call, after):

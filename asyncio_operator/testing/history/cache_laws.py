@@ -172,12 +172,12 @@ def law_l6_an_old_answer_is_refreshed(book: Book, found: Finding) -> None:
                     newest[key] = max(start, call.start), max(stopped, call.stopped)
         for run, row, out in _hits(scope, "cache"):
             latest = scope.latest(row.key, out.at + book.moment)
-            limited = any(name in run.setting for name in ("budget", "circuit_breaker"))
-            if latest is None or row.at - latest.at < after + CACHE_CLOCK + book.near(after) or limited:
+            if latest is None or row.at - latest.at < after + CACHE_CLOCK + book.near(after):
+                continue
+            if run.task.outcome != "finished" or any(name in run.setting for name in ("budget", "circuit_breaker")):
+                found.undecided("a refresh may have been refused, or have waited until its task ended")
                 continue
             found.decided()
-            if run.task.outcome != "finished":
-                continue
             # A call that runs brings a new answer too, whichever task makes it.
             start, stopped = newest.get(row.key, (-inf, -inf))
             if start < latest.at and stopped < row.at:
@@ -225,13 +225,15 @@ def law_l6_a_stale_answer_replaces_a_failure(book: Book, found: Finding) -> None
     """An expired answer is served only with `stale_if_error`, and only after a lookup of its key failed."""
     for scope in _caches(book):
         for run, row, out in _hits(scope, "stale"):
-            found.decided()
             if not scope.cache.get("stale_if_error"):
+                found.decided()
                 what = f"row {row.row} of {run.name} has a stale answer, and stale_if_error is not set"
                 found.broken(what, out.at, row.event, out.event)
                 continue
             if "circuit_breaker" in run.setting or "budget" in run.setting or run.setting.get("timeout"):
+                found.undecided("a row may fail without a call that failed")
                 continue
+            found.decided()
             attempt_timeout = run.setting.get("attempt_timeout") or inf
             begin, end = row.at - book.moment, out.at + book.moment
             calls = run.calls_of.get(row.key, ())

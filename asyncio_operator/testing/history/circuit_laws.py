@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.parts import MOMENT, Call, Run
+from asyncio_operator.testing.history.parts import MOMENT, PARTS, Call, Run
 from asyncio_operator.testing.history.report import Finding
 
 FAILURE_RATIO, WINDOW, MINIMUM_CALLS, OPEN_FOR = 0.5, 30.0, 20, 10.0
@@ -75,7 +75,7 @@ def law_r10_an_open_circuit_refuses_calls(book: Book, found: Finding) -> None:
             if run.whole_calls:
                 _Circuit(run, book, found).judge()
             else:
-                found.undecided("calls are recorded for each of their keys")
+                found.undecided(PARTS)
 
 
 class _Circuit:

@@ -155,12 +155,16 @@ def _judge_awaited(run: Run, failed: Call, other: Call, until: float, book: Book
 
 def _judge_winner(run: Run, key: Hashable, winner: Call, loser: Call, answer: object, found: Finding) -> None:
     rows = run.rows_with(key)
-    if len(rows) != 1 or len(run.calls_of[key]) != 2 or not rows[0].outs:
+    if len(rows) != 1 or len(run.calls_of[key]) != 2:
+        found.undecided("which calls a row waited for cannot be seen")
         return
-    out = rows[0].outs[0]
-    if run.setting.get("timeout") or run.setting.get("attempt_timeout") or winner.retryable:
+    if not rows[0].outs:
+        return
+    if not winner.is_taken:
+        found.undecided("a result may have come too late, or ask for a retry")
         return
     found.decided()
+    out = rows[0].outs[0]
     if out.status == "failed" and out.source in ("call", None) and out.error == loser.error and loser.error is not None:
         what = (
             f"row {rows[0].row} of {run.name} failed with the error of call {loser.id!r}, and call {winner.id!r} gave"
@@ -230,10 +234,11 @@ def _was_refused(flight: Flight) -> bool:
 def law_h3_copies_count_as_attempts(book: Book, found: Finding) -> None:
     """A call and its copy are one attempt, and the status counts both."""
     for run in book.runs:
-        if "circuit_breaker" in run.setting:
-            continue
         for flight in run.flights:
-            if not flight.sure or not any(attempt.copies for attempt in flight.attempts):
+            if not any(attempt.copies for attempt in flight.attempts):
+                continue
+            if not flight.sure or "circuit_breaker" in run.setting:
+                found.undecided("which calls a row waited for, or what a circuit breaker refused, cannot be seen")
                 continue
             for row in flight.rows:
                 if not row.outs or row.outs[0].attempts is None or row.outs[0].source not in ("call", None):

@@ -81,20 +81,23 @@ def _asked_again(book: Book, found: Finding, *, killed: bool) -> None:
 
 
 def _judge_call(kept: Kept, call: Call, key: Hashable, killed: bool, book: Book, found: Finding) -> None:
-    run = call.run
-    found.decided()
+    run, judged = call.run, False
     for answer in reversed(kept.until(key, run.task.start)):
         other = answer.call.run.task
         expires = _lifetime(answer.call.run, run)
         if expires is not None and call.start >= answer.at + expires - book.near(expires) - book.clocks:
-            return
+            judged = True
+            break
         if other is run.task or (other.outcome == "killed") is not killed or _refreshes(call, key, answer, book):
             continue
+        judged = True
         written = _acknowledged(answer)
         if written is not None and written <= run.task.start - book.moment:
             what = f"call {call.id!r} of {run.name} asks for key {text_of(key)}, which task {other.name} has paid for"
             found.broken(f"{what} {call.start - answer.at:.6f} s before", call.start, *answer.call.events, call.event)
-            return
+            break
+    if judged:
+        found.decided()
 
 
 def _refreshes(call: Call, key: Hashable, answer: Answer, book: Book) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.event_format import Event
-from asyncio_operator.testing.history.parts import LONGEST_WAIT, Call
+from asyncio_operator.testing.history.parts import LONGEST_WAIT, PARTS, Call
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once, over_long_run, over_window
 
@@ -58,32 +58,40 @@ class Shared:
         ]
 
 
-def budgets(book: Book) -> list[Shared]:
+def budgets(book: Book, found: Finding) -> list[Shared]:
     """The budgets of the history, each with its calls."""
-    found: dict[Any, Shared] = {}
+    shared: dict[Any, Shared] = {}
+    for call in _whole_calls(book, found, "budget"):
+        name = call.run.setting["budget"]
+        if name not in shared:
+            shared[name] = Shared(f"budget {name!r}", call.run.setting)
+        shared[name].calls.append(call)
+    return list(shared.values())
+
+
+def _whole_calls(book: Book, found: Finding, option: str) -> Iterator[Call]:
+    """The calls of runs with an option. Those that are recorded for each of their keys are counted as undecided."""
     for call in book.calls:
-        setting = call.run.setting
-        if "budget" in setting and call.run.whole_calls:
-            name = setting["budget"]
-            if name not in found:
-                found[name] = Shared(f"budget {name!r}", setting)
-            found[name].calls.append(call)
-    return list(found.values())
+        if option in call.run.setting:
+            if call.run.whole_calls:
+                yield call
+            else:
+                found.undecided(PARTS)
 
 
-def _own_limits(book: Book) -> list[Shared]:
+def _own_limits(book: Book, found: Finding) -> list[Shared]:
     """The rate limits without a budget."""
-    found: dict[Any, Shared] = {}
-    for call in book.calls:
+    shared: dict[Any, Shared] = {}
+    for call in _whole_calls(book, found, "limits"):
         run = call.run
-        if "budget" in run.setting or "limits" not in run.setting or not run.whole_calls:
+        if "budget" in run.setting:
             continue
         of_worker = run.setting.get("limits_of") == "worker"
         key = (run.lookup, run.task.worker) if of_worker else (run.lookup, run.task.name, "task")
-        if key not in found:
-            found[key] = Shared(f"worker {run.task.worker}" if of_worker else run.name, run.setting)
-        found[key].calls.append(call)
-    return list(found.values())
+        if key not in shared:
+            shared[key] = Shared(f"worker {run.task.worker}" if of_worker else run.name, run.setting)
+        shared[key].calls.append(call)
+    return list(shared.values())
 
 
 def _judge_windows(shared: Shared, book: Book, found: Finding) -> None:
@@ -109,13 +117,13 @@ def _too_high(call: Call, unit: str) -> float:
 
 def law_r10_a_rate_limit_holds_in_every_window(book: Book, found: Finding) -> None:
     """At most `rate` calls start in any window of `per` seconds, plus `burst`: every call, retries and halves too."""
-    for shared in _own_limits(book):
+    for shared in _own_limits(book, found):
         _judge_windows(shared, book, found)
 
 
 def law_g1_a_budget_has_the_same_limits_everywhere(book: Book, found: Finding) -> None:
     """All that name one budget have the same limits."""
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         terms = _terms(shared.setting)
         for run in book.runs:
             if run.setting.get("budget") == shared.setting["budget"]:
@@ -131,7 +139,7 @@ def _terms(setting: Event) -> tuple[Any, ...]:
 
 def law_g1_at_most_in_flight_calls_run(book: Book, found: Finding) -> None:
     """At most `in_flight` calls of a budget run, over all of its tasks; a call runs until it has returned."""
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         most = shared.setting.get("in_flight")
         if most is None:
             continue
@@ -144,13 +152,13 @@ def law_g1_at_most_in_flight_calls_run(book: Book, found: Finding) -> None:
 
 def law_g2_a_limit_holds_in_every_window(book: Book, found: Finding) -> None:
     """In every window of `per` seconds at most `rate` units start, plus `burst`, whatever tasks start, end or die."""
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         _judge_windows(shared, book, found)
 
 
 def law_g2_a_burst_is_paid_back(book: Book, found: Finding) -> None:
     """In any time T at most ``rate * T / per + rate + burst`` units start, by what they weighed in the end."""
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         for limit in shared.limits:
             unit = limit.unit
             starts = [(call.start, call.weight(unit) - _too_high(call, unit)) for call in shared.calls]
@@ -164,7 +172,7 @@ def law_g2_a_burst_is_paid_back(book: Book, found: Finding) -> None:
 
 def law_g4_a_debt_is_paid_from_the_next_windows(book: Book, found: Finding) -> None:
     """What calls weighed above their estimates is paid: later calls wait until the limit has room for it."""
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         for limit in shared.limits:
             if limit.unit != "calls" and any(limit.unit in call.settled for call in shared.calls):
                 _judge_debts(shared, limit, book, found)
@@ -207,7 +215,7 @@ def _judge_debts(shared: Shared, limit: Limit, book: Book, found: Finding) -> No
 
 def law_g5_all_tasks_believe_the_source(book: Book, found: Finding) -> None:
     """Within 0.5 s all tasks of a budget obey what the source says: a wait, or how much is left until a reset."""
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         hints = [(number, event) for number, event in book.said if _concerns(event, shared, book)]
         heard = [one for one in hints if not _is_disturbed(one[1]["at"], shared, book)]
         if len(heard) < len(hints):
@@ -302,7 +310,7 @@ def _judge_remaining(
 
 def law_g7_nothing_starts_without_a_coordinator(book: Book, found: Finding) -> None:
     """From a second after the coordinator cannot be reached no call starts, until it is back."""
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         for begin, end, number in outages(shared, book):
             found.decided()
             for call in shared.calls:

@@ -15,6 +15,9 @@ MOMENT = 1.5e-6
 LONGEST_WAIT = 3600.0
 """Seconds: a source that asks for more is not believed, and an element without a deadline does not wait for it."""
 
+PARTS = "calls are recorded for each of their keys"
+"""Why laws that count calls cannot be decided."""
+
 
 def is_invalid(answer: Any) -> bool:
     """Whether an answer is an error of its key."""

@@ -11,7 +11,7 @@ from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.circuit_laws import may_be_refused
 from asyncio_operator.testing.history.journal_laws import journals
 from asyncio_operator.testing.history.key_flights import splits
-from asyncio_operator.testing.history.parts import MOMENT, Call, Row, Run, Task, is_invalid
+from asyncio_operator.testing.history.parts import MOMENT, PARTS, Call, Row, Run, Task, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once
 
@@ -23,7 +23,10 @@ def law_o1_at_most_capacity_calls_run(book: Book, found: Finding) -> None:
     """At most `capacity` calls run at any time, those that were cut and have not returned included."""
     for run in book.runs:
         capacity = run.setting.get("capacity")
-        if capacity is None or not run.whole_calls:
+        if capacity is None:
+            continue
+        if not run.whole_calls:
+            found.undecided(PARTS)
             continue
         for call, running in at_once((call.span for call in run.calls), book.moment):
             found.decided()

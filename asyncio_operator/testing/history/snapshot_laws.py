@@ -34,7 +34,8 @@ def _judge_attempts(run: Run, snapshot: Snapshot, book: Book, found: Finding) ->
     restored = dict(book.snapshots[run.task.restored].rows) if run.task.restored is not None else {}
     for row, attempts in snapshot.rows:
         calls = run.calls_of.get(row, []) if run.of_rows else []
-        if attempts is None or "batch" in run.setting or "circuit_breaker" in run.setting or "hedge" in run.setting:
+        if attempts is None or any(option in run.setting for option in ("batch", "circuit_breaker", "hedge")):
+            found.undecided("which attempts of a row had failed cannot be seen")
             continue
         ended = [call for call in calls if call.end_event is not None and call.end_event < snapshot.event]
         failed = sum(call.outcome in ("error", "timed_out") for call in ended) + (restored.get(row) or 0)

@@ -18,7 +18,7 @@ def law_g6_a_spend_limit_is_not_passed(book: Book, found: Finding) -> None:
 
     What calls of other workers cost above their estimates need not be known yet.
     """
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         for unit, most in shared.setting.get("spend", {}).items():
             _judge_spending(shared, unit, most, book, found)
 

@@ -36,7 +36,7 @@ BESIDE_THE_LIMIT = (
 
 def law_g3_a_limit_is_used(book: Book, found: Finding) -> None:
     """At least 97 % of a limit is used while there is work for it, whichever task has the work."""
-    for shared in budgets(book):
+    for shared in budgets(book, found):
         runs = [run for run in book.runs if run.setting.get("budget") == shared.setting["budget"]]
         limit = _only_limit(shared, runs, book)
         if limit is None:

@@ -71,9 +71,12 @@ def law_b1_a_batch_that_is_full_or_old_is_called(book: Book, found: Finding) -> 
     """A batch is called when `max_size` keys wait, or `linger` after the first of them came, if there is room."""
     for run in book.runs:
         batch = run.setting.get("batch")
-        if batch is None or run.lookup or not run.calls:
+        if batch is None or not run.calls:
             continue
         waits = list(_waits(run))
+        if run.lookup and waits:
+            found.undecided("when a row reached a later lookup cannot be seen", len(waits))
+            continue
         if _is_held(run) or _may_be_known(run) or any(name in run.setting for name in ("journal", "asks_per_batch")):
             if any(end - begin > TIMER + book.near(0.0) for begin, end, _ in waits):
                 found.undecided(f"{BEYOND_CAPACITY}, or an answer is known")
