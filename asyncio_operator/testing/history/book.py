@@ -94,8 +94,7 @@ class Book:
         task = self._task(number, event)
         if task.outcome is not None:
             raise wrong(number, f"task {task.name!r} has ended already, in event {task.end_event}")
-        task.end, task.end_event = event["at"], number
-        task.outcome, task.error = event["outcome"], event.get("error")
+        task.end, task.end_event, task.outcome = event["at"], number, event["outcome"]
 
     def _opened(self, number: int, event: Event) -> None:
         self._run(number, event).opened.append((number, event["at"]))

@@ -28,18 +28,17 @@ What the user asked for, before the first task:
   "inner" | "required"); on_error ("fail" | "null" | "drop" | "skip" | "return": a value in place of the result);
   capacity (calls; of an adaptive one the maximum), adaptive (true: it changes); buffer (rows in and not out), chunk
   (rows that one read of the input may bring beyond it, 0); timeout, attempt_timeout, max_attempts, delay (of a fixed
-  back-off) or backoff
-  {initial, multiplier, maximum, jitter}; batch {max_size, linger}; limits: a list of {unit, rate, per, burst}; budget:
-  the name under which several lookups and tasks share the limits (without it they hold for each task, or for each
-  worker with ``limits_of: "worker"``), in_flight, spend {unit: most}; circuit_breaker {failure_ratio, window,
-  minimum_calls, open_for}; hedge {after, extra, floor, cap}; idempotent (true); cache {expire_after_write,
-  expire_after_access, missing_ttl, cache_missing, refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb" |
-  "redis"}; remember (seconds), remember_rows (100,000); journal {name, flush_every, expire_after, keep_missing, write:
-  the longest time that a write may take, 1 s}; single: true if a key has one row at most; grace (seconds that the end
-  waits for calls that ignore their cancellation, 1); returns_within (seconds until a call that is cancelled has
-  returned, 0 for one that ends at once; absent: not known); whole_calls (true; false: calls are recorded for each of
-  their keys alone, so laws that count calls cannot be decided); asks_per_batch (true if each batch of rows asks for
-  its keys without regard to others, as of a table in memory, A6: a key may be asked for as often as rows have it).
+  back-off) or backoff {initial, multiplier, maximum, jitter}; batch {max_size, linger}; limits: a list of {unit, rate,
+  per, burst}; budget: the name under which several lookups and tasks share the limits (without it they hold for each
+  task), in_flight, spend {unit: most}; circuit_breaker {failure_ratio, window, minimum_calls, open_for}; hedge {after,
+  extra, floor, cap}; idempotent (true); cache {expire_after_write, expire_after_access, missing_ttl, cache_missing,
+  refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb" | "redis"}; remember (seconds), remember_rows
+  (100,000); journal {name, flush_every, expire_after, keep_missing, write: the longest time that a write may take, 1
+  s}; single: true if a key has one row at most; grace (seconds that the end waits for calls that ignore their
+  cancellation, 1); returns_within (seconds until a call that is cancelled has returned, 0 for one that ends at once;
+  absent: not known); whole_calls (true; false: calls are recorded for each of their keys alone, so laws that count
+  calls cannot be decided); asks_per_batch (true if each batch of rows asks for its keys without regard to others, as of
+  a table in memory, A6: a key may be asked for as often as rows have it).
 
 Tasks:
 
@@ -134,7 +133,7 @@ KINDS = {
     "setting": (
         "lookup:count name:text mode:text how:text on_error:text capacity:count adaptive:flag buffer:count chunk:count "
         "timeout:number attempt_timeout:number max_attempts:count delay:number backoff:table batch:table limits:list "
-        "limits_of:text budget:name in_flight:count spend:weights circuit_breaker:table hedge:table idempotent:flag "
+        "budget:name in_flight:count spend:weights circuit_breaker:table hedge:table idempotent:flag "
         "cache:table remember:number remember_rows:count journal:table single:flag grace:number returns_within:amount "
         "whole_calls:flag asks_per_batch:flag"
     ),
@@ -186,7 +185,6 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
         "mode": ("ordered", "unordered", "key_ordered"),
         "how": ("left", "inner", "required"),
         "on_error": ("fail", "null", "drop", "skip", "return"),
-        "limits_of": ("task", "worker"),
     },
     "task_ended": {"outcome": ("finished", "failed", "killed", "closed")},
     "row_out": {

@@ -38,20 +38,19 @@ NEVER_SPLIT = frozenset(
 
 def flights_of(run: Run) -> Iterator[Flight]:
     """The flights of a run. Refreshes are left out: no row waits for them."""
-    timed = "timeout" in run.setting or "attempt_timeout" in run.setting
     for key, calls in run.calls_of.items():
         calls = [call for call in calls if call.refresh is not True]
         if calls:
-            yield from _flights_of_key(run, key, calls, timed)
+            yield from _flights_of_key(run, key, calls)
 
 
-def _flights_of_key(run: Run, key: Hashable, calls: list[Call], timed: bool) -> Iterator[Flight]:
+def _flights_of_key(run: Run, key: Hashable, calls: list[Call]) -> Iterator[Flight]:
     rows = run.rows_with(key)
     numbered = all(number_of(call, key) is not None for call in calls)
     cached = "cache" in run.setting and not numbered
     # A refresh that is not marked as one looks like a lookup.
     refreshed = cached and "refresh_after" in run.setting["cache"] and any(call.refresh is None for call in calls)
-    sure = numbered or (len(rows) == 1 and not refreshed and len({*rows}) == 1)
+    sure = numbered or (len(rows) == 1 and not refreshed)
     flight = Flight(run, key, sure)
     for call in calls:
         if not flight.attempts:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.event_format import Event
-from asyncio_operator.testing.history.parts import LONGEST_WAIT, PARTS, Call
+from asyncio_operator.testing.history.parts import LONGEST_WAIT, PARTS, Call, Run
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once, over_long_run, over_window
 
@@ -46,7 +46,7 @@ class Limit(NamedTuple):
 
 
 class Shared:
-    """The calls that share limits, in the order of their starts: those of a budget, of a worker, or of one run."""
+    """The calls that share limits, in the order of their starts: those of a budget, or of one run."""
 
     def __init__(self, name: str, setting: Event) -> None:
         self.name = name
@@ -81,16 +81,14 @@ def _whole_calls(book: Book, found: Finding, option: str) -> Iterator[Call]:
 
 def _own_limits(book: Book, found: Finding) -> list[Shared]:
     """The rate limits without a budget."""
-    shared: dict[Any, Shared] = {}
+    shared: dict[Run, Shared] = {}
     for call in _whole_calls(book, found, "limits"):
         run = call.run
         if "budget" in run.setting:
             continue
-        of_worker = run.setting.get("limits_of") == "worker"
-        key = (run.lookup, run.task.worker) if of_worker else (run.lookup, run.task.name, "task")
-        if key not in shared:
-            shared[key] = Shared(f"worker {run.task.worker}" if of_worker else run.name, run.setting)
-        shared[key].calls.append(call)
+        if run not in shared:
+            shared[run] = Shared(run.name, run.setting)
+        shared[run].calls.append(call)
     return list(shared.values())
 
 

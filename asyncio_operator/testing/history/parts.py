@@ -222,8 +222,6 @@ class Task:
     def __init__(self, number: int, event: Event) -> None:
         self.name = event["task"]
         self.worker = event.get("worker")
-        self.partition = event.get("partition")
-        self.attempt = event.get("attempt")
         self.restored = event.get("restored")
         self.start: float = event["at"]
         self.start_event = number
@@ -231,7 +229,6 @@ class Task:
         self.end = inf
         self.end_event: int | None = None
         self.outcome: str | None = None
-        self.error: str | None = None
 
 
 class Attempt:

@@ -75,7 +75,7 @@ def over_long_run(
     """
     speed = rate / per
     tolerance = (most + rate) * 1e-9 + speed * moment
-    total, lowest, first = 0.0, float("inf"), 0
+    total, lowest, first = 0.0, inf, 0
     for last, (at, weight) in enumerate(starts):
         # The sum from i to j is total[j] - total[i - 1]; what may start in that time is speed * (at[j] - at[i]).
         before = total - speed * at
