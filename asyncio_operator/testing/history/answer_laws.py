@@ -2,109 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import takewhile
-from math import inf
-from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.circuit_laws import may_be_refused
-from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
+from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, Answer, Scope, scopes
+from asyncio_operator.testing.history.parts import Call, Out, Row, Run, may_be_refused
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
 
-CACHE_CLOCK = 0.001
-"""Seconds: caches measure ages in whole milliseconds."""
-
-FARTHEST = 100
-"""Answers that are looked at for one that was surely taken: where there is none, none of more is either."""
-
 REMEMBERED = 100_000
 """Keys that a task remembers."""
-
-
-class Answer(NamedTuple):
-    """An answer for a key that a call gave, and when it came."""
-
-    at: float
-    call: Call
-    value: Any
-
-
-class Scope:
-    """The answers that a cache may hold: of one worker on the heap, of all workers on disk or in Redis."""
-
-    def __init__(self, runs: list[Run]) -> None:
-        self.runs = runs
-        self.setting = runs[0].setting
-        self.cache = self.setting.get("cache", {})
-        self.heap = self.cache.get("store", "heap") == "heap"
-        self.by_key: dict[Hashable, list[Answer]] = {}
-        for run in runs:
-            for call in run.calls:
-                if call.outcome == "result" and (call.answers is None or len(call.answers) == len(call.keys)):
-                    for position, key in enumerate(call.keys):
-                        value = call.answer_of(position)
-                        if not is_invalid(value):
-                            self.by_key.setdefault(key, []).append(Answer(call.stopped, call, value))
-        for answers in self.by_key.values():
-            answers.sort(key=lambda answer: answer.at)
-
-    def answers(self, key: Hashable, until: float = inf) -> Iterator[Answer]:
-        """The answers for a key that came until a time, the latest first."""
-        found = self.by_key.get(key, [])
-        for place in range(bisect_right(found, until, key=lambda answer: answer.at) - 1, -1, -1):
-            yield found[place]
-
-    def latest(self, key: Hashable, at: float) -> Answer | None:
-        """The latest answer for a key that came until a time."""
-        found = self.by_key.get(key, [])
-        place = bisect_right(found, at, key=lambda answer: answer.at)
-        return found[place - 1] if place else None
-
-    def candidates(self, key: Hashable, begin: float, end: float) -> list[Answer]:
-        """The answers that may be the current one between two times: the last certain one before, and what follows."""
-        found = self.by_key.get(key, [])
-        stop = bisect_right(found, end, key=lambda answer: answer.at)
-        start = bisect_left(found, begin, hi=stop, key=lambda answer: answer.at)
-        for _ in range(min(start, FARTHEST)):
-            start -= 1
-            if found[start].call.is_taken:
-                break
-        return found[start:stop]
-
-
-def scopes(book: Book) -> list[Scope]:
-    """The scopes of lookups, in the order of their first runs."""
-    made: list[Scope] = book.made.setdefault("scopes", [])
-    if not made:
-        made += _made_scopes(book)
-    return made
-
-
-def scope_of(book: Book, run: Run) -> Scope:
-    """The scope of a run of lookups."""
-    made: dict[Run, Scope] = book.made.setdefault("scope_of", {})
-    if not made:
-        made.update((one, scope) for scope in scopes(book) for one in scope.runs)
-    return made[run]
-
-
-def _made_scopes(book: Book) -> list[Scope]:
-    groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in book.runs:
-        if run.of_rows:
-            continue
-        cache = run.setting.get("cache")
-        if cache is None:
-            group: tuple[object, ...] = ("task", run.lookup, run.task.name)
-        elif cache.get("store", "heap") == "heap":
-            group = ("worker", run.lookup, run.task.worker)
-        else:
-            group = ("all", run.lookup)
-        groups.setdefault(group, []).append(run)
-    return [Scope(runs) for runs in groups.values()]
 
 
 def _outs(scope: Scope) -> Iterator[tuple[Run, Row, Out]]:
@@ -193,7 +102,6 @@ def law_l2_concurrent_lookups_share_a_call(book: Book, found: Finding) -> None:
         if run.setting.get("asks_per_batch"):
             found.undecided("each batch of rows asks for its keys")
             continue
-        limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
         for key, calls in run.calls_of.items():
             before = None
             for call in calls:
@@ -201,7 +109,7 @@ def law_l2_concurrent_lookups_share_a_call(book: Book, found: Finding) -> None:
                     continue
                 found.decided()
                 overlap = before is not None and call.start < before.stopped - book.moment
-                if before is not None and overlap and not _was_left(before, call, limits, book):
+                if before is not None and overlap and not _was_left(before, call, run.limits, book):
                     what = f"call {call.id!r} of {run.name} asks for key {text_of(key)} while call {before.id!r} does"
                     found.broken(what, call.start, *before.events, call.event)
                 before = call if before is None or call.stopped >= before.stopped else before

@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from math import inf
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.circuit_laws import may_be_refused
 from asyncio_operator.testing.history.key_flights import splits
+from asyncio_operator.testing.history.known_flights import (
+    DOUBT,
+    TIMER,
+    asked_wait,
+    flight_name,
+    most_wait,
+    sure_flights,
+)
 from asyncio_operator.testing.history.parts import (
     LONGEST_WAIT,
     MOMENT,
@@ -17,32 +24,9 @@ from asyncio_operator.testing.history.parts import (
     Out,
     Row,
     Run,
+    may_be_refused,
 )
 from asyncio_operator.testing.history.report import Finding
-from asyncio_operator.testing.history.same_keys import text_of
-
-TIMER = 0.002
-"""Seconds by which a timer of a loop may be late: a millisecond for each of two."""
-
-DOUBT = "which calls were attempts of one lookup cannot be seen; record their attempt"
-
-
-def sure_flights(book: Book, found: Finding, *options: str) -> Iterator[Flight]:
-    """The sure flights of runs that use one of these options. The others are counted as undecided."""
-    for run in book.runs:
-        if options and not any(run.setting.get(option) for option in options):
-            continue
-        for flight in run.flights:
-            if flight.sure:
-                yield flight
-            elif len(flight.attempts) > 1:
-                found.undecided(DOUBT)
-
-
-def flight_name(flight: Flight) -> str:
-    """Of a flight, for sentences."""
-    what = f"row {flight.key}" if flight.run.of_rows else f"key {text_of(flight.key)}"
-    return f"{what} of {flight.run.name}"
 
 
 def _asked(flight: Flight) -> Iterator[tuple[Row, Out]]:
@@ -335,38 +319,7 @@ def _least_wait(flight: Flight, attempt: Attempt, number: int | None = None) -> 
     wait, setting = most_wait(flight, attempt, number), flight.run.setting
     # Without a recorded back-off and a fixed delay only what the source asked for is known.
     random = "delay" not in setting and setting.get("backoff", {}).get("jitter", True)
-    return None if random and _asked_wait(attempt) is None else wait
-
-
-def _asked_wait(attempt: Attempt) -> float | None:
-    """The wait that the source asked for."""
-    wait = attempt.decisive.retry_after
-    return wait if wait is not None and wait >= 0 else None
-
-
-def most_wait(flight: Flight, attempt: Attempt, number: int | None = None) -> float | None:
-    """The longest back-off between an attempt that failed and the next; None if it is not known."""
-    setting, call = flight.run.setting, attempt.decisive
-    number = len(flight.attempts) if number is None else number
-    if number >= setting.get("max_attempts", 1) or call.outcome not in ("error", "timed_out", "result"):
-        return None
-    if call.outcome == "result" and not call.retryable:
-        return None
-    if (asked := _asked_wait(attempt)) is not None:
-        return asked
-    if "delay" in setting:
-        delay: float = setting["delay"]
-        return delay
-    backoff = setting.get("backoff")
-    if backoff is None:
-        return None
-    initial, multiplier = backoff.get("initial", 0.1), backoff.get("multiplier", 2.0)
-    wait: float = backoff.get("maximum", 10.0)
-    try:
-        wait = min(wait, initial * float(multiplier) ** (number - 1))
-    except OverflowError:
-        wait = wait if initial else 0.0
-    return wait
+    return None if random and asked_wait(attempt) is None else wait
 
 
 def law_r8_a_due_retry_goes_before_new_input(book: Book, found: Finding) -> None:

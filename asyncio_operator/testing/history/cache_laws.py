@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Hashable
 from math import inf
 
-from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, Scope, scopes
 from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, Scope, scopes
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
@@ -249,6 +249,6 @@ def _may_have_failed(call: Call, key: Hashable, attempt_timeout: float, begin: f
         return begin <= call.start + attempt_timeout and call.begun + attempt_timeout <= end
     if call.stopped < begin:
         return False
-    if call.outcome != "result" or call.retryable or call.answers is None or len(call.answers) != len(call.keys):
+    if call.outcome != "result" or call.retryable or call.answers is None or not call.is_aligned:
         return True
     return is_invalid(call.answers[call.keys.index(key)])

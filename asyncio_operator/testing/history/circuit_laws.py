@@ -12,11 +12,11 @@ from math import inf
 from typing import NamedTuple
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.parts import MOMENT, PARTS, Call, Run
+from asyncio_operator.testing.history.parts import FAILURE_RATIO, MINIMUM_CALLS, MOMENT, PARTS, Call, Run
 from asyncio_operator.testing.history.report import Finding
 
-FAILURE_RATIO, WINDOW, MINIMUM_CALLS, OPEN_FOR = 0.5, 30.0, 20, 10.0
-"""The defaults of a circuit breaker."""
+WINDOW, OPEN_FOR = 30.0, 10.0
+"""Defaults of a circuit breaker: seconds for which a call counts, and for which it is open."""
 
 SURELY = 29 / 30
 """The part of the window for which a call surely counts."""
@@ -43,7 +43,7 @@ def law_r10_a_refusal_follows_failures(book: Book, found: Finding) -> None:
     for run in book.runs:
         if "circuit_breaker" not in run.setting:
             continue
-        needed, enough = _failures(run)
+        needed, enough = run.failures
         for number, at, row, out in run.emitted:
             if row is None or out.error != "CircuitOpenError":
                 continue
@@ -51,21 +51,6 @@ def law_r10_a_refusal_follows_failures(book: Book, found: Finding) -> None:
             if enough > at + book.moment:
                 what = f"row {row.row} of {run.name} was refused by the circuit breaker before {needed} calls failed"
                 found.broken(what, at, number)
-
-
-def may_be_refused(run: Run, at: float) -> bool:
-    """Whether a circuit breaker may have refused a row until a time."""
-    return "circuit_breaker" in run.setting and _failures(run)[1] <= at
-
-
-def _failures(run: Run) -> tuple[int, float]:
-    """How many calls of a run must fail before its circuit breaker opens, and when they had: infinity for never."""
-    breaker = run.setting["circuit_breaker"]
-    ratio, minimum = breaker.get("failure_ratio", FAILURE_RATIO), breaker.get("minimum_calls", MINIMUM_CALLS)
-    needed = max(1, int(ratio * minimum))
-    # A call that was cut failed before it returned, so what counts is when it started.
-    failures = sorted(call.start for call in run.calls if call.outcome != "result" or call.is_malformed)
-    return needed, failures[needed - 1] if len(failures) >= needed else inf
 
 
 def law_r10_an_open_circuit_refuses_calls(book: Book, found: Finding) -> None:

@@ -88,14 +88,13 @@ def law_h1_the_loser_is_cancelled(book: Book, found: Finding) -> None:
     that is known."""
     for run in book.runs:
         within = run.setting.get("returns_within")
-        limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
         if within is None:
             continue
         for copy in run.calls:
             if copy.copy_of is None:
                 continue
             for winner, loser in (copy, copy.copy_of), (copy.copy_of, copy):
-                in_time = all(winner.stopped < winner.begun + limit - book.near(limit) for limit in limits)
+                in_time = all(winner.stopped < winner.begun + limit - book.near(limit) for limit in run.limits)
                 if winner.outcome != "result" or not in_time or loser.start > winner.stopped:
                     continue
                 if winner.is_malformed:
@@ -126,12 +125,11 @@ def law_h1_the_other_call_is_awaited(book: Book, found: Finding) -> None:
 
 def _cut(run: Run, call: Call, book: Book) -> float:
     """The earliest moment at which a limit may cut a call."""
-    limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
     begun = call.begun
     if "circuit_breaker" in run.setting and run.setting.get("timeout"):
         # An attempt that was refused begins the time of an element.
         begun = min((rows[0].at for key in call.keys if (rows := run.rows_with(key))), default=begun)
-    return min((begun + limit - book.near(limit) for limit in limits), default=inf)
+    return min((begun + limit - book.near(limit) for limit in run.limits), default=inf)
 
 
 def _judge_awaited(run: Run, failed: Call, other: Call, until: float, book: Book, found: Finding) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Hashable, Iterator
-from typing import Any
 
-from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, FARTHEST, Answer, scope_of
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
+from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, Answer, Kept, journals, scope_of
+from asyncio_operator.testing.history.parts import Call, Out, Row, Run
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
 
@@ -17,46 +15,6 @@ FLUSH = 1.0
 
 WRITE = 1.0
 """Seconds that a write takes at most, unless the setting says otherwise."""
-
-
-class Kept:
-    """The answers of all runs that name one journal, by key, in the order of time."""
-
-    def __init__(self) -> None:
-        self.runs: list[Run] = []
-        self.answers: dict[Hashable, list[Answer]] = {}
-
-    def until(self, key: Hashable, at: float) -> list[Answer]:
-        """The latest answers for a key that came until a time, the last one last."""
-        found = self.answers.get(key, [])
-        stop = bisect_right(found, at, key=lambda answer: answer.at)
-        return found[max(0, stop - FARTHEST) : stop]
-
-
-def journals(book: Book) -> list[Kept]:
-    """The journals of the history."""
-    made: list[Kept] = book.made.setdefault("journals", [])
-    if not made:
-        made += _made_journals(book)
-    return made
-
-
-def _made_journals(book: Book) -> list[Kept]:
-    found: dict[Any, Kept] = {}
-    for run in book.runs:
-        if "journal" in run.setting and not run.of_rows:
-            kept = found.setdefault(run.setting["journal"].get("name"), Kept())
-            kept.runs.append(run)
-            for call in run.calls:
-                if call.outcome == "result" and (call.answers is None or len(call.answers) == len(call.keys)):
-                    for position, key in enumerate(call.keys):
-                        answer = Answer(call.stopped, call, call.answer_of(position))
-                        if not is_invalid(answer.value):
-                            kept.answers.setdefault(key, []).append(answer)
-    for kept in found.values():
-        for answers in kept.answers.values():
-            answers.sort(key=lambda answer: answer.at)
-    return list(found.values())
 
 
 def _acknowledged(answer: Answer) -> float | None:

@@ -6,14 +6,14 @@ Windows are judged by a sweep over all starts, so every window is looked at, and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.event_format import Event
-from asyncio_operator.testing.history.parts import LONGEST_WAIT, PARTS, Call, Run
+from asyncio_operator.testing.history.parts import LONGEST_WAIT, Call, Run
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.shared_limits import KNOWN, TROUBLE, Limit, Shared, budgets, outages, whole_calls
 from asyncio_operator.testing.history.sweeps import at_once, over_long_run, over_window
 
 HEARD = 0.5
@@ -22,67 +22,14 @@ HEARD = 0.5
 STOPPED = 1.0
 """Seconds until a coordinator that cannot be reached stops all starts (G7)."""
 
-TROUBLE = 3.5
-"""Seconds after a lost message in which a worker may wait for its reply, and hears of nothing."""
-
-KNOWN = 2.0
-"""Seconds until a debt is known to all tasks of a budget."""
-
 ROUGHLY = 0.02
 """The part of a limit by which debts may be counted roughly (G4)."""
-
-
-class Limit(NamedTuple):
-    """At most `rate` units in `per` seconds, and `burst` more."""
-
-    unit: str
-    rate: float
-    per: float
-    burst: float
-
-    def __str__(self) -> str:
-        burst = f" and a burst of {self.burst:g}" if self.burst else ""
-        return f"{self.rate:g} {self.unit} in {self.per:g} s{burst}"
-
-
-class Shared:
-    """The calls that share limits, in the order of their starts: those of a budget, or of one run."""
-
-    def __init__(self, name: str, setting: Event) -> None:
-        self.name = name
-        self.setting = setting
-        self.calls: list[Call] = []
-        self.limits = [
-            Limit(one.get("unit", "calls"), one["rate"], one.get("per", 1.0), one.get("burst") or 0.0)
-            for one in setting.get("limits", ())
-        ]
-
-
-def budgets(book: Book, found: Finding) -> list[Shared]:
-    """The budgets of the history, each with its calls."""
-    shared: dict[Any, Shared] = {}
-    for call in _whole_calls(book, found, "budget"):
-        name = call.run.setting["budget"]
-        if name not in shared:
-            shared[name] = Shared(f"budget {name!r}", call.run.setting)
-        shared[name].calls.append(call)
-    return list(shared.values())
-
-
-def _whole_calls(book: Book, found: Finding, option: str) -> Iterator[Call]:
-    """The calls of runs with an option. Those that are recorded for each of their keys are counted as undecided."""
-    for call in book.calls:
-        if option in call.run.setting:
-            if call.run.whole_calls:
-                yield call
-            else:
-                found.undecided(PARTS)
 
 
 def _own_limits(book: Book, found: Finding) -> list[Shared]:
     """The rate limits without a budget."""
     shared: dict[Run, Shared] = {}
-    for call in _whole_calls(book, found, "limits"):
+    for call in whole_calls(book, found, "limits"):
         run = call.run
         if "budget" in run.setting:
             continue
@@ -316,18 +263,3 @@ def law_g7_nothing_starts_without_a_coordinator(book: Book, found: Finding) -> N
                     what = f"call {call.id!r} of {shared.name} starts, and its coordinator is gone since {begin:.6f}"
                     found.broken(what, call.start, number, call.event)
                     break
-
-
-def outages(shared: Shared, book: Book) -> Iterator[tuple[float, float, int]]:
-    """The times without a coordinator: begin, end, and the event of the begin."""
-    down: tuple[float, int] | None = None
-    for number, event in book.faults:
-        if event.get("budget", shared.setting["budget"]) != shared.setting["budget"]:
-            continue
-        if event["what"] == "coordinator_down" and down is None:
-            down = event["at"], number
-        elif event["what"] == "coordinator_up" and down is not None:
-            yield down[0], event["at"], down[1]
-            down = None
-    if down is not None:
-        yield down[0], inf, down[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -14,6 +15,9 @@ MOMENT = 1.5e-6
 
 LONGEST_WAIT = 3600.0
 """Seconds: a source that asks for more is not believed, and an element without a deadline does not wait for it."""
+
+FAILURE_RATIO, MINIMUM_CALLS = 0.5, 20
+"""Defaults of a circuit breaker: the part of the calls that must fail before it opens, and how many there must be."""
 
 PARTS = "calls are recorded for each of their keys"
 """Why laws that count calls cannot be decided."""
@@ -138,9 +142,7 @@ class Call:
 
     def answer_of(self, position: int) -> Any:
         """The recorded answer for a key; None if it was not recorded, or does not fit the keys."""
-        if self.answers is None or len(self.answers) != len(self.keys):
-            return None
-        return self.answers[position]
+        return self.answers[position] if self.answers is not None and self.is_aligned else None
 
 
 class Run:
@@ -191,11 +193,26 @@ class Run:
         """Seconds after which a call may be cut, counted from the start of its element or of its attempt."""
         return [self.setting[name] for name in ("timeout", "attempt_timeout") if self.setting.get(name)]
 
+    @cached_property
+    def failures(self) -> tuple[int, float]:
+        """How many calls must fail before its circuit breaker opens, and when they had: infinity for never."""
+        breaker = self.setting["circuit_breaker"]
+        ratio, minimum = breaker.get("failure_ratio", FAILURE_RATIO), breaker.get("minimum_calls", MINIMUM_CALLS)
+        needed = max(1, int(ratio * minimum))
+        # A call that was cut failed before it returned, so what counts is when it started.
+        failures = sorted(call.start for call in self.calls if call.outcome != "result" or call.is_malformed)
+        return needed, failures[needed - 1] if len(failures) >= needed else inf
+
     @property
     def name(self) -> str:
         """For sentences."""
         chained = f", lookup {self.lookup}" if self.lookup else ""
         return f"task {self.task.name}{chained}"
+
+
+def may_be_refused(run: Run, at: float) -> bool:
+    """Whether a circuit breaker may have refused a row until a time."""
+    return "circuit_breaker" in run.setting and run.failures[1] <= at
 
 
 class Snapshot:

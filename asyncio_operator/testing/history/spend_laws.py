@@ -6,9 +6,9 @@ from math import inf
 from typing import Any
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.limit_laws import KNOWN, TROUBLE, Shared, budgets, outages
 from asyncio_operator.testing.history.parts import Call
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.shared_limits import KNOWN, TROUBLE, Shared, budgets, outages
 
 REFUSED = "BudgetExceeded"
 

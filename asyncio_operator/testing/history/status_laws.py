@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
+from asyncio_operator.testing.history.removed_rows import judge_removed
 from asyncio_operator.testing.history.report import Finding
-from asyncio_operator.testing.history.row_laws import judge_removed
 from asyncio_operator.testing.history.same_keys import text_of
 
 FAILED = ("failed", "timed_out")
@@ -114,7 +114,7 @@ def law_r5_a_row_fails_with_a_call(book: Book, found: Finding) -> None:
 def _surely_taken(call: Call) -> bool:
     """Whether a result is an answer for each of the call's keys. A function may judge results where calls are
     repeated, and fail."""
-    if call.answers is None or len(call.answers) != len(call.keys) or call.run.setting.get("max_attempts", 1) > 1:
+    if call.answers is None or not call.is_aligned or call.run.setting.get("max_attempts", 1) > 1:
         return False
     if any(answer is None or is_invalid(answer) for answer in call.answers):
         return False

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from math import inf
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.limit_laws import Limit, Shared, budgets
 from asyncio_operator.testing.history.parts import Run
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.shared_limits import Limit, Shared, budgets
 
 LEAST = 0.97
 """The part of a limit that is used."""

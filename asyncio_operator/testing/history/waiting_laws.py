@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from asyncio_operator.testing.history.attempt_laws import TIMER, flight_name, most_wait, sure_flights
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.key_flights import splits
+from asyncio_operator.testing.history.known_flights import TIMER, flight_name, most_wait, sure_flights
 from asyncio_operator.testing.history.parts import Attempt, Row, Run
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.room import Span, in_both, longest, room_for_calls, room_for_rows

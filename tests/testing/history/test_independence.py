@@ -31,6 +31,17 @@ def test_Y2_the_checker_imports_only_its_folder_and_the_standard_library() -> No
                 assert own or name.partition(".")[0] in sys.stdlib_module_names, f"{path.name} imports {name}"
 
 
+def test_a_module_of_laws_imports_no_module_of_laws() -> None:
+    modules = sorted(HERE.glob("*_laws.py"))
+    assert len(modules) > 10
+    for path in modules:
+        text = path.read_text(encoding="utf-8")
+        assert "\ndef law_" in text
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").endswith("_laws"), f"{path.name} imports {node.module}"
+
+
 PROGRAM = """
 import sys
 
