@@ -131,9 +131,9 @@ def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
 
 def _earliest_deadline(flight: Flight) -> float:
     """A flight whose first attempts a circuit breaker refused began before its first call."""
-    if "circuit_breaker" not in flight.run.setting or not flight.timeout:
+    if not flight.timeout or not may_be_refused(flight.run, flight.start):
         return flight.deadline
-    return min([flight.start, *(row.at for row in flight.rows)]) + flight.timeout
+    return flight.attempts[0].calls[0].begun + flight.timeout
 
 
 def _earliest_end(flight: Flight, book: Book) -> float:

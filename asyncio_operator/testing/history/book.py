@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from asyncio_operator.testing.history.event_format import Event, wrong
 from asyncio_operator.testing.history.key_flights import flights_of
-from asyncio_operator.testing.history.parts import MOMENT, Call, Out, Row, Run, Snapshot, Task
+from asyncio_operator.testing.history.parts import MOMENT, Call, Out, Row, Run, Snapshot, Task, may_be_refused
 from asyncio_operator.testing.history.same_keys import canonical
 
 
@@ -230,10 +230,11 @@ class Book:
 
 
 def _note_beginnings(run: Run) -> None:
-    """Note for every call the earliest start of the lookups that it may belong to."""
+    """Note for every call the earliest beginning of the lookups that it may belong to."""
     timeout = run.setting.get("timeout") or inf
-    retried = run.setting.get("max_attempts", 1) > 1 or "batch" in run.setting
-    for calls in run.calls_of.values():
+    repeated = run.setting.get("max_attempts", 1) > 1
+    retried = repeated or "batch" in run.setting
+    for key, calls in run.calls_of.items():
         # The starts of calls that may be of the same lookup, the earliest first.
         starts: deque[float] = deque()
         before: Call | None = None
@@ -245,4 +246,9 @@ def _note_beginnings(run: Run) -> None:
             while call.start > starts[0] + timeout:
                 starts.popleft()
             call.begun = min(call.begun, starts[0])
+            if timeout < inf and repeated and may_be_refused(run, call.start):
+                # An attempt that a circuit breaker refused begins the time of a lookup, and is no call. No attempt
+                # starts after the deadline (law R3), so that time began at most a timeout before the call.
+                rows = run.rows_with(key)
+                call.begun = min(call.begun, max(rows[0].at if rows else -inf, call.start - timeout))
             before = call

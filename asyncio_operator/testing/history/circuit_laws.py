@@ -7,7 +7,7 @@ and the circuit is judged only where it is open in every case.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -166,14 +166,7 @@ class _Circuit:
 
 def _count(call: Call, run: Run, book: Book) -> Count:
     """How a call counts for the circuit breaker."""
-    timeout, attempt_timeout = run.setting.get("timeout") or inf, run.setting.get("attempt_timeout") or inf
-    begun = call.begun
-    if timeout < inf and run.setting.get("max_attempts", 1) > 1:
-        # An attempt that was refused begins the time of an element, before its first call.
-        begun = min((_first_read(run, key) for key in call.keys), default=call.start)
-    least = min(timeout, attempt_timeout)
-    cut = min(begun + timeout, call.begun + attempt_timeout) - book.near(least if least < inf else 0.0)
-    cut = max(call.start, cut)
+    cut = max(call.start, min((call.begun + limit - book.near(limit) for limit in run.limits), default=inf))
     in_time = call.stopped < cut
     early = call.stopped if in_time else cut
     others = [*call.copies, *([] if call.copy_of is None else [call.copy_of])]
@@ -189,11 +182,3 @@ def _count(call: Call, run: Run, book: Book) -> Count:
         return Count(DROPPED if others else FAILED, min(early, call.stopped), call.stopped)
     left = any(other.outcome == "result" and other.stopped <= call.stopped + book.moment for other in others)
     return Count(DROPPED if left else FAILED, min(early, call.stopped), call.stopped)
-
-
-def _first_read(run: Run, key: Hashable) -> float:
-    """When the first row with a key was read."""
-    if run.of_rows:
-        return run.rows[key].at  # type: ignore[index]
-    rows = run.rows_of.get(key)
-    return rows[0].at if rows else -inf

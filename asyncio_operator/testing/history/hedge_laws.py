@@ -125,11 +125,7 @@ def law_h1_the_other_call_is_awaited(book: Book, found: Finding) -> None:
 
 def _cut(run: Run, call: Call, book: Book) -> float:
     """The earliest moment at which a limit may cut a call."""
-    begun = call.begun
-    if "circuit_breaker" in run.setting and run.setting.get("timeout"):
-        # An attempt that was refused begins the time of an element.
-        begun = min((rows[0].at for key in call.keys if (rows := run.rows_with(key))), default=begun)
-    return min((begun + limit - book.near(limit) for limit in run.limits), default=inf)
+    return min((call.begun + limit - book.near(limit) for limit in run.limits), default=inf)
 
 
 def _judge_awaited(run: Run, failed: Call, other: Call, until: float, book: Book, found: Finding) -> None:

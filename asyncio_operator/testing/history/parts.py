@@ -80,7 +80,7 @@ class Call:
         self.run = run
         self.keys = keys
         self.start: float = event["at"]
-        self.begun = self.start
+        self.begun: float = self.start
         self.stopped = inf
         self.end_event: int | None = None
         self.outcome: str | None = None

@@ -102,3 +102,22 @@ def test_R10_the_loser_of_two_calls_does_not_count() -> None:
         return story.row(0, 90, 9, key=9, source="call").call(1.5, 1.6, [9])
 
     assert "R10" not in broken(story("first"))
+
+
+def test_R10_a_refusal_begins_the_time_of_a_row_before_its_first_call() -> None:
+    """The result comes in time by the start of its call, and too late by the refusal: the next row asks again."""
+
+    def story(end: float, failures: int = 1) -> Story:
+        breaker = {"minimum_calls": 2, "failure_ratio": 0.5, "open_for": 0.5}
+        setting = {"max_attempts": 3, "delay": 0.9, "timeout": 1.0, "remember": 60.0, "on_error": "null"}
+        story = Story(mode="unordered", circuit_breaker=breaker, **setting).task()
+        for row in range(failures):
+            story.row(0, 0.1, row, key=row, source="call", status="failed").call(
+                0, 0.1, [row], "error", retryable=False
+            )
+        story.row(0.2, 1.2, 8, key="a", source="call", status="timed_out").call(1.1, end, ["a"])
+        return story.row(2, 2.1, 9, key="a", source="call").call(2, 2.1, ["a"])
+
+    assert broken(story(1.3)) == set()
+    assert "L12" in broken(story(1.19))
+    assert "L12" in broken(story(1.3, failures=0))
