@@ -86,27 +86,32 @@ class _Circuit:
             yield late + perhaps, FORGOTTEN, place
 
     def judge(self) -> None:
-        first, edge = 0, 0
-        while True:
+        first: int | None = 0
+        edge = 0
+        while first is not None:
             perhaps, surely, edge = self._opens(first, edge)
-            while perhaps < inf:
-                if surely >= perhaps + self._open_for - self._book.near(self._open_for):
-                    self._found.undecided(UNSEEN)
-                    return
-                probe = self._judge_open(first, perhaps, surely)
-                if probe is None:
-                    return
-                first, (kind, perhaps, surely) = probe + 1, self._counts[probe]
-                if kind == SUCCEEDED:
-                    break
-                if kind == UNKNOWN:
-                    self._found.undecided(UNSEEN)
-                    return
-                if kind == DROPPED:
-                    # It failed, or the next call tries the circuit: when cannot be seen.
-                    perhaps = surely = -inf
-            else:
-                return
+            first = self._closes(first, perhaps, surely)
+
+    def _closes(self, first: int, perhaps: float, surely: float) -> int | None:
+        """Judge a circuit from its opening until a call closes it. Returns the place of the next call after that; None
+        if the circuit stays open, or if what happens to it cannot be seen."""
+        while perhaps < inf:
+            if surely >= perhaps + self._open_for - self._book.near(self._open_for):
+                self._found.undecided(UNSEEN)
+                return None
+            probe = self._judge_open(first, perhaps, surely)
+            if probe is None:
+                return None
+            first, (kind, perhaps, surely) = probe + 1, self._counts[probe]
+            if kind == SUCCEEDED:
+                return first
+            if kind == UNKNOWN:
+                self._found.undecided(UNSEEN)
+                return None
+            if kind == DROPPED:
+                # It failed, or the next call tries the circuit: when cannot be seen.
+                perhaps = surely = -inf
+        return None
 
     def _opens(self, first: int, edge: int) -> tuple[float, float, int]:
         """When the closed circuit may open, and surely has, counting the calls from the first one on; where the sweep

@@ -100,10 +100,13 @@ def _is_half(call: Call, attempt: Attempt, key: Hashable) -> bool:
     # The attempt had ended before a half could start: this is the next one, of the keys that are left.
     if number is None and limit and setting.get("max_attempts", 1) > 1:
         beyond, moment = call.start - (attempt.start + limit), call.run.moment
-        # A half may start at this very moment, and has no time left. A next attempt waits for its back-off.
-        waits = setting.get("delay") != 0
-        at_the_end = beyond <= moment and _follows_a_call(call) and waits
-        if beyond >= (0.0 if waits else -moment) and not at_the_end:
+        if setting.get("delay") == 0:
+            is_next = beyond >= -moment
+        else:
+            # A half may start at this very moment, and has no time left. A next attempt waits for its back-off.
+            is_half = beyond <= moment and _follows_a_call(call)
+            is_next = beyond >= 0.0 and not is_half
+        if is_next:
             return False
     return set(call.keys) <= set(last.keys)
 
