@@ -21,7 +21,7 @@ from tests.spark.helpers import DAEMON, DAEMONS, wait_until
 READY = 60.0
 """Seconds in which an executor that has ended must have a successor."""
 
-LOCK_STEP = {
+SETTINGS = {
     "spark.task.maxFailures": "100",
     "spark.stage.maxConsecutiveAttempts": "100",
     "spark.speculation": "true",
@@ -46,7 +46,7 @@ def settings(directory: Path, master: str) -> dict[str, str]:
     """The configuration of sessions."""
     events = directory / "events"
     events.mkdir(exist_ok=True)
-    return options(directory, master, Path(sys.executable)) | LOCK_STEP | {"spark.eventLog.dir": events.as_uri()}
+    return options(directory, master, Path(sys.executable)) | SETTINGS | {"spark.eventLog.dir": events.as_uri()}
 
 
 @dataclass(slots=True)
@@ -55,16 +55,12 @@ class Task:
 
     Attributes:
         reason: why it ended, such as "Success", "TaskKilled"; None if its end was not seen.
-        speculative: whether it is a copy.
     """
 
     name: int
     executor: str
-    stage: int
-    stage_attempt: int
     partition: int
     start: float
-    speculative: bool
     end: float | None = None
     reason: str | None = None
 
@@ -76,15 +72,8 @@ def tasks_of(lines: Iterable[str]) -> dict[int, Task]:
         event = json.loads(line)
         kind, info = event["Event"], event.get("Task Info")
         if kind == "SparkListenerTaskStart":
-            found[info["Task ID"]] = Task(
-                info["Task ID"],
-                info["Executor ID"],
-                event["Stage ID"],
-                event["Stage Attempt ID"],
-                info["Partition ID"],
-                info["Launch Time"] / 1000,
-                info["Speculative"],
-            )
+            start = info["Launch Time"] / 1000
+            found[info["Task ID"]] = Task(info["Task ID"], info["Executor ID"], info["Partition ID"], start)
         elif kind == "SparkListenerTaskEnd" and info["Task ID"] in found:
             task = found[info["Task ID"]]
             task.end, task.reason = info["Finish Time"] / 1000, event["Task End Reason"]["Reason"]

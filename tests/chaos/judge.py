@@ -1,7 +1,8 @@
 """Decides whether a run is right: the history of its calls, and what it has left behind.
 
-The history has the attempts of tasks from Spark's event log, and calls from the service. An attempt whose process was
-killed ends at the kill. Another one that Spark's driver gave up may run on for the 5 seconds of law X7.
+The history has the attempts of tasks from Spark's event log, and calls from the service. An attempt that finished has
+ended. The Python worker of another one may run on for the 5 seconds of law X7, until it sees that its JVM was killed,
+or that Spark's driver gave its task up.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def history_of(job: Job, tasks: Mapping[int, Task], calls: Sequence[Call], strik
         events.append((begun, 0, {"event": "task_started", "task": task.name, **more}))
         if (end := end_of(task, strikes)) is not None:
             at, outcome = end
-            if at < last[task.name] <= at + ENDED:
+            if outcome != "finished" and at < last[task.name] <= at + ENDED:
                 at = last[task.name]
             events.append((at, 3, {"event": "task_ended", "task": task.name, "outcome": outcome}))
     events += [(strike.begun, 4, {"event": "fault", "what": strike.what}) for strike in strikes]

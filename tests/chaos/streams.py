@@ -269,7 +269,7 @@ def _complete(tasks: dict[int, Task], calls: Iterable[Call], strike: Strike) -> 
     """Add tasks of a killed driver that its event log lacks, and ends of those that have none."""
     for call in calls:
         if call.task not in tasks:
-            tasks[call.task] = Task(call.task, "unknown", 0, 0, 0, call.start, False)
+            tasks[call.task] = Task(call.task, "unknown", 0, call.start)
     for task in tasks.values():
         if task.end is None:
             task.end, task.reason = strike.ended, "Killed"

@@ -30,7 +30,7 @@ PLAIN, PAID = Job(), Job(journal=True)
 
 def tasks(*killed: int) -> dict[int, Task]:
     """A task of 10 seconds for each partition. Those of killed ones fail, and are made again 20 seconds later."""
-    first = {number: Task(number, "0", 1, 0, number, 1.0, False, 11.0, "Success") for number in range(PARTITIONS)}
+    first = {number: Task(number, "0", number, 1.0, 11.0, "Success") for number in range(PARTITIONS)}
     for number in killed:
         first[number] = replace(first[number], end=KILLED, reason="ExecutorLostFailure")
         first[10 + number] = replace(first[number], name=10 + number, start=20.0, end=31.0, reason="Success")
@@ -85,13 +85,22 @@ def test_Y3_with_a_journal_only_what_came_shortly_before_the_kill_is_asked_for_a
 
 
 def test_Y3_the_event_log_tells_attempts_and_their_ends() -> None:
-    info = {"Task ID": 7, "Executor ID": "1", "Partition ID": 3, "Launch Time": 1500, "Speculative": True}
-    start = {"Event": "SparkListenerTaskStart", "Stage ID": 2, "Stage Attempt ID": 1, "Task Info": info}
+    info = {"Task ID": 7, "Executor ID": "1", "Partition ID": 3, "Launch Time": 1500}
+    start = {"Event": "SparkListenerTaskStart", "Task Info": info}
     end = {"Event": "SparkListenerTaskEnd", "Task Info": {**info, "Finish Time": 2500}}
     end["Task End Reason"] = {"Reason": "TaskKilled"}
     stray = {**end, "Task Info": {**info, "Task ID": 8}}
     found = tasks_of(map(json.dumps, (start, end, stray)))
-    assert found == {7: Task(7, "1", 2, 1, 3, 1.5, True, 2.5, "TaskKilled")}
+    assert found == {7: Task(7, "1", 3, 1.5, 2.5, "TaskKilled")}
+
+
+def test_Y3_an_attempt_that_was_given_up_may_call_for_a_moment_and_one_that_finished_may_not() -> None:
+    made = tasks()
+    asked = [call for task in made.values() for call in calls(task)]
+    asked[0] = replace(asked[0], start=11.5, end=11.6)
+    assert any(text.startswith("O18") for text in verdict(PLAIN, made, asked))
+    given_up, again = replace(made[0], reason="TaskKilled"), replace(made[0], name=10, start=20.0, end=31.0)
+    assert verdict(PLAIN, made | {0: given_up, 10: again}, asked + calls(again)) == []
 
 
 def test_Y3_pauses_delay_a_write_together_only_if_it_waits_through_all_of_them() -> None:
@@ -103,7 +112,7 @@ def test_Y3_pauses_delay_a_write_together_only_if_it_waits_through_all_of_them()
 
 def test_Y3_only_an_attempt_that_ends_soon_after_a_kill_was_killed_by_it() -> None:
     kills = [Strike("kill", at, at, ("0",)) for at in (3.0, 10.0)]
-    task = Task(0, "0", 1, 0, 0, 1.0, False, 10.2, "ExceptionFailure")
+    task = Task(0, "0", 0, 1.0, 10.2, "ExceptionFailure")
     assert end_of(task, kills) == (10.0, "killed")
     assert end_of(replace(task, end=3.1), kills) == (3.0, "killed")
     assert end_of(replace(task, end=9.0), kills) == (9.0, "failed")
