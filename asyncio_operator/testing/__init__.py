@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
-    from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher, check_enricher
+    from asyncio_operator.testing.enricher_contract.check import check_enricher
+    from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher
     from asyncio_operator.testing.fake_service import ExceededWindow, FakeAnswer, FakeRequest, FakeService
     from asyncio_operator.testing.history.checker import check_history, history_laws
     from asyncio_operator.testing.history.event_format import History
@@ -44,7 +45,8 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "asyncio_operator.testing.fake_enricher": "FakeCall FakeEnricher check_enricher",
+            "asyncio_operator.testing.enricher_contract.check": "check_enricher",
+            "asyncio_operator.testing.fake_enricher": "FakeCall FakeEnricher",
             "asyncio_operator.testing.history.checker": "check_history history_laws",
             "asyncio_operator.testing.history.event_format": "History",
             "asyncio_operator.testing.queue_contract": "check_element_queue",

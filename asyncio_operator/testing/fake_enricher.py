@@ -1,20 +1,17 @@
-"""For tests around enrichers: a fake without a source, and the contract of all enrichers as a plain check.
+"""An enricher without a source, for tests.
 
     fake = FakeEnricher({"JFK": {"city": "New York"}}, latency=lambda random: random.expovariate(20), failures=1)
 
-    check_enricher(lambda: MyEnricher(url), known={"JFK": {"city": "New York"}}, missing=["XXX"], secrets=[password])
-
-`FakeEnricher` is an enricher like any other (the check passes on it). Its answers, delays and errors are the same in
-every run: a delay is an `asyncio.sleep`, which takes no real time on a `VirtualTimeLoop`, and random values come from a
-seed. `check_enricher` checks an enricher against the rules in `enricher_contract`. Neither needs a test
-framework.
+It is an enricher like any other: it passes `check_enricher`. Its answers, delays and errors are the same in every run:
+a delay is an `asyncio.sleep`, which takes no real time on a `VirtualTimeLoop`, and random values come from a seed. It
+needs no test framework.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +20,9 @@ from asyncio_operator.checks import number, plain_function, positive_int
 from asyncio_operator.enricher import Enricher, Found, Row
 from asyncio_operator.errors import ConfigurationError, EnricherError, describe, describe_error
 from asyncio_operator.hints import not_installed
-from asyncio_operator.testing.enricher_contract import life as enricher_life
-from asyncio_operator.testing.enricher_contract import rules as enricher_rules
-from asyncio_operator.testing.enricher_contract import steps as enricher_steps
-from asyncio_operator.testing.enricher_contract.rules import Check, Make
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# First come the rules on which all others rest: without them every other rule would fail, or take long.
-RULES = (
-    enricher_life.rule_close,
-    enricher_steps.rule_loop_is_free,
-    *enricher_rules.RULES,
-    *enricher_life.RULES,
-)
 
 Latency = float | Callable[[random.Random], float]
 Failures = int | float | Callable[[Any, int], bool | BaseException | None]
@@ -230,51 +215,3 @@ def _schema_of(rows: Sequence[Row]) -> pa.Schema:
         return pa.schema([(name, pa.array([row.get(name) for row in rows]).type) for name in names])
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise ConfigurationError(f"rows have no common types ({describe_error(error)}); pass schema=") from error
-
-
-def check_enricher(
-    make: Make,
-    *,
-    known: Mapping[Any, Found] | Iterable[Any] | None = None,
-    missing: Iterable[Any] | None = None,
-    secrets: Iterable[str] = (),
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
-    patience: float = 10.0,
-) -> None:
-    """Check that an enricher keeps the contract. It runs its own loops and makes some dozens of lookups.
-
-    Without `known` and `missing` it looks nothing up, and checks the rules that need no key: schema, life and pickles.
-
-    Args:
-        make: returns a new enricher at each call. All of them must be equal and use the same source.
-        known: keys that are found: a mapping to the expected row or rows, or only the keys; at least one. None: none is
-            known.
-        missing: keys of the same type that are not found; at least one. None: none is known.
-        secrets: texts that must appear nowhere, such as a password that `make` uses.
-        loop_factory: makes the loops; by default asyncio's own. `VirtualTimeLoop` suits enrichers without sockets.
-        patience: the maximum seconds for one call, for the end of a cancelled call, and for `close`.
-
-    Raises:
-        ConfigurationError: an argument is wrong. Nothing was checked.
-        AssertionError: a rule is broken. The message begins with the rule's name.
-    """
-    if _within_a_loop():
-        raise ConfigurationError(
-            "check_enricher was called in a running loop, but runs loops of its own: call it from an ordinary "
-            "function, or in a thread, as in `await asyncio.to_thread(check)`"
-        )
-    check = Check(make, known, missing, secrets, loop_factory, patience)
-    for rule in RULES:
-        try:
-            rule(check)
-        except Exception as error:
-            what = str(error) if isinstance(error, AssertionError) else describe_error(error)
-            raise AssertionError(f"{rule.__name__} ({rule.__doc__}): {check.without_secrets(what)}") from error
-
-
-def _within_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

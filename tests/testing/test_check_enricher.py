@@ -15,7 +15,7 @@ import pytest
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.enricher import Found
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enricher
-from asyncio_operator.testing.fake_enricher import RULES
+from asyncio_operator.testing.enricher_contract.check import RULES
 from enrichers import FunctionEnricher, PostgresEnricher, enricher
 from tests.servers import PostgresServer
 from tests.testing.broken_enrichers import (
