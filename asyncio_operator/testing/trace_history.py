@@ -2,8 +2,8 @@
 
 A trace knows elements and their attempts. So the rows of the history are the elements, and each attempt and each copy
 is a call for one row, but for attempts that the circuit breaker refused: no call is made then. Of an `enrich`, elements
-are the keys that were called, and each task of Spark is a task of the history. Of batches a trace knows no calls, so
-laws that count calls are then undecided.
+are the keys that were called, and each task of Spark is a task of the history. When rows of Spark leave is in no trace,
+so the order of rows is then undecided. Of batches a trace knows no calls, so laws that count calls are undecided.
 """
 
 from __future__ import annotations
@@ -33,17 +33,21 @@ def history_of_trace(
         consumer: "ready" if the output was read at once, always.
         slack: seconds by which events may be recorded late; 0 on virtual time.
         setting: the options of the run, named as the format of histories names them (`testing.history.event_format`).
+            `mode` is of no use for an `enrich`.
 
     Raises:
         ValueError: an option is not one of the format.
     """
+    parts = trace.parts
+    if parts:
+        # A key leaves the trace when it has its outcome, whatever the order of rows is.
+        setting["mode"] = "unordered"
     if "batch" in setting:
         setting["whole_calls"] = False
     history = History()
     history.add("history", version=1, consumer=consumer, slack=slack, source="trace", dropped=trace.dropped or None)
     history.add("setting", lookup=0, **setting)
     events = trace.events()
-    parts = trace.parts
     named = {first: f"{name} ({number})" for number, (first, name) in enumerate(parts)} or {0: task}
     # The text of a long key is cut, so two of them may look the same.
     keyed = bool(parts) and not any((event.value or "").endswith("...") for event in events)

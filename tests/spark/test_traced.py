@@ -114,3 +114,18 @@ def test_Y2_the_tasks_of_a_traced_enrichment_keep_the_laws(spark: SparkSession) 
     report.raise_if_broken()
     # R7 is decided only where the times are sure.
     assert {"O1", "O4", "O9", "O18", "R5", "L1", "L2", "L12"} <= report.held.keys()
+
+
+@pytest.mark.spark
+def test_Y2_the_history_of_an_ordered_enrichment_does_not_say_when_rows_leave(spark: SparkSession) -> None:
+    async def slow(key: int) -> dict[str, int]:
+        await asyncio.sleep(0.05 if key % 7 == 0 else 0.001)
+        return {"value": key}
+
+    trace = Trace()
+    traced = enrich(spark.range(40), FunctionEnricher(slow, "value int"), on="id", capacity=5, trace=trace)
+    assert [row.id for row in traced.collect()] == [*range(40)]
+    for mode in ({"mode": "ordered"}, {}):
+        report = check_history(history_of_trace(trace, capacity=5, slack=0.005, **mode))
+        report.raise_if_broken()
+        assert "X2" in report.undecided
