@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -504,3 +506,34 @@ def test_G3_a_worker_whose_calls_do_not_wait_gets_whole_calls() -> None:
         if permits.ask_at(now) <= now:
             exchange(coordinator, permits, now)
             assert all(permit.units == round(permit.units) for stock in permits._stocks for permit in stock.permits)
+
+
+@pytest.mark.parametrize("limits", [(), (Limit(1_000_000),)])
+@pytest.mark.parametrize("settled", [None, {"usd": 0.005}])
+def test_G8_calls_under_a_spend_limit_that_return_need_no_message_each(
+    limits: tuple[Limit, ...], settled: dict[str, float] | None
+) -> None:
+    permits = Permits(Budget("b", *limits, spend={"usd": 1000.0}), "w")
+    coordinator, weights, now, messages = Coordinator(), {"usd": 0.01}, 0.0, 0
+    for _ in range(500):  # One after the other, so that nothing is reserved between two.
+        while permits.next_start(weights, now) > now:
+            exchange(coordinator, permits, now)
+            messages += 1
+        permits.started(weights, now)
+        now += 0.001
+        permits.returned(weights, settled, now, now - 0.001)
+    assert messages <= 50
+
+
+def test_G8_what_is_ready_is_computed_once_for_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, permits = granted(Budget("b", Limit(1_000_000, 60.0)), 1000)
+    looks, look = Counter[str](), Stock.look
+
+    def counted(*given: Any) -> Any:
+        looks["all"] += 1
+        return look(*given)
+
+    monkeypatch.setattr(Stock, "look", counted)
+    for number in range(1000):
+        start(permits, 0.1 + number * 1e-6)
+    assert looks.total() <= 2

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import Cache, EnricherError, FixedBackoff, ResultError, Retry
+from asyncio_operator import Cache, EnricherError, FixedBackoff, Hedge, ResultError, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
@@ -126,6 +126,22 @@ async def test_L6_what_stands_in_for_a_failure_is_told_as_stale_to_all_and_the_f
         ({"x": 1}, "shared", 2, "down"),
     ]
     assert (pipeline.retries, pipeline.shared, pipeline.cache_hits) == (1, 1, 0)
+
+
+@virtual
+async def test_H3_a_stale_answer_counts_both_calls_that_failed() -> None:
+    async def once(key: Any) -> Any:
+        await asyncio.sleep(1.0 if len(enricher.calls) == 1 else 4.0)
+        if len(enricher.calls) > 1:
+            raise EnricherError("down")
+        return {"x": key}
+
+    enricher = Recorded(once)
+    cache = Cache(expire_after_write=1, stale_if_error=True)
+    batches, _ = await look_up(enricher, [[1], [1]], cache, pause=2.4, timed=True, hedge=Hedge(2.0, extra=0.5))
+    stale = batches[1].outcomes[0]
+    assert (stale.answer, stale.source, stale.attempts) == ({"x": 1}, "stale", 2)
+    assert enricher.calls == [1, 1, 1]
 
 
 @pytest.mark.parametrize("wrong", [{"x": "text"}, "text", [{"x": 1}, {"x": 2**70}]])

@@ -151,3 +151,17 @@ def test_S12_an_error_of_the_new_serialiser_leaves_the_old_value(ttl, make):
     with pytest.raises(StateMigrationError, match=r"state 'old', key 'k'.*LookupError: refused"):
         state.get("a")
     assert backend.value_state(old).value() == {"a": 1}
+
+
+@pytest.mark.parametrize("old_ttl", [None, StateTtlConfig(60)])
+@pytest.mark.parametrize("new_ttl", [None, StateTtlConfig(60)])
+def test_S12_a_dict_that_is_written_after_the_move_replaces_the_map(make, old_ttl, new_ttl):
+    backend = make()
+    old, new = ValueStateDescriptor("old", ttl=old_ttl), MapStateDescriptor("new", ttl=new_ttl)
+    moving: MigratingMapState[Any, Any] = MigratingMapState(backend, old, new)
+    value = backend.value_state(old)
+    backend.set_current_key("k")
+    for written in ({"a": 1, "b": 2}, {"a": 3}, {}, {"c": 4}):
+        value.update(written)
+        assert dict(moving.items()) == written
+        assert value.value() is None

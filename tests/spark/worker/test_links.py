@@ -10,7 +10,7 @@ import logging
 import pickle
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial, reduce
@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.cloudpickle import cloudpickle
 
-from asyncio_operator import Cache, FixedBackoff, FunctionError, MissingKeyError, Retry
+from asyncio_operator import Cache, Enricher, FixedBackoff, FunctionError, MissingKeyError, Retry
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
@@ -623,3 +623,63 @@ def test_V1_failed_attempts_are_counted_by_the_type_of_their_error(managed: bool
     [found] = figures
     assert found.errors == ({"LookupError": 6, "OSError": 3} if managed else {"LookupError": 3, "OSError": 3})
     assert EnrichmentFigures.of_json(json.loads(json.dumps(found.as_json()))).errors == found.errors
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_C6_room_comes_back_when_the_next_output_is_asked_for_and_not_before(ordered: bool, count: int) -> None:
+    """Spark that has enough rows asks for no more, and so never gives back the room of those that it got."""
+    calls: Counter[int] = Counter()
+
+    def counting(number: int) -> Any:
+        async def look_up(key: int) -> dict[str, int]:
+            calls[number] += 1
+            await asyncio.sleep(0)
+            return {f"v{number}": key}
+
+        return look_up
+
+    tasks = [task_of(f"v{one}", counting(one), ordered=ordered, capacity=10, buffer=10) for one in range(count)]
+    outputs = chained(tasks, batches_of(500))
+    assert next(output.num_rows for output in outputs if output.num_rows)
+    settle()
+    begun = calls[count - 1]
+    outputs.close()  # type: ignore[attr-defined]
+    assert begun <= 10
+
+
+def settle() -> None:
+    """Wait until the loop has nothing to do but what waits for Spark."""
+
+    async def turns() -> None:
+        for _ in range(200):
+            await asyncio.sleep(0.0005)
+
+    asyncio.run_coroutine_threadsafe(turns(), loop_thread().loop).result(ENDS)
+
+
+class Rows(Enricher):
+    """An enricher without `lookup_columns`."""
+
+    def __init__(self, in_memory: bool, make: Callable[[int], Any]) -> None:
+        self.in_memory, self.make = in_memory, make
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("a", pa.int64()), ("b", pa.int64())])
+
+    async def lookup(self, key: int) -> Any:
+        return self.make(key)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("cache", [None, Cache()])
+@pytest.mark.parametrize(
+    "make", [lambda key: {"a": key}, lambda key: defaultdict(lambda: 9, a=key), lambda key: [{"a": key}]]
+)
+def test_A5_rows_take_their_own_way_whatever_else_an_enricher_says(
+    in_memory: bool, cache: Cache | None, make: Callable[[int], Any]
+) -> None:
+    enricher = Rows(in_memory, make)
+    added, fingerprint = enricher.schema(), f"rows {next(_numbers)}"
+    task = EnrichTask(enricher, fingerprint, Layout((0,), added), LookupOptions(cache=cache), added, fingerprint, None)
+    keys = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 1], pa.int64())})
+    assert rows_of(chained([task], iter([keys]))) == [{"id": key, "a": key, "b": None} for key in (1, 2, 1)]

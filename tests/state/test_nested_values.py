@@ -1,0 +1,73 @@
+"""What a state gives belongs to its caller, however it is nested (S4); keys of maps may begin with any bytes (S6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncio_operator.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+
+
+def changed(value: Any) -> None:
+    """Change everything in a value that can be changed."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            changed(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            changed(item)
+    if isinstance(value, list):
+        value.append("changed")
+    elif isinstance(value, dict):
+        value["changed"] = True
+
+
+@pytest.mark.parametrize(
+    "value", [[], {}, ([],), (0, {}), [([],)], {"a": ([],)}, ((([],),),), ({"a": [1]}, 2)], ids=repr
+)
+def test_S4_what_a_state_gives_may_be_changed_however_it_is_nested(make, value):
+    shown, backend = repr(value), make()
+    never = backend.value_state(ValueStateDescriptor("never", default=value))
+    held = backend.value_state(ValueStateDescriptor("held"))
+    timed = backend.value_state(ValueStateDescriptor("timed", ttl=StateTtlConfig(60)))
+    items = backend.list_state(ListStateDescriptor("items"))
+    entries = backend.map_state(MapStateDescriptor("entries"))
+    backend.set_current_key("k")
+    held.update(value)
+    timed.update(value)
+    items.add(value)
+    entries.put(1, value)
+    for _ in range(2):
+        for got in (never.value(), held.value(), timed.value(), items.get()[0], entries.get(1), *entries.values()):
+            assert repr(got) == shown
+            changed(got)
+
+
+class Bytes:
+    """Keys that are their own bytes, as of a serialiser that inverts numbers to sort downwards."""
+
+    name = "bytes"
+    serialize = deserialize = staticmethod(bytes)
+
+
+@pytest.mark.parametrize("namespace", [None, "w", 255, -1])
+@pytest.mark.timeout(20)
+def test_S6_a_map_has_every_key_whatever_its_bytes_begin_with(make, namespace):
+    keys = [b"", b"\x00", b"\x7f", b"\xfe\xff", b"\xff", b"\xff\x00", b"\xff\xff", b"\xff" * 9]
+    backend = make()
+    entries = backend.map_state(MapStateDescriptor("m", key_serializer=Bytes()))
+    backend.set_current_namespace(namespace)
+    for key in ("a", "b"):
+        backend.set_current_key(key)
+        entries.put_all(dict.fromkeys(keys, key))
+    assert list(entries.items()) == [(one, "b") for one in keys]
+    assert sorted(backend.keys("m")) == ["a", "b"]
+    entries.clear()
+    assert entries.is_empty()
+    assert not any(map(entries.contains, keys))
+    backend.set_current_key("a")
+    assert list(entries.keys()) == keys
+    for one in keys[:-1]:
+        entries.remove(one)
+    assert not entries.is_empty()
