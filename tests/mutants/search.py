@@ -27,7 +27,7 @@ FOLDERS = {
     "coordinators": ("coordinators",),
     "engine": ("engine", "operator", "lookup"),
     "journal": ("journal", "lookup", "testing/simulation"),
-    "lookup": ("lookup",),
+    "lookup": ("lookup", "spark/worker"),
     "loop": ("loop", "operator"),
     "operator": ("operator",),
     "policies": ("policies", "operator", "lookup", "budget"),
