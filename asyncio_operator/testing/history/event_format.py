@@ -28,17 +28,17 @@ What the user asked for, before the first task:
   "inner" | "required"); on_error ("fail" | "null" | "drop" | "skip" | "return": a value in place of the result);
   capacity (calls; of an adaptive one the maximum), adaptive (true: it changes); buffer (rows in and not out), chunk
   (rows that one read of the input may bring beyond it, 0); timeout, attempt_timeout, max_attempts, delay (of a fixed
-  back-off) or backoff {initial, multiplier, maximum, jitter}; batch {max_size, linger}; limits: a list of {unit, rate,
-  per, burst}; budget: the name under which several lookups and tasks share the limits (without it they hold for each
-  task), in_flight, spend {unit: most}; circuit_breaker {failure_ratio, window, minimum_calls, open_for}; hedge {after,
-  extra, floor, cap}; idempotent (true); cache {expire_after_write, expire_after_access, missing_ttl, cache_missing,
-  refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb" | "redis"}; remember (seconds), remember_rows
-  (100,000); journal {name, flush_every, expire_after, keep_missing, write: the longest time that a write may take, 1
-  s}; single: true if a key has one row at most; grace (seconds that the end waits for calls that ignore their
-  cancellation, 1); returns_within (seconds until a call that is cancelled has returned, 0 for one that ends at once;
-  absent: not known); whole_calls (true; false: calls are recorded for each of their keys alone, so laws that count
-  calls cannot be decided); asks_per_batch (true if each batch of rows asks for its keys without regard to others, as of
-  a table in memory, A6: a key may be asked for as often as rows have it).
+  back-off) or backoff {initial (0.1), multiplier (2), maximum (10), jitter (true)}; batch {max_size, linger}; limits: a
+  list of {unit, rate, per, burst}; budget: the name under which several lookups and tasks share the limits (without it
+  they hold for each task), in_flight, spend {unit: most}; circuit_breaker {failure_ratio, window, minimum_calls,
+  open_for}; hedge {after, extra, floor, cap}; idempotent (true); cache {expire_after_write, expire_after_access,
+  missing_ttl, cache_missing, refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb" | "redis"}; remember
+  (seconds), remember_rows (100,000); journal {name, flush_every, expire_after, keep_missing, write: the longest time
+  that a write may take, 1 s}; single: true if a key has one row at most; grace (seconds that the end waits for calls
+  that ignore their cancellation, 1); returns_within (seconds until a call that is cancelled has returned, 0 for one
+  that ends at once; absent: not known); whole_calls (true; false: calls are recorded for each of their keys alone, so
+  laws that count calls cannot be decided); asks_per_batch (true if each batch of rows asks for its keys without regard
+  to others, as of a table in memory, A6: a key may be asked for as often as rows have it).
 
 Tasks:
 
@@ -86,6 +86,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,8 @@ VERSION = 1
 
 DIGITS = 6
 """Decimal places of a time."""
+
+PERCENTILE = re.compile(r"p\d+(\.\d+)?")
 
 Check = Callable[[Any], bool]
 
@@ -113,7 +116,7 @@ TYPES: dict[str, Check] = {
     "amount": lambda value: _is_number(value) and value >= 0,
     "hint": lambda value: _is_number(value) or (type(value) is float and math.isfinite(value)),
     "text": lambda value: type(value) is str,
-    "time": lambda value: type(value) is str or _is_number(value),
+    "time": lambda value: TYPES["amount"](value) or (type(value) is str and bool(PERCENTILE.fullmatch(value))),
     "name": lambda value: type(value) is str or type(value) is int,
     "count": lambda value: type(value) is int and 0 <= value <= MOST,
     "flag": lambda value: type(value) is bool,
@@ -123,8 +126,8 @@ TYPES: dict[str, Check] = {
     "any": lambda value: True,
 }
 """The types of fields. A name is text or a whole number, a count a whole number of at least 0, an amount a number of at
-least 0, weights a table of amounts, a time a number or the text of a percentile. A hint is a number that may be wrong:
-as large as a float can be."""
+least 0, weights a table of amounts, a time an amount or a percentile, such as p98. A hint is a number that may be
+wrong: as large as a float can be."""
 
 KINDS = {
     "history": (
@@ -132,9 +135,9 @@ KINDS = {
     ),
     "setting": (
         "lookup:count name:text mode:text how:text on_error:text capacity:count adaptive:flag buffer:count chunk:count "
-        "timeout:number attempt_timeout:number max_attempts:count delay:number backoff:table batch:table limits:list "
+        "timeout:amount attempt_timeout:amount max_attempts:count delay:amount backoff:table batch:table limits:list "
         "budget:name in_flight:count spend:weights circuit_breaker:table hedge:table idempotent:flag "
-        "cache:table remember:number remember_rows:count journal:table single:flag grace:number returns_within:amount "
+        "cache:table remember:amount remember_rows:count journal:table single:flag grace:amount returns_within:amount "
         "whole_calls:flag asks_per_batch:flag"
     ),
     "task_started": "at:number! task:name! worker:name partition:name attempt:count restored:name",
@@ -166,16 +169,16 @@ KINDS = {
 """The fields of each kind of event with their types; an event must have those with "!"."""
 
 TABLES = {
-    "backoff": "initial:number multiplier:number maximum:number jitter:flag",
-    "batch": "max_size:count linger:number",
-    "circuit_breaker": "failure_ratio:number window:number minimum_calls:count open_for:number",
-    "hedge": "after:time extra:number floor:number cap:number",
+    "backoff": "initial:amount multiplier:amount maximum:amount jitter:flag",
+    "batch": "max_size:count linger:amount",
+    "circuit_breaker": "failure_ratio:amount window:amount minimum_calls:count open_for:amount",
+    "hedge": "after:time extra:amount floor:amount cap:amount",
     "cache": (
-        "expire_after_write:number expire_after_access:number missing_ttl:number cache_missing:flag "
-        "refresh_after:number stale_if_error:flag max_rows:count store:text"
+        "expire_after_write:amount expire_after_access:amount missing_ttl:amount cache_missing:flag "
+        "refresh_after:amount stale_if_error:flag max_rows:count store:text"
     ),
-    "journal": "name:name flush_every:number expire_after:number keep_missing:flag write:number",
-    "limit": "unit:text rate:number per:number burst:number",
+    "journal": "name:name flush_every:amount expire_after:amount keep_missing:flag write:amount",
+    "limit": "unit:text rate:amount per:amount burst:amount",
 }
 """The options inside of an option, with their types."""
 
@@ -192,11 +195,15 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
         "source": ("call", "cache", "shared", "stale", "journal", "none"),
     },
     "call_ended": {"outcome": ("result", "error", "timed_out", "cancelled")},
+    "cache": {"store": ("heap", "rocksdb", "redis")},
 }
-"""The words that a field may hold."""
+"""The words that a field, or an option inside of an option, may hold."""
 
 
-def _compiled(texts: Mapping[str, str]) -> dict[str, tuple[dict[str, Check], tuple[str, ...], dict[str, str]]]:
+_Known = tuple[dict[str, Check], tuple[str, ...], dict[str, str]]
+
+
+def _compiled(texts: Mapping[str, str]) -> dict[str, _Known]:
     """Of each kind: the check of each field, the fields that it must have, and the name of each field's type."""
     found = {}
     for kind, text in texts.items():
@@ -222,7 +229,9 @@ class History:
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
         self._events: list[Event] = []
         self._latest = -math.inf
-        for event in events:
+        for number, event in enumerate(events):
+            if not isinstance(event, Mapping):
+                raise wrong(number, f"it is {event!r:.100}, and must be a table of fields")
             self._append(dict(event))
 
     def add(self, event: str, **fields: Any) -> None:
@@ -291,7 +300,7 @@ class History:
             ValueError: a line is not an event of the format.
             OSError: the file cannot be read.
         """
-        with open(path, encoding="utf-8") as lines:
+        with open(path, "rb") as lines:
             return cls(_parsed(number, line) for number, line in enumerate(lines))
 
 
@@ -305,11 +314,13 @@ def wrong(number: int, what: str) -> ValueError:
     return ValueError(f"event {number}: {what}")
 
 
-def _parsed(number: int, line: str) -> Event:
+def _parsed(number: int, line: bytes) -> Event:
     try:
-        event = json.loads(line)
-    except ValueError as error:
-        raise wrong(number, f"the line is not JSON: {error}") from None
+        event = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise wrong(number, f"the line is not UTF-8: {error}") from None
+    except json.JSONDecodeError as error:
+        raise wrong(number, f"the line is not JSON: {error.msg} at its character {error.pos + 1}") from None
     if type(event) is not dict:
         raise wrong(number, "the line is not a JSON object")
     return event
@@ -317,14 +328,19 @@ def _parsed(number: int, line: str) -> Event:
 
 def _check(event: Event, number: int) -> None:
     kind = event.get("event")
-    known = _KINDS.get(kind) if type(kind) is str else None
-    if known is None:
+    if type(kind) is not str or kind not in _KINDS:
         raise wrong(number, f"the kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    _check_fields(event, kind, _KINDS[kind], number)
+    if kind == "setting":
+        _check_options(event, number)
+
+
+def _check_fields(table: Event, kind: str, known: _Known, number: int) -> None:
     checks, required, types = known
     for name in required:
-        if name not in event:
+        if name not in table:
             raise wrong(number, f"{kind} has no {name}")
-    for name, value in event.items():
+    for name, value in table.items():
         check = checks.get(name)
         if check is None:
             if name == "event":
@@ -332,13 +348,11 @@ def _check(event: Event, number: int) -> None:
             raise wrong(number, f"{kind} has an unknown field {name!r}")
         if not check(value):
             raise wrong(number, f"{name} of {kind} is {value!r}; its type must be {types[name]}")
-    words = WORDS.get(kind)  # type: ignore[arg-type]
+    words = WORDS.get(kind)
     if words is not None:
         for name, allowed in words.items():
-            if name in event and event[name] not in allowed:
-                raise wrong(number, f"{name} of {kind} is {event[name]!r}; it must be one of {', '.join(allowed)}")
-    if kind == "setting":
-        _check_options(event, number)
+            if name in table and table[name] not in allowed:
+                raise wrong(number, f"{name} of {kind} is {table[name]!r}; it must be one of {', '.join(allowed)}")
 
 
 def _check_options(event: Event, number: int) -> None:
@@ -347,11 +361,6 @@ def _check_options(event: Event, number: int) -> None:
     for name, table in found:
         if type(table) is not dict:
             raise wrong(number, f"a {name} is {table!r}; its type must be table")
-        checks, _, types = _TABLES[name]
-        for option, value in table.items():
-            if option not in checks:
-                raise wrong(number, f"{name} has an unknown option {option!r}")
-            if not checks[option](value):
-                raise wrong(number, f"{option} of {name} is {value!r}; its type must be {types[option]}")
+        _check_fields(table, name, _TABLES[name], number)
         if name == "limit" and not (table.get("rate", 0) > 0 and table.get("per", 1) > 0):
             raise wrong(number, f"a limit is {table!r}; it needs a rate and a time of more than 0")

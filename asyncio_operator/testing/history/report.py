@@ -10,6 +10,8 @@ from typing import overload
 MOST_EVENTS = 8
 """Events that a violation names."""
 
+NOTHING = "nothing happened that it speaks of"
+
 MOST_OF_A_LAW = 20
 """Violations of one law that a report keeps: the first ones by time. The others are counted."""
 
@@ -116,8 +118,12 @@ class Report(Sequence[Violation]):
             yield law, f"broken {count:,} time{'s' * (count != 1)}", str(first).partition(": ")[2]
         for law, cases in self.held.items():
             yield law, "held", f"{cases:,} case{'s' * (cases != 1)}"
+        silent = [law for law, why in self.undecided.items() if why == NOTHING]
         for law, why in self.undecided.items():
-            yield law, "undecided", why
+            if why != NOTHING:
+                yield law, "undecided", why
+        if silent:
+            yield "", "undecided", f"nothing happened that these speak of: {', '.join(silent)}"
 
     def _summary(self) -> str:
         counts = (len(self.broken), "broken"), (len(self.held), "held"), (len(self.undecided), "undecided")
@@ -144,6 +150,6 @@ def _order(violation: Violation) -> tuple[float, str, tuple[int, ...]]:
 
 def _reason(finding: Finding) -> str:
     if not finding.unclear:
-        return "nothing happened that it speaks of"
+        return NOTHING
     reasons = "; ".join(f"{why} ({count:,})" for why, count in finding.unclear.items())
     return f"held in {finding.cases:,} cases; otherwise {reasons}" if finding.cases else reasons

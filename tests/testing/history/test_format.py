@@ -57,7 +57,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"event": "row_in", "at": 0, "task": "t", "row": -1}, "event 1: row of row_in is -1"),
     ({"event": "task_started", "at": -1, "task": "t"}, "event 1: task_started is at -1, before"),
     ({"event": "task_ended", "at": 0, "task": "t", "outcome": "gone"}, "event 1: outcome of task_ended is 'gone'"),
-    ({"event": "setting", "cache": {"ttl": 3}}, "event 1: cache has an unknown option 'ttl'"),
+    ({"event": "setting", "cache": {"ttl": 3}}, "event 1: cache has an unknown field 'ttl'"),
     ({"event": "setting", "batch": {"max_size": 1.5}}, "event 1: max_size of batch is 1.5"),
     ({"event": "setting", "limits": [{"rate": 0}]}, "event 1: a limit is"),
     ({"event": "setting", "limits": [3]}, "event 1: a limit is 3"),
@@ -68,9 +68,31 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"event": "setting", "timeout": 10**400}, "event 1: timeout of setting is 1000"),
     ({"event": "setting", "circuit_breaker": {"minimum_calls": 10**400}}, "event 1: minimum_calls of circuit_breaker"),
     ({"event": "row_in", "at": 10**400, "task": "t", "row": 0}, "event 1: at of row_in is 1000"),
+    ({"event": "setting", "timeout": -1}, "event 1: timeout of setting is -1"),
+    ({"event": "setting", "delay": -0.5}, "event 1: delay of setting is -0.5"),
+    ({"event": "setting", "backoff": {"initial": -1}}, "event 1: initial of backoff is -1"),
+    ({"event": "setting", "limits": [{"rate": 1, "burst": -1}]}, "event 1: burst of limit is -1"),
+    ({"event": "setting", "hedge": {"after": "px"}}, "event 1: after of hedge is 'px'"),
+    ({"event": "setting", "cache": {"store": "x"}}, "event 1: store of cache is 'x'; it must be one of heap, rocksdb"),
     ({"event": "history", "slack": -1}, "event 1: slack of history is -1"),
     ({"event": "history", "drift": -5.0}, "event 1: drift of history is -5.0"),
 ]
+
+
+@pytest.mark.parametrize("event", ["row_in", ["row_in"], 7, None])
+def test_what_is_no_table_is_refused_with_its_number(event: Any) -> None:
+    with pytest.raises(ValueError, match=r"event 1: it is .*, and must be a table of fields"):
+        History([{"event": "setting"}, event])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [(b"", "not JSON: Expecting value at its character"), (b"\xff", "not UTF-8"), (b"[]", "not a JSON object")],
+)
+def test_a_line_that_is_no_event_is_refused_with_its_number(tmp_path: Path, line: bytes, message: str) -> None:
+    (tmp_path / "run.jsonl").write_bytes(a_history().to_bytes() + line + b"\n")
+    with pytest.raises(ValueError, match=f"event 4: the line is {message}"):
+        History.load(tmp_path / "run.jsonl")
 
 
 def test_options_that_are_null_inside_of_an_option_are_absent() -> None:

@@ -50,6 +50,8 @@ def test_Y2_the_table_shows_all_laws_and_escapes_what_comes_from_outside() -> No
     text = str(report)
     assert text.startswith("1 law broken, ")
     assert "O1   broken 2 times" in text
+    [silent] = [line for line in text.splitlines() if "nothing happened" in line]
+    assert "these speak of: O6, O7" in silent
     assert repr(report).startswith("<Report: 1 law broken")
     page = report._repr_html_()
     assert "<b>" not in page
