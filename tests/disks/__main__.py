@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from examples.stage import positive
 from tests.disks import processes
 from tests.disks.runs import WORKS, Runs
 
@@ -22,7 +23,7 @@ STARTED = "DISKS_STARTED"
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.disks", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--seeds", type=int, default=100, help="runs of each kind (default: 100)")
+    parser.add_argument("--seeds", type=positive, default=100, help="runs of each kind (default: 100)")
     parser.add_argument("--first", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument("--kind", choices=WORKS, action="append", help="only this, more than once for more")
     parser.add_argument("--damages", type=int, default=8, help="damaged files of each run (default: 8)")
