@@ -34,7 +34,7 @@ FOLDERS = {
     "queues": ("queues", "operator"),
     "checks.py": ("policies", "operator"),
     "function.py": ("operator",),
-    "spark": ("spark/worker", "spark/driver"),
+    "spark": ("spark/worker", "spark/driver", "testing/simulation"),
     "state": ("state", "timers", "lookup"),
     "timers": ("timers", "state"),
     "view": ("view",),
