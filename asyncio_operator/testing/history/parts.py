@@ -137,6 +137,9 @@ class Call:
     def is_taken(self) -> bool:
         """Whether the run surely took its result: it came within every limit, and before the run ended."""
         run = self.run
+        if run.limits and run.setting.get("asks_per_batch"):
+            # Of a batch for a table in memory (A6) it may be one call of several, and a limit ends all of them.
+            return False
         in_time = all(self.stopped < self.begun + limit - run.moment for limit in run.limits)
         return self.outcome == "result" and not self.retryable and in_time and self.stopped < run.task.end
 
