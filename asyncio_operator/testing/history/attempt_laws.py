@@ -45,7 +45,7 @@ def law_r1_an_attempt_ends_at_its_timeout(book: Book, found: Finding) -> None:
             call = attempt.decisive
             # The deadline of another key of its batch may have ended the task.
             end = min(attempt.start + limit, _earliest_deadline(flight), flight.run.task.end)
-            if _was_cut(call) and call.stopped < end - book.near(limit):
+            if _was_cut(call) and call.stopped < end - book.near(max(flight.run.limits)):
                 what = f"call {call.id!r} for {flight_name(flight)} was cut after {call.stopped - call.start:.6f} s"
                 found.broken(f"{what}, and attempt_timeout is {limit}", call.stopped, *call.events)
         last = flight.attempts[-1]

@@ -97,6 +97,14 @@ def test_R1_R2_a_row_does_not_time_out_before_its_attempt(outcome: str, setting:
     assert broken(one_row(0.2, "timed_out", **setting).call(0, 0.2, ["a"], "error", error="TimeoutError")) == set()
 
 
+def test_R1_a_clock_that_is_too_fast_cuts_a_call_as_early_as_its_deadline_is() -> None:
+    for early, laws in ((0.04, set()), (1.0, {"R1"})):
+        story = Story(timeout=500, attempt_timeout=200, max_attempts=2, delay=200, on_error="null").about(drift=1e-4)
+        story.task(end=600).row(0, 500 - early, key="a", status="timed_out", attempts=2)
+        story.call(0, 200, ["a"], "timed_out").call(400, 500 - early, ["a"], "timed_out")
+        assert broken(story) & {"R1"} == laws
+
+
 def test_R1_a_call_may_be_cut_early_by_its_copy_or_with_its_task() -> None:
     def story(outcome: str = "finished", **setting: Any) -> Story:
         story = Story(attempt_timeout=1.0, mode="unordered", **setting).task(end=5.0, outcome=outcome)
