@@ -63,15 +63,15 @@ class Outcome:
     Attributes:
         attempts: the last attempt of each task, by its place.
         services: of the lookups: they know the truth.
+        columns: the names of the columns that each lookup adds, without its status column.
         problems: what went wrong beside the rows: tasks that hang, errors that were lost.
-        seconds: that went by in the simulated world.
     """
 
     history: History
     attempts: tuple[Attempt, ...]
     services: tuple[SimulatedService, ...]
+    columns: tuple[list[str], ...]
     problems: tuple[str, ...]
-    seconds: float
 
 
 def outcome_of(scenario: Scenario, make: MakeEnricher | None = None) -> Outcome:
@@ -133,7 +133,8 @@ class _Run:
         ready = len(scenario.lookups) == 1 and not any(task.slow for task in scenario.tasks)
         about = {"consumer": "ready", "handover": HANDOVER} if ready else {}
         self._notes.begin(source=f"Simulation({scenario.seed})", slack=slack, clocks=clocks or None, **about)
-        for number, made in enumerate(next(iter(self._tasks.values()))):
+        lookups = next(iter(self._tasks.values()))
+        for number, made in enumerate(lookups):
             single = self._services[number].is_single
             lookup, own = scenario.lookups[number], self._make is not None
             # What leaves one lookup reaches the next in batches of any size.
@@ -153,7 +154,6 @@ class _Run:
             if not world.run(LONGEST, lambda: len(self._ended) == count):
                 missing = [task for task in range(count) if task not in self._ended]
                 self._problems.append(f"after {world.now:.6g} s these tasks have not ended: {missing}")
-            took = world.now
             for worker in self._every:
                 if not worker.process.dead:
                     self._problems += [_shown(context) for context in worker.process.errors]
@@ -162,7 +162,8 @@ class _Run:
             for worker in self._every:
                 worker.end()
         attempts = tuple(self._ended.get(place) or self._running[place] for place in range(count))
-        return Outcome(self._notes.history(), attempts, self._services, tuple(self._problems), took)
+        columns = tuple(made.layout.found.names for made in lookups)
+        return Outcome(self._notes.history(), attempts, self._services, columns, tuple(self._problems))
 
     def _fault(self, what: str) -> None:
         assert self._scenario.budget is not None
