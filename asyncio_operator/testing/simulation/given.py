@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.spark.driver.build_task import OPTIONS
-from asyncio_operator.testing.simulation.simulated_service import as_rows, schema_of
+from asyncio_operator.testing.simulation.scenario import Scenario
+from asyncio_operator.testing.simulation.simulated_service import SimulatedService, as_rows, schema_of
 
 FIELDS = ("lookups", "tasks", "kind", "rows", "kills", "compactions", "clocks", "coordinator")
 
 OF_SPARK = ("event_time", "watermark_delay", "strategy", "join_hint", "scope", "tasks_at_once", "metrics", "trace")
 OF_THE_SIMULATION = ("on", "columns", "prefix", "journal")
+
+MakeEnricher = Callable[[SimulatedService], Enricher]
 
 KINDS = {int: "long", str: "string"}
 """The kind of keys, by their type."""
@@ -67,3 +72,22 @@ def kind_of(rows: Mapping[Any, Any], kind: str | None) -> str:
     if kind not in (None, given):
         raise ConfigurationError(f"kind={kind!r}, but the keys of rows= are of the kind {given!r}")
     return given
+
+
+def fitted(scenario: Scenario, make: MakeEnricher, given: Mapping[str, Any]) -> Scenario:
+    """The scenario without drawn options that the user's enricher cannot have.
+
+    Args:
+        make: makes the enricher.
+        given: what is not drawn.
+    """
+    if isinstance(given.get("lookups"), tuple):
+        return scenario
+    lookups = []
+    for number, lookup in enumerate(scenario.lookups):
+        service = SimulatedService(lookup.service, scenario.seed, number, scenario.kind, scenario.rows, lambda: 0.0)
+        enricher = make(service)
+        impossible = {"batching": enricher.max_batch == 1, "hedge": not enricher.idempotent}
+        options = {name: one for name, one in lookup.options.items() if name in given or not impossible.get(name)}
+        lookups.append(replace(lookup, options=options))
+    return replace(scenario, lookups=tuple(lookups))

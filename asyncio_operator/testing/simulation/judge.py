@@ -150,11 +150,15 @@ class _Judge:
         return ""
 
     def _fate(self, lookup: Lookup, service: SimulatedService, asked: Key, got: list[Found]) -> str:
-        """The status of a row that has no status column."""
+        """The status of a row that has no status column. Without values it may have failed, or have been found so."""
+        truth = _truth(service, asked)
         if any(value is not None for value in got[0].values()):
             return "found"
         fails = lookup.options.get("on_error") == "null" and self._may_fail(lookup, service, asked)
-        return "failed" if fails and _truth(service, asked) else "missing"
+        has_values = any(value is not None for row in truth for value in row.values())
+        if truth and not has_values and (len(got) > 1 or not fails):
+            return "found"
+        return "failed" if truth and fails else "missing"
 
     def _wrong_answer(self, fate: str, got: list[Found], truth: Rows, names: list[str], last: bool) -> str:
         nothing = [dict.fromkeys(names)]

@@ -36,8 +36,6 @@ class ObservedLink:
         self._keys = layout.keys
         self._columns = layout.found.names
         self._status = layout.status
-        # Of a row without a status column and without values. It may have failed, unless that fails the task.
-        self._empty = "missing" if link.task.options.fail else "unknown"
         self._parts: dict[int, list[Event]] = {}
 
     def expect(self, rows: pa.Schema) -> pa.Schema:
@@ -85,7 +83,8 @@ class ObservedLink:
 
     def _row_out(self, row: int, status: dict[str, Any], values: list[Any]) -> None:
         parts = self._parts.setdefault(row, [])
-        kind = status.get("status") or ("found" if any(value is not None for value in values) else self._empty)
+        # Without a status column and without values it may be missing, have failed, or have been found so.
+        kind = status.get("status") or ("found" if any(value is not None for value in values) else "unknown")
         answer: list[Any] | None = None if kind == "unknown" else parts[0]["answer"] if parts else []
         if answer is not None and kind == "found":
             # All parts have all rows of the answer.

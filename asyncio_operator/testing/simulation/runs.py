@@ -6,7 +6,7 @@ import gc
 import logging
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,7 +18,6 @@ import pyarrow as pa
 from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
-from asyncio_operator.enricher import Enricher
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.options import Journal
@@ -30,6 +29,7 @@ from asyncio_operator.spark.worker.task_journal import JournalTask
 from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.compacting import SimulatedCompaction
 from asyncio_operator.testing.simulation.distant_coordinator import SimulatedCoordinator
+from asyncio_operator.testing.simulation.given import MakeEnricher
 from asyncio_operator.testing.simulation.lookup_settings import setting
 from asyncio_operator.testing.simulation.observed import ROW
 from asyncio_operator.testing.simulation.recorded import RecordedEnricher, RecordedTable
@@ -52,8 +52,6 @@ HANDOVER = 0.2
 
 MOST_ATTEMPTS = 4
 """Of one task, as in Spark."""
-
-MakeEnricher = Callable[[SimulatedService], Enricher]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import Any, Self
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.draw import drawn
+from asyncio_operator.testing.simulation.given import MakeEnricher, fitted
 from asyncio_operator.testing.simulation.judge import broken
 from asyncio_operator.testing.simulation.program import program_of
-from asyncio_operator.testing.simulation.runs import MakeEnricher, Outcome, outcome_of
+from asyncio_operator.testing.simulation.runs import Outcome, outcome_of
 from asyncio_operator.testing.simulation.scenario import Scenario
 from asyncio_operator.testing.simulation.shrink import shrunk
 
@@ -48,6 +49,8 @@ class Simulation:
 
     def __init__(self, seed: int, enricher: MakeEnricher | None = None, **fixed: Any) -> None:
         self.scenario = drawn(seed, fixed, own=enricher is not None)
+        if enricher is not None:
+            self.scenario = fitted(self.scenario, enricher, fixed)
         self._make = enricher
         self._outcome: Outcome | None = None
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import Hedge
+from asyncio_operator import Enricher, Hedge
+from asyncio_operator.enricher import as_schema
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing import Simulation
 from asyncio_operator.testing.simulation.scenario import Lookup, Scenario, Service, Task
 from tests.testing.simulation import names
@@ -172,3 +174,38 @@ def test_Y1_L2_a_copy_of_a_call_with_a_time_limit_of_its_own_is_a_copy() -> None
     for seed in range(40):
         scenario = Scenario(seed, (lookup,), (Task(keys=(3, 1, 2, 0)),), rows=ROWS)
         assert Simulation.from_scenario(scenario, Hasty).violations() == []
+
+
+class OneByOne(Enricher):
+    """Has `lookup` alone, whose calls must not be made twice."""
+
+    idempotent = False
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def schema(self) -> Any:
+        return as_schema("name string")
+
+    async def lookup(self, key: Any) -> Any:
+        [row] = await self._client.ask([key])
+        return row
+
+
+def test_Y1_an_enricher_gets_no_drawn_option_that_it_cannot_have() -> None:
+    wrong = {seed: found for seed in range(20) if (found := Simulation(seed, OneByOne, rows=ROWS).violations())}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("option", [{"hedge": Hedge()}, {"batching": 3}])
+def test_Y1_an_option_that_an_enricher_cannot_have_is_refused_if_it_is_given(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Simulation(1, OneByOne, rows=ROWS, **option).run()
+
+
+@pytest.mark.parametrize("on_error", ["null", "drop", "fail"])
+def test_Y1_a_row_that_has_only_nulls_is_no_accusation(on_error: str) -> None:
+    rows = {1: {"name": None}, 2: {"name": "Grace"}, 3: [{"name": None}, {"name": None}]}
+    options = {"on_error": on_error, "status_column": None, "rows": rows}
+    wrong = {seed: found for seed in range(15) if (found := Simulation(seed, Names, **options).violations())}
+    assert wrong == {}
