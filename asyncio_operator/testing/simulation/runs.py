@@ -44,9 +44,6 @@ from asyncio_operator.testing.simulation.writing import Notes
 LONGEST = 3600.0
 """Seconds of the simulated world after which it hangs."""
 
-LONGEST_WAIT = 40.0
-"""Seconds for which a clock that is too fast is trusted: what is longer shows more of its error."""
-
 HANDOVER = 0.2
 """Seconds in which rows leave that are ready, as law X9 has it."""
 
@@ -126,11 +123,11 @@ class _Run:
             self._begin_worker(number, 0)
         fast = max((abs(fast) for _, fast in scenario.clocks), default=0.0)
         ahead = [0.0, *(ahead for ahead, _ in scenario.clocks)]
-        slack, clocks = fast * LONGEST_WAIT, max(ahead) - min(ahead)
+        clocks = max(ahead) - min(ahead)
         # A lookup that is followed by another leaves its rows to that one.
         ready = len(scenario.lookups) == 1 and not any(task.slow for task in scenario.tasks)
         about = {"consumer": "ready", "handover": HANDOVER} if ready else {}
-        self._notes.begin(source=f"Simulation({scenario.seed})", slack=slack, clocks=clocks or None, **about)
+        self._notes.begin(source=f"Simulation({scenario.seed})", drift=fast or None, clocks=clocks or None, **about)
         lookups = next(iter(self._tasks.values()))
         for number, made in enumerate(lookups):
             single = self._services[number].is_single

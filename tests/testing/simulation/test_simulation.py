@@ -143,6 +143,13 @@ def test_Y1_a_killed_worker_is_followed_by_another_that_finishes_its_tasks() -> 
     assert ends == [("0.0", "killed"), ("0.1", "finished")]
 
 
+def test_Y1_a_clock_that_is_too_fast_widens_long_times_and_not_short_ones() -> None:
+    scenario = Scenario(1, (Lookup(),), (Task((1, 2, 3)),), clocks=((0.2, 0.0), (0.5, -1e-4)))
+    [begin, *_] = Simulation.from_scenario(scenario).run()
+    assert (begin["drift"], begin["clocks"]) == (1e-4, 0.5)
+    assert "slack" not in begin
+
+
 @pytest.mark.parametrize("last_fails", [False, True])
 def test_C4_O6_no_call_of_another_lookup_starts_while_a_failed_one_waits_for_its_calls(last_fails: bool) -> None:
     quick = Lookup({"capacity": 1}, Service(mean=0.01))
