@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.checks import seconds
+from asyncio_operator.testing.simulation.scenario import changed
 from benchmarks.simulate.cluster import LATENCY, Cluster, Network, Weights, Work, Worker, above_the_mean, exceeded
 from benchmarks.simulate.oracle import most_calls
 
@@ -63,7 +64,7 @@ class Scenario:
             replace(limit, rate=min(limit.rate, calls)) if limit.unit == "calls" else limit
             for limit in self.budget.limits
         )
-        budget = Budget(self.budget.name, *limits, in_flight=self.budget.in_flight)
+        budget = changed(self.budget, limits=limits)
         return replace(self, budget=budget, workers=min(workers, self.workers), windows=min(windows, self.windows))
 
 

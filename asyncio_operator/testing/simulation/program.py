@@ -9,7 +9,7 @@ from typing import Any
 import asyncio_operator
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.testing.simulation import scenario as parts
-from asyncio_operator.testing.simulation.scenario import Scenario, not_at_default
+from asyncio_operator.testing.simulation.scenario import DEFAULTS, Scenario, not_at_default
 
 WIDTH = 110
 
@@ -28,8 +28,10 @@ def program_of(scenario: Scenario, enricher: bool = False) -> str:
     lines += ["from asyncio_operator.testing import Simulation"]
     lines += [f"from asyncio_operator.testing.simulation.scenario import {', '.join(own)}", ""]
     lines += [f"scenario = {text}"]
-    made = ", enricher  # the function that makes yours" if enricher else ""
-    lines += [f"Simulation.from_scenario(scenario{made.partition('  #')[0]}).check(){made[len(', enricher') :]}"]
+    if enricher:
+        lines += ["Simulation.from_scenario(scenario, enricher).check()  # the function that makes yours"]
+    else:
+        lines += ["Simulation.from_scenario(scenario).check()"]
     return "\n".join(lines) + "\n"
 
 
@@ -40,8 +42,8 @@ def arguments_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.name
         for limit in value.limits:
             yield "", limit
-        for name in ("in_flight", "spend", "patience"):
-            if getattr(value, name) not in (None, 30.0):
+        for name, default in DEFAULTS.items():
+            if getattr(value, name) != default:
                 yield name, getattr(value, name)
         return
     yield from ((name, given) for name, given, _ in not_at_default(value))

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from inspect import signature
 from typing import Any
 
 from asyncio_operator.budget.spec import Budget
 
 Key = Any
+
+DEFAULTS = {name: signature(Budget).parameters[name].default for name in ("in_flight", "spend", "patience")}
+"""The arguments of a `Budget` beside its name and limits. Its coordinator is simulated."""
+
+
+def changed(budget: Budget, **fields: Any) -> Budget:
+    """The budget with other limits, or other values of `DEFAULTS`."""
+    given = {name: getattr(budget, name) for name in ("limits", *DEFAULTS)} | fields
+    return Budget(budget.name, *given.pop("limits"), **given)
 
 
 def not_at_default(value: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, is_dataclass, replace
 from typing import Any
 
+from asyncio_operator.budget.spec import Budget
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing.simulation.scenario import (
+    DEFAULTS,
     Compaction,
     Coordinator,
     Lookup,
     Scenario,
     Service,
     Task,
+    changed,
     not_at_default,
 )
 from asyncio_operator.testing.simulation.simulated_service import as_rows, schema_of
@@ -54,7 +58,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     yield from _fewer_rows(scenario)
     if scenario.budget is not None:
         yield _without_budget(scenario)
-        yield from (replace(scenario, budget=one) for one in _smaller_budget(scenario))
+        yield from (replace(scenario, budget=one) for one in _smaller_budget(scenario.budget))
     for place, task in enumerate(scenario.tasks):
         yield from (_with(scenario, "tasks", place, one) for one in _smaller_task(task))
     for place, lookup in enumerate(scenario.lookups):
@@ -132,19 +136,16 @@ def _without_budget(scenario: Scenario) -> Scenario:
     return replace(scenario, budget=None, coordinator=Coordinator(), lookups=tuple(lookups))
 
 
-def _smaller_budget(scenario: Scenario) -> Iterator[Any]:
-    budget = scenario.budget
-    assert budget is not None
-    kind = type(budget)
-    in_flight, spend, patience = budget.in_flight, budget.spend, budget.patience
-    for place in range(len(budget.limits)):
-        limits = [*budget.limits[:place], *budget.limits[place + 1 :]]
-        if limits or in_flight or spend:
-            yield kind(budget.name, *limits, in_flight=in_flight, spend=spend, patience=patience)
-    if in_flight is not None and (budget.limits or spend):
-        yield kind(budget.name, *budget.limits, spend=spend, patience=patience)
-    if spend is not None and (budget.limits or in_flight):
-        yield kind(budget.name, *budget.limits, in_flight=in_flight, patience=patience)
+def _smaller_budget(budget: Budget) -> Iterator[Budget]:
+    fewer = [{"limits": budget.limits[:place] + budget.limits[place + 1 :]} for place in range(len(budget.limits))]
+    for fields in (*fewer, *({name: default} for name, default in DEFAULTS.items())):
+        try:
+            smaller = changed(budget, **fields)
+        except ConfigurationError:
+            # Nothing that limits is left.
+            continue
+        if smaller != budget:
+            yield smaller
 
 
 def _smaller_task(task: Task) -> Iterator[Task]:

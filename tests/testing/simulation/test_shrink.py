@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from asyncio_operator import Budget, Limit
 from asyncio_operator.testing import Simulation
-from asyncio_operator.testing.simulation.scenario import Compaction, Kill, Lookup, Scenario, Task
+from asyncio_operator.testing.simulation.scenario import Compaction, Kill, Lookup, Scenario, Task, changed
 from asyncio_operator.testing.simulation.shrink import shrunk
 from tests.testing.simulation.test_own_enrichers import Names
 
@@ -63,3 +66,20 @@ def test_Y1_rows_keep_their_columns_when_keys_go() -> None:
     assert all(one == rows for one in seen)
     shrunk(Scenario(4, (Lookup(),), (Task((2,)),), rows=rows), fails)
     assert {2: rows[2]} in seen
+
+
+@pytest.mark.parametrize("given", [{"in_flight": 30}, {"spend": {"calls": 30.0}}, {"patience": 2.0}, {}])
+def test_Y1_the_budget_of_a_program_is_the_one_that_failed(given: dict[str, Any]) -> None:
+    budget = Budget("shared", Limit(10, 1.0), Limit(5.0, 1.0, "tokens"), **given)
+    scenario = Scenario(1, (Lookup({"budget": True}),), (Task((1,)),), budget=budget)
+    names: dict[str, Any] = {}
+    exec(Simulation.from_scenario(scenario).program(), names)
+    assert names["scenario"] == scenario
+
+
+def test_Y1_a_budget_is_made_small() -> None:
+    budget = Budget("shared", Limit(10, 1.0), Limit(5.0, 1.0, "tokens"), in_flight=30, spend={"calls": 9.0}, patience=2)
+    scenario = Scenario(1, (Lookup({"budget": True}),), (Task((1,)),), budget=budget)
+    small = shrunk(scenario, lambda one: one.budget is not None)
+    assert small.budget == Budget("shared", spend={"calls": 9.0})
+    assert changed(budget, limits=budget.limits[:1]).patience == 2
