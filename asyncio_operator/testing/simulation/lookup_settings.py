@@ -15,18 +15,27 @@ from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.testing.simulation.scenario import Lookup
 
 BATCHES = 4
-"""Batches of the input that a task reads whatever `buffer` is."""
+"""Batches of the input that a lookup reads whatever `buffer` is."""
+
+
+def chunk(buffer: int, largest: int) -> int:
+    """The rows beyond `buffer` that a lookup may have inside: it reads a batch if `BATCHES` are not inside, or if it
+    has fewer rows than `buffer`.
+
+    Args:
+        largest: rows of the largest batch of its input.
+    """
+    return max(0, largest - 1, BATCHES * largest - buffer)
 
 
 def setting(
-    number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None, single: bool, own: bool, largest: int
+    number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None, single: bool, own: bool
 ) -> dict[str, Any]:
-    """The event with the options of a lookup.
+    """The event with the options of a lookup; `chunk` is known when it has read its input.
 
     Args:
         made: what the driver has made of the lookup.
         single: whether a key has at most one row.
-        largest: most rows of a batch of its input.
         own: whether the enricher is the user's: what it does when it is cancelled is not known.
     """
     given, options = lookup.options, made.options
@@ -39,11 +48,10 @@ def setting(
         "capacity": calls_at_most(options.capacity),
         "adaptive": True if isinstance(options.capacity, AdaptiveCapacity) else None,
         "buffer": options.buffer,
-        "chunk": BATCHES * largest,
         "timeout": options.timeout or None,
         "attempt_timeout": options.attempt_timeout or None,
-        "remember": options.remember or None if options.cache is None else None,
-        "idempotent": True,
+        "remember": None if options.cache is not None else options.remember or None,
+        "idempotent": made.enricher.idempotent,
         "max_attempts": 1 if options.retry is None else options.retry.max_attempts,
     }
     if options.retry is not None:

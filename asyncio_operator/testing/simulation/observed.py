@@ -58,7 +58,8 @@ class ObservedLink:
 
     def _read(self, keys: KeyBatch) -> None:
         """The link has read a batch."""
-        batch = keys.payload.batch
+        batch, largest = keys.payload.batch, self._notes.largest
+        largest[self._number] = max(batch.num_rows, largest.get(self._number, 0))
         columns = [batch.column(place).to_pylist() for place in self._keys]
         for row, *key in zip(batch.column(ROW).to_pylist(), *columns, strict=True):
             self._notes.add(

@@ -111,8 +111,8 @@ class RecordedEnricher(Enricher):
 
     async def _noted(self, keys: list[Any], ask: Callable[[], Awaitable[Any]], each: Callable[[Any], list[Any]]) -> Any:
         notes, task = self._notes, attempt_of.get("")
-        notes.counts["calls"] += 1
-        call = f"{self._number}.{notes.counts['calls']}"
+        notes.calls += 1
+        call = f"{self._number}.{notes.calls}"
         now, left = asyncio.get_running_loop().time, time_left()
         limit = inf if left is None else now() + left
         same = task, repr(keys)

@@ -30,7 +30,7 @@ from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.compacting import SimulatedCompaction
 from asyncio_operator.testing.simulation.distant_coordinator import SimulatedCoordinator
 from asyncio_operator.testing.simulation.given import MakeEnricher
-from asyncio_operator.testing.simulation.lookup_settings import setting
+from asyncio_operator.testing.simulation.lookup_settings import chunk, setting
 from asyncio_operator.testing.simulation.observed import ROW
 from asyncio_operator.testing.simulation.recorded import RecordedEnricher, RecordedTable
 from asyncio_operator.testing.simulation.scenario import Kill, Lookup, Scenario
@@ -129,12 +129,12 @@ class _Run:
         about = {"consumer": "ready", "handover": HANDOVER} if ready else {}
         self._notes.begin(source=f"Simulation({scenario.seed})", drift=fast or None, clocks=clocks or None, **about)
         lookups = next(iter(self._tasks.values()))
-        for number, made in enumerate(lookups):
-            single = self._services[number].is_single
-            lookup, own = scenario.lookups[number], self._make is not None
-            # What leaves one lookup reaches the next in batches of any size.
-            sizes = [task.batch if number == 0 else len(task.keys) for task in scenario.tasks]
-            self._notes.setting(**setting(number, lookup, made, self._budget, single, own, max(sizes)))
+        settings = [
+            self._notes.setting(
+                **setting(number, lookup, made, self._budget, self._services[number].is_single, self._make is not None)
+            )
+            for number, (lookup, made) in enumerate(zip(scenario.lookups, lookups, strict=True))
+        ]
         for place, task in enumerate(scenario.tasks):
             world.at(task.starts, lambda place=place: self._begin(place, 0))  # type: ignore[misc]
         self._compact()
@@ -157,6 +157,8 @@ class _Run:
             for worker in self._every:
                 worker.end()
         attempts = tuple(self._ended.get(place) or self._running[place] for place in range(count))
+        for number, event in enumerate(settings):
+            event["chunk"] = chunk(event["buffer"], self._notes.largest.get(number, 0))
         columns = tuple(made.layout.found.names for made in lookups)
         return Outcome(self._notes.history(), attempts, self._services, columns, tuple(self._problems))
 

@@ -1,8 +1,7 @@
-"""The history of a simulation while it is written, and what was drawn and used."""
+"""The history of a simulation while it is written."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -27,6 +26,9 @@ class Notes:
 
     Attributes:
         open: whether events are taken. What happens when the simulated world ends is no part of the history.
+        killed: attempts of tasks whose worker was killed.
+        calls: how many were noted.
+        largest: rows of the largest batch that each lookup has read.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -34,7 +36,8 @@ class Notes:
         self._events: list[Event] = []
         self.open = True
         self.killed: set[str] = set()
-        self.counts: Counter[str] = Counter()
+        self.calls = 0
+        self.largest: dict[int, int] = {}
 
     def add(self, event: str, **values: Any) -> Event:
         """Note an event that happens now. The result may be completed later."""
@@ -47,9 +50,10 @@ class Notes:
         """Note what the history is."""
         self._events.append({"event": "history", "version": VERSION, **values})
 
-    def setting(self, **values: Any) -> None:
-        """Note an option of the user."""
+    def setting(self, **values: Any) -> Event:
+        """Note the options of a lookup. The result may be completed later."""
         self._events.append({"event": "setting", **values})
+        return self._events[-1]
 
     def history(self) -> History:
         """What was noted."""
