@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import CircuitBreaker
+from asyncio_operator import Budget, CircuitBreaker
 from asyncio_operator.errors import (
     BudgetExceeded,
     CircuitOpenError,
@@ -23,7 +23,7 @@ from asyncio_operator.errors import (
 )
 from asyncio_operator.testing import Simulation
 from asyncio_operator.testing.simulation.judge import broken
-from asyncio_operator.testing.simulation.scenario import Lookup, Scenario, Service, Task
+from asyncio_operator.testing.simulation.scenario import Kill, Lookup, Scenario, Service, Task
 from tests.testing.simulation import names
 
 ROWS = {number: {"name": f"n{number}"} for number in range(6)}
@@ -36,7 +36,7 @@ def with_end(scenario: Scenario, error: BaseException | None, lost: Sequence[int
     if error is not None:
         attempt.outcome, attempt.error, attempt.output = "failed", error, []
     attempt.output = [batch.take([n for n in range(batch.num_rows) if n not in lost]) for batch in attempt.output]
-    return broken(scenario, replace(outcome, attempts=(attempt,)))
+    return broken(scenario, replace(outcome, attempts=(attempt, *outcome.attempts[1:])))
 
 
 def one_task(options: dict[str, Any], errors: float = 0.0, **fields: Any) -> Scenario:
@@ -160,3 +160,22 @@ def test_Y1_an_error_that_the_service_has_led_to_is_explained(enricher: type[nam
         for seed in range(10):
             scenario = Scenario(seed, (lookup,), (Task((1, 2, 3, 4, 5)),), rows=ROWS)
             assert Simulation.from_scenario(scenario, enricher).violations() == []
+
+
+def spent(error: BudgetExceeded, *kills: Kill) -> list[str]:
+    """What is wrong with such an end of a task that makes a call for two keys, and a call for one."""
+    lookup = Lookup({"budget": True, "batching": 2, "capacity": 1}, Service(tokens=1.0), batches=20)
+    budget = Budget("shared", spend={"tokens": 100.0})
+    tasks = Task((1, 2, 3)), Task((4, 5), worker=1, starts=1.0)
+    return with_end(Scenario(1, (lookup,), tasks, budget=budget, rows=ROWS, kills=kills), error)
+
+
+def test_Y1_G6_a_budget_is_not_spent_while_the_heaviest_call_of_a_batch_fits() -> None:
+    wrong = spent(BudgetExceeded("", unit="tokens", limit=100, spent=90))
+    assert any("a call may still be made" in one for one in wrong)
+
+
+@pytest.mark.parametrize(("kills", "accused"), [([Kill(1, 0.001)], False), ([Kill(1, 1.001)], True), ([], True)])
+def test_Y1_G6_a_fault_after_an_error_is_no_reason_for_what_was_spent(kills: list[Kill], accused: bool) -> None:
+    wrong = spent(BudgetExceeded("", unit="tokens", limit=100, spent=99), *kills)
+    assert any("3 tokens were spent" in one for one in wrong) is accused
