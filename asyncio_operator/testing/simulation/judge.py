@@ -15,6 +15,7 @@ from asyncio_operator.errors import (
     describe_error,
 )
 from asyncio_operator.testing.history.checker import check_history
+from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.observed import ROW
 from asyncio_operator.testing.simulation.reasons import is_late
 from asyncio_operator.testing.simulation.refusals import wrong_refusal
@@ -32,8 +33,23 @@ def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
     found = [f"Y1: {problem}" for problem in outcome.problems]
     for place in range(len(outcome.attempts)):
         found += _Judge(scenario, outcome, place).problems()
+    found += _cut_calls(outcome.history)
     found += [str(one) for one in check_history(outcome.history)]
     return found
+
+
+def _cut_calls(history: History) -> Iterator[str]:
+    """Calls of a task that finished, which were cut before their limit. A row waits for each of them, unless it is one
+    of a pair or a refresh."""
+    settings = history.settings
+    finished = {one["task"] for one in history if one["event"] == "task_ended" and one["outcome"] == "finished"}
+    started = {one["call"]: one for one in history if one["event"] == "call_started" and one["task"] in finished}
+    paired = {name for call, one in started.items() if "copy_of" in one for name in (call, one["copy_of"])}
+    for one in history:
+        if one["event"] == "call_ended" and one["outcome"] == "cancelled" and one["call"] in started.keys() - paired:
+            begun = started[one["call"]]
+            if "refresh_after" not in settings[begun["lookup"]].get("cache", {}):
+                yield f"R1: call {one['call']!r} of task {one['task']} was cut after {one['at'] - begun['at']:.6f} s"
 
 
 class _Judge:

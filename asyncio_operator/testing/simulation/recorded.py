@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_arrays import canonical_array, key_values, python_keys
 from asyncio_operator.clock import time_left
 from asyncio_operator.enricher import Enricher, Found
-from asyncio_operator.errors import said
-from asyncio_operator.policies.retry import Retry, asked_wait
+from asyncio_operator.policies.retry import Retry
 from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.simulation.reasons import Reasons, refused_of
 from asyncio_operator.testing.simulation.simulated_service import as_rows
@@ -192,14 +192,27 @@ class RecordedTable(RecordedEnricher):
 
 
 def facts_of(error: BaseException) -> Event:
-    """What an error says of itself."""
+    """What an error says of itself, read without the library's own readers, which may be wrong."""
+    retryable, overload = getattr(error, "retryable", None), getattr(error, "overload", None)
     return {
         "error": type(error).__name__,
-        "retryable": said(error, "retryable") if isinstance(said(error, "retryable"), bool) else None,
-        "retry_after": asked_wait(error),
-        "overload": True if said(error, "overload", bool) else None,
+        "retryable": retryable if isinstance(retryable, bool) else None,
+        "retry_after": _seconds(getattr(error, "retry_after", None)),
+        "overload": True if overload else None,
         "lost": True if isinstance(error, ConnectionError) else None,
     }
+
+
+def _seconds(wait: Any) -> float | None:
+    """A wait that an error asks for: a number, its text, or a timedelta; None if it is none of these."""
+    if isinstance(wait, timedelta):
+        return _seconds(wait.total_seconds())
+    if isinstance(wait, bool) or not isinstance(wait, int | float | str):
+        return None
+    try:
+        return float(wait) if 0 <= float(wait) < inf else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def digest(answer: Any, columns: Sequence[str]) -> Any:
