@@ -46,19 +46,12 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None, own: bool = False) 
     lookups = given.pop("lookups", None)
     are_drawn = not isinstance(lookups, tuple) and not isinstance(given.get("tasks"), tuple)
     if not isinstance(lookups, tuple):
-        lookups = tuple(
-            _lookup(source, number, lookups or count, budget is not None) for number in range(lookups or count)
-        )
-        answers, quotas = random.Random(f"columns {seed}"), random.Random(f"quota {seed}")
-        lookups = tuple(replace(one, columns=answers.random() < 0.2) for one in lookups)
-        # The source of a budget is one.
-        source_of_budget = next((one for one in lookups if "budget" in one.options), None)
-        lookups = tuple(
-            _with_quota(quotas, one) if one is source_of_budget or "budget" not in one.options else one
-            for one in lookups
-        )
+        lookups = _lookups(source, seed, lookups or count, budget is not None)
     if rows is not None:
         lookups = tuple(replace(one, from_before=False) for one in lookups)
+    if "journal" in given:
+        lookups = tuple(replace(one, journal=given["journal"]) for one in lookups)
+        del given["journal"]
     tasks = given.pop("tasks", None)
     if not isinstance(tasks, tuple):
         tasks = _tasks(source, tasks or source.choice((1, 1, 2, 2, 3, 4)), kind, rows)
@@ -91,6 +84,17 @@ def _ending(lookup: Lookup) -> Lookup:
     """The lookup, without calls that hang if nothing would end them."""
     ends = lookup.options.get("timeout", 30.0) or lookup.options.get("attempt_timeout")
     return lookup if ends or not lookup.service.hangs else replace(lookup, service=replace(lookup.service, hangs=0.0))
+
+
+def _lookups(source: random.Random, seed: int, count: int, budget: bool) -> tuple[Lookup, ...]:
+    lookups = [_lookup(source, number, count, budget) for number in range(count)]
+    answers, quotas = random.Random(f"columns {seed}"), random.Random(f"quota {seed}")
+    lookups = [replace(one, columns=answers.random() < 0.2) for one in lookups]
+    # The source of a budget is one.
+    source_of_budget = next((one for one in lookups if "budget" in one.options), None)
+    return tuple(
+        _with_quota(quotas, one) if one is source_of_budget or "budget" not in one.options else one for one in lookups
+    )
 
 
 def _lookup(source: random.Random, number: int, count: int, budget: bool) -> Lookup:

@@ -26,19 +26,21 @@ KINDS = {int: "long", str: "string"}
 """The kind of keys, by their type."""
 
 
-def require_known(names: Mapping[str, Any]) -> None:
+def require_known(given: Mapping[str, Any]) -> None:
     """Check the names of what is not drawn.
 
     Raises:
         ConfigurationError: there is no such option, or a simulation cannot honour it.
     """
-    for name in names:
-        if name in FIELDS or (name in OPTIONS and name not in (*OF_SPARK, *OF_THE_SIMULATION)):
+    for name, value in given.items():
+        has_no_journal = name == "journal" and value is None
+        if name in FIELDS or has_no_journal or (name in OPTIONS and name not in (*OF_SPARK, *OF_THE_SIMULATION)):
             continue
         if name in OF_SPARK:
             raise ConfigurationError(f"a Simulation starts no Spark, and cannot honour {name}=; leave it out")
         if name in OF_THE_SIMULATION:
-            raise ConfigurationError(f"a Simulation chooses {name}= itself; leave it out")
+            none = ", or give None" if name == "journal" else ""
+            raise ConfigurationError(f"a Simulation chooses {name}= itself; leave it out{none}")
         known = [one for one in (*FIELDS, *OPTIONS) if one not in (*OF_SPARK, *OF_THE_SIMULATION)]
         raise ConfigurationError(f"{name!r} is not an option of Simulation; {did_you_mean(name, known)}")
 

@@ -37,8 +37,9 @@ class Simulation:
             enricher that has `lookup_columns` is asked for columns.
         fixed: what is not drawn: options of `enrich` for all lookups; or `lookups` and `tasks` (numbers, or tuples of
             `Lookup` and `Task`), `kind` of the keys ("long" or "string"), `rows` (what the service has, by key),
-            `kills`, `compactions`, `clocks`, `coordinator`. Keys of `rows` are all int or all str; for each it has a
-            mapping, a list of mappings, or None.
+            `kills`, `compactions`, `clocks`, `coordinator`; `journal=None` for no journal. Keys of `rows` are all int
+            or all str; for each it has a mapping, a list of mappings, or None. Drawn options that the enricher cannot
+            have, such as batches, are left out.
 
     Raises:
         ConfigurationError: there is no such option, or a value is wrong.

@@ -17,6 +17,7 @@ from tests.testing.simulation.test_own_enrichers import ROWS, Names
         ({"capcity": 1}, "'capcity' is not an option of Simulation; did you mean 'capacity'"),
         ({"task": 1}, "did you mean 'tasks'"),
         ({"on": "x"}, "a Simulation chooses on= itself"),
+        ({"journal": "x"}, "a Simulation chooses journal= itself; leave it out, or give None"),
         ({"strategy": "distinct"}, "starts no Spark, and cannot honour strategy="),
         ({"kind": "int"}, '"long" | "string"'),
         ({"kind": "string", "rows": ROWS}, "kind='string', but the keys of rows= are of the kind 'long'"),
@@ -51,3 +52,13 @@ def test_Y1_options_that_are_given_are_honoured() -> None:
         simulation = Simulation(seed, **given)
         simulation.check()
         assert (simulation.scenario.kind, len(simulation.scenario.tasks)) == ("string", 2)
+
+
+def test_Y1_a_simulation_may_have_no_journal() -> None:
+    drawn = [seed for seed in range(60) if any(one.journal for one in Simulation(seed).scenario.lookups)]
+    assert len(drawn) >= 3
+    for seed in drawn[:3]:
+        simulation = Simulation(seed, journal=None)
+        simulation.check()
+        assert [one.journal for one in simulation.scenario.lookups] == [None] * len(simulation.scenario.lookups)
+        assert simulation.scenario.compactions == ()
