@@ -43,7 +43,6 @@ class Worker:
         self.process = process = Process(world, *clock)
         self.loop = process.loop
         source = random.Random(f"worker {seed} {self.name}")
-        self.random = source
         readers = Readers(process.wall, self.loop.time)
         self.shared = WorkerProcess(
             lambda: self.loop,

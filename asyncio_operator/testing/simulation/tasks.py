@@ -90,13 +90,14 @@ class Attempt:
     """One attempt of a task.
 
     Args:
+        name: of the attempt.
         tasks: what the driver has made of the lookups.
         rows: the input.
-        place: names it for the journal.
 
     Attributes:
-        left: rows that have left.
+        output: the rows that have left.
         error: with which it failed.
+        outcome: as the event `task_ended` has it; empty while it runs.
     """
 
     def __init__(
