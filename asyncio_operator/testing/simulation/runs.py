@@ -26,7 +26,7 @@ from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task,
 from asyncio_operator.spark.driver.columns import spark_schema
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
-from asyncio_operator.testing.history.event_format import History
+from asyncio_operator.testing.history.event_format import Event, History
 from asyncio_operator.testing.simulation.compacting import SimulatedCompaction
 from asyncio_operator.testing.simulation.distant_coordinator import SimulatedCoordinator
 from asyncio_operator.testing.simulation.given import MakeEnricher
@@ -118,6 +118,21 @@ class _Run:
         self._inputs = [_rows(scenario, place) for place in range(len(scenario.tasks))]
 
     def outcome(self) -> Outcome:
+        try:
+            settings = self._begin_world()
+            self._run_world()
+        finally:
+            self._notes.open = False
+            for worker in self._every:
+                worker.end()
+        for number, event in enumerate(settings):
+            event["chunk"] = chunk(event["buffer"], self._notes.largest.get(number, 0))
+        attempts = tuple(self._ended.get(place) or self._running[place] for place in range(len(self._scenario.tasks)))
+        columns = tuple(made.layout.found.names for made in next(iter(self._tasks.values())))
+        return Outcome(self._notes.history(), attempts, self._services, columns, tuple(self._problems))
+
+    def _begin_world(self) -> list[Event]:
+        """Begin the workers and the history, and let all that was drawn happen at its time. Returns the settings."""
         scenario, world = self._scenario, self._world
         for number in sorted({task.worker for task in scenario.tasks}):
             self._begin_worker(number, 0)
@@ -128,12 +143,13 @@ class _Run:
         ready = len(scenario.lookups) == 1 and not any(task.slow for task in scenario.tasks)
         about = {"consumer": "ready", "handover": HANDOVER} if ready else {}
         self._notes.begin(source=f"Simulation({scenario.seed})", drift=fast or None, clocks=clocks or None, **about)
-        lookups = next(iter(self._tasks.values()))
         settings = [
             self._notes.setting(
                 **setting(number, lookup, made, self._budget, self._services[number].is_single, self._make is not None)
             )
-            for number, (lookup, made) in enumerate(zip(scenario.lookups, lookups, strict=True))
+            for number, (lookup, made) in enumerate(
+                zip(scenario.lookups, next(iter(self._tasks.values())), strict=True)
+            )
         ]
         for place, task in enumerate(scenario.tasks):
             world.at(task.starts, lambda place=place: self._begin(place, 0))  # type: ignore[misc]
@@ -144,23 +160,17 @@ class _Run:
             for begin, end in scenario.coordinator.down:
                 world.at(begin, lambda: self._fault("coordinator_down"))
                 world.at(end, lambda: self._fault("coordinator_up"))
-        count = len(scenario.tasks)
-        try:
-            if not world.run(LONGEST, lambda: len(self._ended) == count):
-                missing = [task for task in range(count) if task not in self._ended]
-                self._problems.append(f"after {world.now:.6g} s these tasks have not ended: {missing}")
-            for worker in self._every:
-                if not worker.process.dead:
-                    self._problems += [_shown(context) for context in worker.process.errors]
-        finally:
-            self._notes.open = False
-            for worker in self._every:
-                worker.end()
-        attempts = tuple(self._ended.get(place) or self._running[place] for place in range(count))
-        for number, event in enumerate(settings):
-            event["chunk"] = chunk(event["buffer"], self._notes.largest.get(number, 0))
-        columns = tuple(made.layout.found.names for made in lookups)
-        return Outcome(self._notes.history(), attempts, self._services, columns, tuple(self._problems))
+        return settings
+
+    def _run_world(self) -> None:
+        """Let time pass until all tasks have ended."""
+        world, count = self._world, len(self._scenario.tasks)
+        if not world.run(LONGEST, lambda: len(self._ended) == count):
+            missing = [task for task in range(count) if task not in self._ended]
+            self._problems.append(f"after {world.now:.6g} s these tasks have not ended: {missing}")
+        for worker in self._every:
+            if not worker.process.dead:
+                self._problems += [_shown(context) for context in worker.process.errors]
 
     def _fault(self, what: str) -> None:
         assert self._scenario.budget is not None
