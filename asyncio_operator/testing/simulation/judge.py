@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.checks import seconds
 from asyncio_operator.errors import (
     BudgetExceeded,
     CoordinatorError,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from asyncio_operator.testing.simulation.runs import Outcome
 
 Found = dict[str, Any]
+
+SLOW = 50
+"""The mean delays of a message that no reply takes."""
 
 
 def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
@@ -88,8 +92,9 @@ class _Judge:
     def _is_explained(self, error: BaseException) -> bool:
         """Whether an error may end the task."""
         if isinstance(error, CoordinatorError):
-            coordinator = self._scenario.coordinator
-            return self._scenario.budget is not None and bool(coordinator.down or coordinator.lost)
+            budget, coordinator = self._scenario.budget, self._scenario.coordinator
+            is_slow = budget is not None and seconds(budget.patience) < SLOW * coordinator.delay
+            return budget is not None and bool(coordinator.down or coordinator.lost or is_slow)
         if isinstance(error, MissingKeyError):
             rows = enumerate(self._task.keys)
             return any(self._may_be_missing(error.key, key, self._task.part(row)) for row, key in rows)

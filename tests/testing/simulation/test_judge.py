@@ -23,7 +23,7 @@ from asyncio_operator.errors import (
 )
 from asyncio_operator.testing import Simulation
 from asyncio_operator.testing.simulation.judge import broken
-from asyncio_operator.testing.simulation.scenario import Kill, Lookup, Scenario, Service, Task
+from asyncio_operator.testing.simulation.scenario import Coordinator, Kill, Lookup, Scenario, Service, Task
 from tests.testing.simulation import names
 
 ROWS = {number: {"name": f"n{number}"} for number in range(6)}
@@ -54,13 +54,13 @@ def failed(cause: Exception) -> FunctionError:
         ({"circuit_breaker": CircuitBreaker(minimum_calls=3)}, failed(CircuitOpenError("open"))),
         ({"how": "required"}, MissingKeyError("no row", key="1")),
         ({}, MissingKeyError("no row", key="1")),
-        ({}, CoordinatorError("no answer")),
+        ({"budget": True}, CoordinatorError("no answer")),
         ({}, failed(EnricherError("never raised"))),
         ({}, BudgetExceeded("too much", unit="calls", limit=1.0, spent=1.0)),
     ],
 )
 def test_Y1_an_end_of_a_run_without_a_fault_is_not_accepted(options: dict[str, Any], error: Exception) -> None:
-    scenario = one_task(options)
+    scenario = one_task(options, budget=Budget("shared", in_flight=1) if "budget" in options else None)
     assert with_end(scenario, None) == []
     assert with_end(scenario, error) != []
 
@@ -104,6 +104,16 @@ def test_Y1_X6_a_null_key_that_a_failed_lookup_has_left_is_lost() -> None:
     second = Lookup({"how": "inner"}, from_before=True)
     for seed in range(10):
         assert Simulation.from_scenario(Scenario(seed, (first, second), (Task((1, 2, 3)),))).violations() == []
+
+
+@pytest.mark.parametrize(("patience", "accepted"), [(0.05, True), (30.0, False)])
+def test_Y1_G7_a_coordinator_whose_messages_take_as_long_as_the_patience_may_give_no_answer(
+    patience: float, accepted: bool
+) -> None:
+    budget = Budget("shared", in_flight=1, patience=patience)
+    scenario = one_task({"budget": True}, budget=budget, coordinator=Coordinator(0.02))
+    assert Simulation.from_scenario(scenario).violations() == []
+    assert (with_end(scenario, CoordinatorError("no answer")) == []) is accepted
 
 
 class OwnBug(names.Names):
