@@ -87,7 +87,7 @@ def fitted(scenario: Scenario, make: MakeEnricher, given: Mapping[str, Any]) -> 
         return scenario
     lookups = []
     for number, lookup in enumerate(scenario.lookups):
-        service = SimulatedService(lookup.service, scenario.seed, number, scenario.kind, scenario.rows, lambda: 0.0)
+        service = SimulatedService(lookup, scenario.seed, number, scenario.kind, scenario.rows, lambda: 0.0)
         enricher = make(service)
         impossible = {"batching": enricher.max_batch == 1, "hedge": not enricher.idempotent}
         options = {name: one for name, one in lookup.options.items() if name in given or not impossible.get(name)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import seconds
@@ -18,7 +17,6 @@ from asyncio_operator.errors import (
 from asyncio_operator.testing.history.checker import check_history
 from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.observed import ROW
-from asyncio_operator.testing.simulation.reasons import is_late
 from asyncio_operator.testing.simulation.refusals import wrong_refusal
 from asyncio_operator.testing.simulation.scenario import Key, Lookup, Scenario
 from asyncio_operator.testing.simulation.simulated_service import KEY, PART, Rows, SimulatedService
@@ -71,13 +69,6 @@ class _Judge:
         self._attempt = outcome.attempts[place]
         self._finished = self._attempt.outcome == "finished"
         self._lookups = [*zip(scenario.lookups, outcome.services, outcome.columns, strict=True)]
-        at = {
-            event["event"]: event["at"]
-            for event in outcome.history
-            if event["event"] in ("task_started", "task_ended") and event["task"] == self._attempt.name
-        }
-        fast = max((abs(fast) for _, fast in scenario.clocks), default=0.0)
-        self._lasted = (at.get("task_ended", inf) - at["task_started"]) * (1 + fast)
 
     def problems(self) -> Iterator[str]:
         """What is wrong."""
@@ -100,9 +91,7 @@ class _Judge:
             return any(self._may_be_missing(error.key, key, self._task.part(row)) for row, key in rows)
         return isinstance(error, FunctionError) and any(
             lookup.options.get("on_error", "fail") == "fail"
-            and service.reasons.explain_end(
-                lookup, type(error.__cause__).__name__, error.element, is_late(lookup, self._lasted)
-            )
+            and service.reasons.explain_end(type(error.__cause__).__name__, error.element)
             for lookup, service, _ in self._lookups
         )
 
@@ -160,26 +149,15 @@ class _Judge:
             if lookup.options.get("status_column"):
                 status = rows[0][columns[width]]
                 width += 1
-            fate = status.get("status") or self._fate(lookup, service, asked, got)
+            fate = status.get("status") or _fate(lookup, service, asked, got)
             problem = self._wrong_answer(fate, got, truth, names, last=number == len(self._lookups) - 1)
             kind = status.get("error_type")
             # A stale answer has an error too.
-            if kind and not service.reasons.explain(lookup, kind, asked, is_late(lookup, self._lasted)):
+            if kind and not service.reasons.explain(kind, asked):
                 problem = f"{fate} without a reason ({kind}: {status['error_message']})"
             if problem:
                 return f"{problem} by lookup {number} (key {asked!r}); the service has {truth}, the rows have {got}"
         return ""
-
-    def _fate(self, lookup: Lookup, service: SimulatedService, asked: Key, got: list[Found]) -> str:
-        """The status of a row that has no status column. Without values it may have failed, or have been found so."""
-        truth = _truth(service, asked)
-        if any(value is not None for value in got[0].values()):
-            return "found"
-        fails = lookup.options.get("on_error") == "null" and self._may_fail(lookup, service, asked)
-        has_values = any(value is not None for row in truth for value in row.values())
-        if truth and not has_values and (len(got) > 1 or not fails):
-            return "found"
-        return "failed" if truth and fails else "missing"
 
     def _wrong_answer(self, fate: str, got: list[Found], truth: Rows, names: list[str], last: bool) -> str:
         nothing = [dict.fromkeys(names)]
@@ -199,7 +177,7 @@ class _Judge:
             asked = lookup.key(first, part)
             if lookup.options.get("how") == "inner" and (may_be_null or not _truth(service, asked)):
                 return True
-            if lookup.options.get("on_error") == "drop" and self._may_fail(lookup, service, asked):
+            if lookup.options.get("on_error") == "drop" and _may_fail(service, asked):
                 return True
         return False
 
@@ -213,12 +191,25 @@ class _Judge:
             yield lookup, service, first, may_be_null
             asked = lookup.key(first, part)
             found = next(iter(_truth(service, asked)), {}).get(f"k{number}")
-            if lookup.options.get("on_error") == "null" and self._may_fail(lookup, service, asked):
+            if lookup.options.get("on_error") == "null" and _may_fail(service, asked):
                 may_be_null = True
-
-    def _may_fail(self, lookup: Lookup, service: SimulatedService, asked: Key) -> bool:
-        return asked is not None and service.reasons.may_fail(lookup, asked, is_late(lookup, self._lasted))
 
 
 def _truth(service: SimulatedService, asked: Key) -> Rows:
     return [] if asked is None else service.rows_of(asked)
+
+
+def _fate(lookup: Lookup, service: SimulatedService, asked: Key, got: list[Found]) -> str:
+    """The status of a row that has no status column. Without values it may have failed, or have been found so."""
+    truth = _truth(service, asked)
+    if any(value is not None for value in got[0].values()):
+        return "found"
+    fails = lookup.options.get("on_error") == "null" and _may_fail(service, asked)
+    has_values = any(value is not None for row in truth for value in row.values())
+    if truth and not has_values and (len(got) > 1 or not fails):
+        return "found"
+    return "failed" if truth and fails else "missing"
+
+
+def _may_fail(service: SimulatedService, asked: Key) -> bool:
+    return asked is not None and service.reasons.may_fail(asked)

@@ -16,7 +16,7 @@ refused_of: ContextVar[list[Sequence[Key]]] = ContextVar("refused_of")
 """Keys for which the service gave no right answer to the running call."""
 
 A_LITTLE = 1e-5
-"""Seconds: the times of events are rounded."""
+"""Seconds: a timer may be early by a rounding error."""
 
 
 class Reasons:
@@ -28,14 +28,19 @@ class Reasons:
         cancelled: whether a call to the service was cancelled.
         explained: keys of calls that failed because of the service, with the type of the error.
         own: keys of calls that failed although the service gave right answers, with the type and the text of the error.
+        late: keys of calls that lasted as long as the least limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
         self.keys: set[Key] = set()
         self.raised: list[BaseException] = []
         self.cancelled = False
         self.explained: set[tuple[Key, str]] = set()
         self.own: dict[tuple[Key, str], str] = {}
+        self.late: set[Key] = set()
+        self._all_late = False
+        self._asked: set[Key] = set()
 
     def answered(self, keys: Sequence[Key]) -> None:
         """The service gave right answers for keys."""
@@ -56,52 +61,76 @@ class Reasons:
         An enricher may ask for one key and fail for all. It may also ask in a task of its own, which knows no call.
         """
         kind = type(error).__name__
-        if refused_of.get([]) or not self.keys.isdisjoint(keys) or self._has_raised(error):
+        if self._are_refused(keys) or self._has_raised(error):
             self.explained.update((key, kind) for key in keys)
         else:
             self.own.update(((key, kind), describe_error(error)) for key in keys)
+
+    def ended(self, keys: Sequence[Key], seconds: float, together: bool) -> None:
+        """A call of the enricher has ended.
+
+        Args:
+            seconds: that it has lasted.
+            together: whether its keys have one deadline with others, which wait for the next call.
+        """
+        self._asked.update(keys)
+        if self._lookup.service.lies and self._are_refused(keys):
+            # A wrong answer is found when the call has ended.
+            self.explained.update((key, "ResultError") for key in keys)
+        options: Any = self._lookup.options
+        limits = options.get("timeout", 30.0), options.get("attempt_timeout")
+        if seconds >= min((limit for limit in limits if limit), default=inf) - A_LITTLE:
+            self.late.update(keys)
+            self._all_late = self._all_late or together
+
+    def _are_refused(self, keys: Sequence[Key]) -> bool:
+        """Whether the service gave no right answer to the running call, or to the last one for a key."""
+        return bool(refused_of.get([])) or not self.keys.isdisjoint(keys)
 
     def _has_raised(self, error: BaseException) -> bool:
         """Whether the service raised an error, or one that has led to it."""
         return any(one is raised for one in _chain(error) for raised in self.raised)
 
-    def explain(self, lookup: Lookup, error: str, key: Key, late: bool) -> bool:
-        """Whether an error of this type is explained for a key.
-
-        Args:
-            late: whether the task lasted long enough for a key to time out.
-        """
-        return self._explain(lookup, error, (key, error) in self.explained - self.own.keys(), late)
-
-    def explain_end(self, lookup: Lookup, error: str, key: str, late: bool) -> bool:
-        """Whether it may end a task. The key is described; empty: the enricher was not opened."""
-        keys = (describe(key) for key, kind in self.explained - self.own.keys() if kind == error)
-        return self._explain(lookup, error, key in keys if key else bool(self.keys), late)
-
-    def _explain(self, lookup: Lookup, error: str, is_explained: bool, late: bool) -> bool:
+    def explain(self, error: str, key: Key) -> bool:
+        """Whether an error of this type is explained for a key."""
         match error:
             case "ElementTimeoutError":
-                return late
+                return self._may_time_out(key)
             case "CircuitOpenError":
-                return self._breaks(lookup, late)
-            case "ResultError":
-                return lookup.service.lies > 0
-            case "TimeoutError":
+                return self._breaks()
+            case "TimeoutError" if self.cancelled:
                 # An enricher with a time limit of its own cancels its call.
-                return is_explained or self.cancelled
-        return is_explained
+                return True
+        return (key, error) in self.explained - self.own.keys()
 
-    def may_fail(self, lookup: Lookup, key: Key, late: bool) -> bool:
+    def explain_end(self, error: str, key: str) -> bool:
+        """Whether it may end a task. The key is described; empty: the enricher was not opened."""
+        if not key:
+            return bool(self.keys)
+        # Of a key that was not asked for, nothing is known but what may happen to all keys.
+        named = [None, *(one for one in self._asked if describe(one) == key)]
+        return any(self.explain(error, one) for one in named)
+
+    def may_fail(self, key: Key) -> bool:
         """Whether a key may have failed with an error that is not known."""
         if any(one == key for one, _ in self.own):
             return False
-        lies = lookup.service.lies > 0
-        return late or lies or self._breaks(lookup, late) or any(one == key for one, _ in self.explained)
+        return self._breaks() or self._may_time_out(key) or self._has_failed(key)
 
-    def _breaks(self, lookup: Lookup, late: bool) -> bool:
+    def _has_failed(self, key: Key) -> bool:
+        return any(one == key for one, _ in (*self.explained, *self.own))
+
+    def _may_time_out(self, key: Key) -> bool:
+        """Whether a key may have passed a deadline: in a call, or while it waited for the next one."""
+        options: Any = self._lookup.options
+        if not (options.get("timeout", 30.0) or options.get("attempt_timeout")):
+            return False
+        return key in self.late or self._all_late or self._breaks() or self._has_failed(key)
+
+    def _breaks(self) -> bool:
         """Whether the circuit breaker may have opened: a call must have failed."""
-        failed = late or self.explained or self.own or lookup.service.lies > 0
-        return lookup.options.get("circuit_breaker") is not None and bool(failed)
+        failed = self.late or self.explained or self.own
+        return self._lookup.options.get("circuit_breaker") is not None and bool(failed)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -114,10 +143,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
             seen.add(id(one))
             yield one
             waiting += one.__cause__, one.__context__
-
-
-def is_late(lookup: Lookup, seconds: float) -> bool:
-    """Whether a key of a lookup may time out in a task that lasts so long."""
-    options: Any = lookup.options
-    limits = options.get("timeout", 30.0), options.get("attempt_timeout")
-    return seconds >= min((limit for limit in limits if limit), default=inf) - A_LITTLE

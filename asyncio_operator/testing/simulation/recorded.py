@@ -114,9 +114,10 @@ class RecordedEnricher(Enricher):
         notes.calls += 1
         call = f"{self._number}.{notes.calls}"
         now, left = asyncio.get_running_loop().time, time_left()
-        limit = inf if left is None else now() + left
+        begun = now()
+        limit = inf if left is None else begun + left
         same = task, repr(keys)
-        copied = self._copied(same, now())
+        copied = self._copied(same, begun)
         self._running.setdefault(same, (call, asyncio.current_task(), limit))
         about = {"task": task, "lookup": self._number, "call": call}
         weights = dict(self.weigh(keys)) or None
@@ -144,6 +145,7 @@ class RecordedEnricher(Enricher):
                 self._reasons.failed(keys, error)
             raise
         finally:
+            self._reasons.ended(keys, now() - begun, self.in_memory)
             self._ended(same, call)
             if task not in notes.killed:
                 for header in headers:

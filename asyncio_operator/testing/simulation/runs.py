@@ -104,7 +104,7 @@ class _Run:
         self._notes = Notes(lambda: self._world.now)
         now = lambda: self._world.now  # noqa: E731
         self._services = tuple(
-            SimulatedService(one.service, scenario.seed, number, scenario.kind, scenario.rows, now)
+            SimulatedService(one, scenario.seed, number, scenario.kind, scenario.rows, now)
             for number, one in enumerate(scenario.lookups)
         )
         self._budget = self._shared_budget()

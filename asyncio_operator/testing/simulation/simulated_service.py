@@ -18,8 +18,7 @@ from asyncio_operator.budget.usage import Hint
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.errors import EnricherError
 from asyncio_operator.testing.simulation.reasons import Reasons
-from asyncio_operator.testing.simulation.scenario import Key
-from asyncio_operator.testing.simulation.scenario import Service as Behaviour
+from asyncio_operator.testing.simulation.scenario import Key, Lookup
 from asyncio_operator.testing.simulation.source_quota import Quota
 
 Rows = list[dict[str, Any]]
@@ -38,7 +37,7 @@ class SimulatedService:
     """The service of one lookup.
 
     Args:
-        behaviour: what it does.
+        lookup: whose service it is.
         seed: of what is random.
         number: of the lookup.
         kind: of the keys.
@@ -51,15 +50,15 @@ class SimulatedService:
 
     def __init__(
         self,
-        behaviour: Behaviour,
+        lookup: Lookup,
         seed: int,
         number: int,
         kind: str,
         rows: Mapping[Key, Any] | None,
         now: Callable[[], float],
     ) -> None:
-        self.behaviour = behaviour
-        self.reasons = Reasons()
+        self.behaviour = behaviour = lookup.service
+        self.reasons = Reasons(lookup)
         self._seed = seed
         self._number = number
         self._kind = kind

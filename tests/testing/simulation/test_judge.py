@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from asyncio_operator import Budget, CircuitBreaker
@@ -35,7 +36,10 @@ def with_end(scenario: Scenario, error: BaseException | None, lost: Sequence[int
     attempt = copy(outcome.attempts[0])
     if error is not None:
         attempt.outcome, attempt.error, attempt.output = "failed", error, []
-    attempt.output = [batch.take([n for n in range(batch.num_rows) if n not in lost]) for batch in attempt.output]
+    kept = ([n not in lost for n in range(batch.num_rows)] for batch in attempt.output)
+    attempt.output = [
+        batch.filter(pa.array(mask, pa.bool_())) for batch, mask in zip(attempt.output, kept, strict=True)
+    ]
     return broken(scenario, replace(outcome, attempts=(attempt, *outcome.attempts[1:])))
 
 
@@ -90,6 +94,23 @@ def test_Y1_a_row_is_not_lost_by_an_error_that_cannot_have_been(options: dict[st
     scenario = one_task({"on_error": "drop", "status_column": "status", **options})
     assert with_end(scenario, None) == []
     assert any("row 1 with key 2 was lost" in one for one in with_end(scenario, None, [1]))
+
+
+@pytest.mark.parametrize(
+    "service", [Service(lies=0.4), Service(hangs=0.4), Service(errors=0.4), Service(mean=0.04, latency="exponential")]
+)
+@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+def test_Y1_a_row_is_not_lost_by_what_was_the_fate_of_others(service: Service, limit: str) -> None:
+    options = {"on_error": "drop", "status_column": "status", "timeout": None, limit: 0.05}
+    left = 0
+    for seed in range(5):
+        scenario = Scenario(seed, (Lookup(options, service),), (Task(tuple(ROWS)),), rows=ROWS)
+        [attempt] = Simulation.from_scenario(scenario).outcome().attempts
+        assert with_end(scenario, None) == []
+        left += sum(batch.num_rows for batch in attempt.output)
+        if attempt.output:
+            assert any("was lost" in one for one in with_end(scenario, None, [0]))
+    assert 10 < left < 25
 
 
 def test_Y1_X6_a_row_whose_lookup_failed_is_null_and_not_lost() -> None:
