@@ -39,6 +39,7 @@ class Reasons:
         self.explained: set[tuple[Key, str]] = set()
         self.own: dict[tuple[Key, str], str] = {}
         self.late: set[Key] = set()
+        self._together = 0.0
         self._all_late = False
         self._asked: set[Key] = set()
 
@@ -71,7 +72,7 @@ class Reasons:
 
         Args:
             seconds: that it has lasted.
-            together: whether its keys have one deadline with others, which wait for the next call.
+            together: whether its keys may have one deadline with others, which are asked for in other calls.
         """
         self._asked.update(keys)
         if self._lookup.service.lies and self._are_refused(keys):
@@ -79,9 +80,11 @@ class Reasons:
             self.explained.update((key, "ResultError") for key in keys)
         options: Any = self._lookup.options
         limits = options.get("timeout", 30.0), options.get("attempt_timeout")
-        if seconds >= min((limit for limit in limits if limit), default=inf) - A_LITTLE:
+        limit = min((limit for limit in limits if limit), default=inf) - A_LITTLE
+        self._together += seconds if together else 0.0
+        if seconds >= limit:
             self.late.update(keys)
-            self._all_late = self._all_late or together
+        self._all_late = self._together >= limit
 
     def _are_refused(self, keys: Sequence[Key]) -> bool:
         """Whether the service gave no right answer to the running call, or to the last one for a key."""

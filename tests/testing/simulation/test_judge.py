@@ -113,6 +113,17 @@ def test_Y1_a_row_is_not_lost_by_what_was_the_fate_of_others(service: Service, l
     assert 10 < left < 25
 
 
+@pytest.mark.parametrize("on_error", ["null", "drop", "fail"])
+@pytest.mark.parametrize("errors", [0.0, 0.3])
+def test_Y1_A6_a_batch_may_time_out_in_calls_of_which_each_is_short(on_error: str, errors: float) -> None:
+    options = {"timeout": 0.12, "on_error": on_error, "remember": None, "mode": "unordered"}
+    service = Service(mean=0.03, errors=errors)
+    lookup = Lookup(options, service, batches=3, columns=True, table=True)
+    for seed in range(4):
+        scenario = Scenario(seed, (lookup,), (Task(tuple(range(20)) * 2, batch=20),))
+        assert Simulation.from_scenario(scenario).violations() == []
+
+
 def test_Y1_X6_a_row_whose_lookup_failed_is_null_and_not_lost() -> None:
     options = {"on_error": "null", "how": "inner", "status_column": "status"}
     scenario = one_task(options, errors=1.0)
