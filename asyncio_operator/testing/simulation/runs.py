@@ -38,7 +38,7 @@ from asyncio_operator.testing.simulation.simulated_enricher import SimulatedColu
 from asyncio_operator.testing.simulation.simulated_service import KEY, PART, SimulatedService
 from asyncio_operator.testing.simulation.simulated_workers import Worker
 from asyncio_operator.testing.simulation.tasks import Attempt
-from asyncio_operator.testing.simulation.world import World
+from asyncio_operator.testing.simulation.world import ROUNDING, World
 from asyncio_operator.testing.simulation.writing import Notes
 
 LONGEST = 3600.0
@@ -141,8 +141,11 @@ class _Run:
         clocks = max(ahead) - min(ahead)
         # A lookup that is followed by another leaves its rows to that one.
         ready = len(scenario.lookups) == 1 and not any(task.slow for task in scenario.tasks)
-        about = {"consumer": "ready", "handover": HANDOVER} if ready else {}
-        self._notes.begin(source=f"Simulation({scenario.seed})", drift=fast or None, clocks=clocks or None, **about)
+        about: dict[str, Any] = {"consumer": "ready", "handover": HANDOVER} if ready else {}
+        if fast:
+            # The timers of such a clock are rounded.
+            about |= {"drift": fast, "slack": ROUNDING}
+        self._notes.begin(source=f"Simulation({scenario.seed})", clocks=clocks or None, **about)
         settings = [
             self._notes.setting(
                 **setting(number, lookup, made, self._budget, self._services[number].is_single, self._make is not None)
