@@ -301,7 +301,8 @@ def law_r7_a_retry_waits_for_its_back_off(book: Book, found: Finding) -> None:
                 continue
             found.decided()
             ended, call = _cut_at(flight, attempt), following.calls[0]
-            if call.start < ended + wait - book.near(wait):
+            # The end of an attempt that was cut is measured by the task's clock too.
+            if call.start < ended + wait - book.near(wait + max((0.0, *flight.run.limits))):
                 what = f"the next attempt for {flight_name(flight)} starts {call.start - ended:.6f} s after the last,"
                 found.broken(
                     f"{what} and its back-off is {wait:.6f} s", call.start, *attempt.decisive.events, call.event

@@ -105,6 +105,14 @@ def test_R1_a_clock_that_is_too_fast_cuts_a_call_as_early_as_its_deadline_is() -
         assert broken(story) & {"R1"} == laws
 
 
+def test_R7_a_clock_that_is_too_fast_ends_an_attempt_and_its_back_off_early() -> None:
+    for early, laws in ((0.025, set()), (1.0, {"R7"})):
+        story = Story(attempt_timeout=200, max_attempts=2, delay=100, on_error="null").about(drift=1e-4)
+        story.task(end=600).row(0, 400, key="a", attempts=2)
+        story.call(0, 200, ["a"], "timed_out").call(300 - early, 400, ["a"])
+        assert broken(story) & {"R7"} == laws
+
+
 def test_R1_a_call_may_be_cut_early_by_its_copy_or_with_its_task() -> None:
     def story(outcome: str = "finished", **setting: Any) -> Story:
         story = Story(attempt_timeout=1.0, mode="unordered", **setting).task(end=5.0, outcome=outcome)
