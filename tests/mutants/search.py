@@ -50,6 +50,9 @@ TEST_LIMIT = 60
 LIMIT = 600.0
 """Seconds for all tests of one bug."""
 
+EXIT_LIMIT = 10.0
+"""Seconds for the exit of a process whose tests have ended."""
+
 NO_TESTS = 5
 """The exit code of pytest if it has chosen no test."""
 
@@ -156,7 +159,7 @@ def run_tests(tree: Path, arguments: Sequence[str], module: str, limit: float) -
         )
         _running.add(process)
         try:
-            code = _wait(process, limit)
+            code = _wait(process, limit, report)
         finally:
             _running.discard(process)
     return _read(report, code, (tree / "output.txt").read_text(errors="replace"))
@@ -181,16 +184,23 @@ def end_all() -> None:
         _end(process)
 
 
-def _wait(process: subprocess.Popen[bytes], limit: float) -> int | None:
-    """The exit code; None if the process had to be ended."""
+def _wait(process: subprocess.Popen[bytes], limit: float, report: Path) -> int | None:
+    """The exit code; None if the process had to be ended.
+
+    A thread that hangs because of the bug may keep the process when all tests have ended.
+    """
+    deadline = time.monotonic() + limit
     try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        return None
+        while time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(1.0)
+            if report.exists() and '"imported"' in report.read_text():
+                deadline = min(deadline, time.monotonic() + EXIT_LIMIT)
     except BaseException:
         _end(process)
         raise
+    _end(process)
+    return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
