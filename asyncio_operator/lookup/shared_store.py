@@ -187,13 +187,16 @@ class SharedStore:
                 return error
             self._client = client
         try:
-            async with asyncio.timeout(CONNECT):
-                # Two connections, for the two questions of a run: none has to connect while keys wait.
-                times = await asyncio.gather(self._client.time(), self._client.time())
-        except Exception as error:
+            # Two connections, for the two questions of a run: none has to connect while keys wait. If one fails, the
+            # other is ended too.
+            async with asyncio.timeout(CONNECT), asyncio.TaskGroup() as group:
+                times = [group.create_task(self._client.time()) for _ in range(2)]
+        except ExceptionGroup as errors:
+            self._fail(errors.exceptions[0], self._client)
+        except TimeoutError as error:
             self._fail(error, self._client)
         else:
-            self._ahead = max(times) - monotonic()
+            self._ahead = max(time.result() for time in times) - monotonic()
         return None
 
     def _fail(self, error: Exception, client: RedisValues | None) -> None:
