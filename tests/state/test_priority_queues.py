@@ -451,3 +451,25 @@ def test_P6_clear_is_done_in_batches_and_goes_on_where_it_was_cut_short(tmp_path
     assert queue.is_empty()
     assert max(commits) <= 2000
     queue.close()
+
+
+@pytest.mark.parametrize("kind", [*HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
+@pytest.mark.parametrize("key", [1, 2**70, "a", True, False, 1.5, b"a", (1, "a")], ids=repr)
+@pytest.mark.parametrize("make", [lambda *pair: pair, Timer], ids=["tuple", "timer"])
+def test_P3_an_equal_copy_removes_an_element_whatever_the_type_of_its_key(kind, key, make):
+    arguments = () if kind is BatchPriorityQueueSet else (ALL_GROUPS, 128)
+    queue = kind(priority, key_of, *arguments)
+    queue.add_all([make(2, key), make(1, key)])
+    assert queue.remove(make(1, key))
+    assert not queue.remove(make(1, key))
+    assert list(queue) == [make(2, key)]
+    assert queue.add(make(1, key))
+    assert drain(queue) == [make(1, key), make(2, key)]
+
+
+def test_P5_the_subset_has_elements_of_any_bytes(queue_set):
+    ends = [-(2**31), -1, 0, 1, 2**31 - 2**24 - 1, 2**31 - 2**24, 2**31 - 1]
+    elements = [(at, key) for at in ends for key in range(3)]
+    queue_set.add_all(elements)
+    found = {group: sorted(queue_set.subset_for_key_group(group)) for group in ALL_GROUPS}
+    assert found == {group: [one for one in elements if key_group(one[1], 128) == group] for group in ALL_GROUPS}
