@@ -19,6 +19,7 @@ from asyncio_operator.testing.history import (
     attempt_laws,
     batch_laws,
     cache_laws,
+    cached_laws,
     circuit_laws,
     hedge_laws,
     journal_laws,
@@ -59,6 +60,7 @@ MODULES = (
     usage_laws,
     answer_laws,
     cache_laws,
+    cached_laws,
     journal_laws,
 )
 

@@ -292,7 +292,8 @@ def test_Y2_a_stale_answer_without_a_failure_is_seen() -> None:
 
 def test_Y2_a_stale_answer_for_a_call_that_timed_out_and_runs_on_is_right() -> None:
     def story(attempt_timeout: float, **retry: Any) -> Story:
-        story = Story(cache={"stale_if_error": True}, attempt_timeout=attempt_timeout, on_error="null", **retry).task()
+        cache = {"stale_if_error": True, "expire_after_write": 5.0}
+        story = Story(cache=cache, attempt_timeout=attempt_timeout, on_error="null", **retry).task()
         story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
         return story.row(20.0, 22.0, 1, key="a", source="stale", answer=[1]).call(20.0, 25.0, ["a"], "timed_out")
 
