@@ -5,7 +5,7 @@ Windows are judged by a sweep over all starts, so every window is looked at, and
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from math import inf
 from typing import Any
 
@@ -13,7 +13,16 @@ from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.history.parts import LONGEST_WAIT, Call, Run
 from asyncio_operator.testing.history.report import Finding
-from asyncio_operator.testing.history.shared_limits import KNOWN, TROUBLE, Limit, Shared, budgets, outages, whole_calls
+from asyncio_operator.testing.history.shared_limits import (
+    KNOWN,
+    TROUBLE,
+    Limit,
+    Shared,
+    budgets,
+    limits_of,
+    outages,
+    whole_calls,
+)
 from asyncio_operator.testing.history.sweeps import at_once, over_long_run, over_window
 
 HEARD = 0.5
@@ -79,7 +88,8 @@ def law_g1_a_budget_has_the_same_limits_everywhere(book: Book, found: Finding) -
 
 
 def _terms(setting: Event) -> tuple[Any, ...]:
-    return setting.get("limits", []), setting.get("in_flight"), setting.get("spend", {})
+    """The limits in one form, however they are written."""
+    return Counter(limits_of(setting)), setting.get("in_flight"), setting.get("spend", {})
 
 
 def law_g1_at_most_in_flight_calls_run(book: Book, found: Finding) -> None:

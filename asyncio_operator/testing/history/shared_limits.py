@@ -38,10 +38,15 @@ class Shared:
         self.name = name
         self.setting = setting
         self.calls: list[Call] = []
-        self.limits = [
-            Limit(one.get("unit", "calls"), one["rate"], one.get("per", 1.0), one.get("burst") or 0.0)
-            for one in setting.get("limits", ())
-        ]
+        self.limits = limits_of(setting)
+
+
+def limits_of(setting: Event) -> list[Limit]:
+    """The limits of a lookup, with the defaults of what is absent."""
+    return [
+        Limit(one.get("unit", "calls"), one["rate"], one.get("per", 1.0), one.get("burst") or 0.0)
+        for one in setting.get("limits", ())
+    ]
 
 
 def budgets(book: Book, found: Finding) -> list[Shared]:

@@ -258,3 +258,20 @@ def test_distinct_keys_between_two_moments_are_counted() -> None:
     spans = [(begin / 2, end / 2) for begin in range(-1, 17) for end in range(begin, 18)]
     slow = [len({key for at, key in writes if begin < at < end}) for begin, end in spans]
     assert distinct_between(writes, spans) == slow
+
+
+@pytest.mark.parametrize(
+    ("others", "same"),
+    [
+        ([{"unit": "keys", "rate": 20}, {"rate": 10}], True),
+        ([{"unit": "calls", "rate": 10.0, "per": 1, "burst": 0}, {"rate": 20, "unit": "keys", "per": 1.0}], True),
+        ([{"rate": 10}], False),
+        ([{"rate": 10, "burst": 1}, {"unit": "keys", "rate": 20}], False),
+    ],
+)
+def test_G1_equal_limits_may_be_written_in_different_ways(others: list[dict[str, Any]], same: bool) -> None:
+    story = Story(mode="unordered", budget="b", limits=[{"rate": 10}, {"unit": "keys", "rate": 20}])
+    story.chained(1, mode="unordered", budget="b", limits=others).task()
+    for lookup in range(2):
+        story.row(0, 9, 0, key="a", source="call", lookup=lookup).call(lookup, 2, ["a"], lookup=lookup)
+    assert broken(story) == (set() if same else {"G1"})
