@@ -143,13 +143,13 @@ class Book:
         call = Call(number, event, run, self._keys(number, event, run))
         if call.id in self._open:
             raise wrong(number, f"call {call.id!r} has started already, in event {self._open[call.id].event}")
-        self._open[call.id] = call
         if "copy_of" in event:
             first = self._open.get(event["copy_of"])
             if first is None or first.run is not run:
                 raise wrong(number, f"the call is a copy of {event['copy_of']!r}, which is no call of its lookup")
             call.copy_of = first
             first.copies.append(call)
+        self._open[call.id] = call
         self.calls.append(call)
         run.calls.append(call)
         # A table in memory is asked for a key as often as rows of a batch have it.

@@ -81,18 +81,27 @@ def check_history(history: History | str | os.PathLike[str] | Iterable[Mapping[s
         What was broken, what held, and what this history cannot decide.
 
     Raises:
+        TypeError: it is none of these.
         ValueError: it is not a whole history: an event is not of the format, or impossible. The message has its number.
         OSError: the file cannot be read.
     """
     if isinstance(history, str | os.PathLike):
         history = History.load(history)
+    elif isinstance(history, bytes | Mapping) or not isinstance(history, Iterable):
+        what = (
+            f"a history is a History, the path of its file, or its events as dicts, and not a {type(history).__name__}"
+        )
+        raise TypeError(what)
     elif not isinstance(history, History):
         history = History(history)
     findings: dict[str, Finding] = {}
     with _collector_paused():
-        book = Book(history.events)
-        for name, law in LAWS:
-            law(book, findings.setdefault(name, Finding(name)))
+        try:
+            book = Book(history.events)
+            for name, law in LAWS:
+                law(book, findings.setdefault(name, Finding(name)))
+        except RecursionError:
+            raise ValueError("an answer of the history is nested too deeply to be compared") from None
     return Report(findings)
 
 

@@ -28,17 +28,19 @@ What the user asked for, before the first task:
   "inner" | "required"); on_error ("fail" | "null" | "drop" | "skip" | "return": a value in place of the result);
   capacity (calls; of an adaptive one the maximum), adaptive (true: it changes); buffer (rows in and not out), chunk
   (rows that one read of the input may bring beyond it, 0); timeout, attempt_timeout, max_attempts, delay (of a fixed
-  back-off) or backoff {initial (0.1), multiplier (2), maximum (10), jitter (true)}; batch {max_size, linger}; limits: a
-  list of {unit, rate, per, burst}; budget: the name under which several lookups and tasks share the limits (without it
-  they hold for each task), in_flight, spend {unit: most}; circuit_breaker {failure_ratio, window, minimum_calls,
-  open_for}; hedge {after, extra, floor, cap}; idempotent (true); cache {expire_after_write, expire_after_access,
-  missing_ttl, cache_missing, refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb" | "redis"}; remember
-  (seconds), remember_rows (100,000); journal {name, flush_every, expire_after, keep_missing, write: the longest time
-  that a write may take, 1 s}; single: true if a key has one row at most; grace (seconds that the end waits for calls
-  that ignore their cancellation, 1); returns_within (seconds until a call that is cancelled has returned, 0 for one
-  that ends at once; absent: not known); whole_calls (true; false: calls are recorded for each of their keys alone, so
-  laws that count calls cannot be decided); asks_per_batch (true if each batch of rows asks for its keys without regard
-  to others, as of a table in memory, A6: a key may be asked for as often as rows have it).
+  back-off) or backoff {initial (0.1), multiplier (2), maximum (10), jitter (true)}; batch {max_size, linger}; limits:
+  a list of {unit ("calls"), rate, per (1 s), burst (0)}; budget: the name under which several lookups and tasks share
+  the limits (without it they hold for each task), in_flight, spend {unit: most}; circuit_breaker {failure_ratio,
+  window, minimum_calls, open_for}; hedge {after, extra, floor, cap}; idempotent (true); cache {expire_after_write,
+  expire_after_access, missing_ttl, cache_missing, refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb"
+  | "redis"}; remember (seconds), remember_rows (100,000); journal {name, flush_every, expire_after, keep_missing,
+  write: the longest time that a write may take, 1 s}; single: true if a key has one row at most; grace (seconds that
+  the end waits for calls that ignore their cancellation, 1); returns_within (seconds until a call that is cancelled
+  has returned, 0 for one that ends at once; absent: not known); whole_calls (true; false: calls are recorded for each
+  of their keys alone, so laws that count calls cannot be decided); retry_hints (true; false: whether an error or a
+  result asks for a retry, and after what wait, was not recorded: `retryable` and `retry_after` are absent, and may
+  have been set); asks_per_batch (true if each batch of rows asks for its keys without regard to others, as of a table
+  in memory, A6: a key may be asked for as often as rows have it).
 
 Tasks:
 
@@ -87,6 +89,7 @@ import json
 import math
 import os
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,6 +110,10 @@ MOST = 1e100
 """The largest number, except in hints: sums and products of numbers are numbers too."""
 
 
+def _is_attempt(value: Any) -> bool:
+    return TYPES["count"](value) or (type(value) is list and all(one is None or TYPES["count"](one) for one in value))
+
+
 def _is_number(value: Any) -> bool:
     return (type(value) is int or type(value) is float) and -MOST <= value <= MOST
 
@@ -123,11 +130,12 @@ TYPES: dict[str, Check] = {
     "list": lambda value: type(value) is list,
     "table": lambda value: type(value) is dict,
     "weights": lambda value: type(value) is dict and all(map(TYPES["amount"], value.values())),
+    "attempts": _is_attempt,
     "any": lambda value: True,
 }
 """The types of fields. A name is text or a whole number, a count a whole number of at least 0, an amount a number of at
 least 0, weights a table of amounts, a time an amount or a percentile, such as p98. A hint is a number that may be
-wrong: as large as a float can be."""
+wrong: as large as a float can be. Attempts are a count, or a list of counts and nulls."""
 
 KINDS = {
     "history": (
@@ -138,7 +146,7 @@ KINDS = {
         "timeout:amount attempt_timeout:amount max_attempts:count delay:amount backoff:table batch:table limits:list "
         "budget:name in_flight:count spend:weights circuit_breaker:table hedge:table idempotent:flag "
         "cache:table remember:amount remember_rows:count journal:table single:flag grace:amount returns_within:amount "
-        "whole_calls:flag asks_per_batch:flag"
+        "whole_calls:flag retry_hints:flag asks_per_batch:flag"
     ),
     "task_started": "at:number! task:name! worker:name partition:name attempt:count restored:name",
     "task_ended": "at:number! task:name! outcome:text! error:text",
@@ -153,7 +161,7 @@ KINDS = {
     "watermark_in": "at:number! task:name! timestamp:number! lookup:count",
     "watermark_out": "at:number! task:name! timestamp:number! lookup:count",
     "call_started": (
-        "at:number! task:name! call:name! lookup:count keys:list rows:list attempt:any copy_of:name refresh:flag "
+        "at:number! task:name! call:name! lookup:count keys:list rows:list attempt:attempts copy_of:name refresh:flag "
         "weights:weights"
     ),
     "call_ended": (
@@ -231,7 +239,7 @@ class History:
         self._latest = -math.inf
         for number, event in enumerate(events):
             if not isinstance(event, Mapping):
-                raise wrong(number, f"it is {event!r:.100}, and must be a table of fields")
+                raise wrong(number, f"it is {shown(event)}, and must be a table of fields")
             self._append(dict(event))
 
     def add(self, event: str, **fields: Any) -> None:
@@ -280,14 +288,18 @@ class History:
         return f"<History of {len(self._events):,} events>"
 
     def to_bytes(self) -> bytes:
-        """The file of the history: the same bytes for the same events."""
-        lines = (json.dumps(event, sort_keys=True, separators=(",", ":"), allow_nan=False) for event in self._events)
-        return "".join(line + "\n" for line in lines).encode("utf-8")
+        """The file of the history: the same bytes for the same events.
+
+        Raises:
+            ValueError: JSON cannot write an event; the message has its number.
+        """
+        return b"".join(_line(number, event) for number, event in enumerate(self._events))
 
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Write the file of the history.
 
         Raises:
+            ValueError: as for `to_bytes`.
             OSError: the system refuses to write.
         """
         Path(path).write_bytes(self.to_bytes())
@@ -314,6 +326,18 @@ def wrong(number: int, what: str) -> ValueError:
     return ValueError(f"event {number}: {what}")
 
 
+def shown(value: Any) -> str:
+    """A value in a message, however large or deep it is."""
+    return f"{reprlib.repr(value):.100}"
+
+
+def _line(number: int, event: Event) -> bytes:
+    try:
+        return json.dumps(event, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("utf-8") + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise wrong(number, f"JSON cannot write it: {error}") from None
+
+
 def _parsed(number: int, line: bytes) -> Event:
     try:
         event = json.loads(line.decode("utf-8"))
@@ -321,6 +345,8 @@ def _parsed(number: int, line: bytes) -> Event:
         raise wrong(number, f"the line is not UTF-8: {error}") from None
     except json.JSONDecodeError as error:
         raise wrong(number, f"the line is not JSON: {error.msg} at its character {error.pos + 1}") from None
+    except (ValueError, RecursionError) as error:
+        raise wrong(number, f"the line cannot be read: {error}") from None
     if type(event) is not dict:
         raise wrong(number, "the line is not a JSON object")
     return event
@@ -329,7 +355,7 @@ def _parsed(number: int, line: bytes) -> Event:
 def _check(event: Event, number: int) -> None:
     kind = event.get("event")
     if type(kind) is not str or kind not in _KINDS:
-        raise wrong(number, f"the kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+        raise wrong(number, f"the kind is {shown(kind)}; it must be one of {', '.join(KINDS)}")
     _check_fields(event, kind, _KINDS[kind], number)
     if kind == "setting":
         _check_options(event, number)
@@ -347,12 +373,12 @@ def _check_fields(table: Event, kind: str, known: _Known, number: int) -> None:
                 continue
             raise wrong(number, f"{kind} has an unknown field {name!r}")
         if not check(value):
-            raise wrong(number, f"{name} of {kind} is {value!r}; its type must be {types[name]}")
+            raise wrong(number, f"{name} of {kind} is {shown(value)}; its type must be {types[name]}")
     words = WORDS.get(kind)
     if words is not None:
         for name, allowed in words.items():
             if name in table and table[name] not in allowed:
-                raise wrong(number, f"{name} of {kind} is {table[name]!r}; it must be one of {', '.join(allowed)}")
+                raise wrong(number, f"{name} of {kind} is {shown(table[name])}; it must be one of {', '.join(allowed)}")
 
 
 def _check_options(event: Event, number: int) -> None:
@@ -360,7 +386,7 @@ def _check_options(event: Event, number: int) -> None:
     found += [("limit", limit) for limit in event.get("limits", ())]
     for name, table in found:
         if type(table) is not dict:
-            raise wrong(number, f"a {name} is {table!r}; its type must be table")
+            raise wrong(number, f"a {name} is {shown(table)}; its type must be table")
         _check_fields(table, name, _TABLES[name], number)
         if name == "limit" and not (table.get("rate", 0) > 0 and table.get("per", 1) > 0):
-            raise wrong(number, f"a limit is {table!r}; it needs a rate and a time of more than 0")
+            raise wrong(number, f"a limit is {shown(table)}; it needs a rate and a time of more than 0")

@@ -6,6 +6,8 @@ column have one type, so 1 and 1.0 are one key; true is another.
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Hashable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -34,7 +36,7 @@ def _part(value: Any) -> Hashable:
     kind = type(value)
     if kind is str or kind is int or value is None:
         return value  # type: ignore[no-any-return]
-    if kind is float:
+    if kind is float and math.isfinite(value):
         return value or 0
     if kind is bool:
         return ("bool", value)
@@ -42,7 +44,7 @@ def _part(value: Any) -> Hashable:
         [(tag, text)] = value.items()
         if type(text) is str:
             return _tagged(tag, text)
-    raise ValueError(f"{value!r} is not a key, or a part of one")
+    raise ValueError(f"{reprlib.repr(value)} is not a key, or a part of one")
 
 
 def _tagged(tag: str, text: str) -> Hashable:
@@ -64,7 +66,7 @@ def _tagged(tag: str, text: str) -> Hashable:
                 return ("bytes", bytes.fromhex(text))
     except (ArithmeticError, ValueError):
         pass
-    raise ValueError(f"{tag!r}: {text!r} is not a key, or a part of one")
+    raise ValueError(f"{reprlib.repr(tag)}: {reprlib.repr(text)} is not a key, or a part of one")
 
 
 def text_of(key: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator.testing.history import event_format
+from asyncio_operator.testing.history.checker import check_history
 from asyncio_operator.testing.history.event_format import KINDS, TABLES, History
 from tests.testing.history.stories import Story
 
@@ -74,6 +76,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"event": "setting", "limits": [{"rate": 1, "burst": -1}]}, "event 1: burst of limit is -1"),
     ({"event": "setting", "hedge": {"after": "px"}}, "event 1: after of hedge is 'px'"),
     ({"event": "setting", "cache": {"store": "x"}}, "event 1: store of cache is 'x'; it must be one of heap, rocksdb"),
+    (
+        {"event": "call_started", "at": 0, "task": "s", "call": 0, "attempt": ["x"]},
+        "event 1: attempt of call_started is",
+    ),
+    (
+        {"event": "call_started", "at": 0, "task": "s", "call": 0, "attempt": [[1]]},
+        "event 1: attempt of call_started is",
+    ),
+    (
+        {"event": "call_started", "at": 0, "task": "s", "call": 0, "attempt": True},
+        "event 1: attempt of call_started is",
+    ),
     ({"event": "history", "slack": -1}, "event 1: slack of history is -1"),
     ({"event": "history", "drift": -5.0}, "event 1: drift of history is -5.0"),
 ]
@@ -135,3 +149,51 @@ def test_a_line_that_is_no_object_is_refused_with_its_number(tmp_path: Path) -> 
     (tmp_path / "run.jsonl").write_text("[]\n")
     with pytest.raises(ValueError, match="event 0: the line is not a JSON object"):
         History.load(tmp_path / "run.jsonl")
+
+
+def deep() -> list[Any]:
+    """A list in a list in a list, and so on."""
+    outer: list[Any] = []
+    for _ in range(100_000):
+        outer = [outer]
+    return outer
+
+
+@pytest.mark.parametrize("key", [math.nan, math.inf, [1, -math.inf], deep()])
+def test_a_key_that_is_none_is_refused_with_its_number(key: Any) -> None:
+    story = Story().task().row(0, 1, 0, key=key)
+    with pytest.raises(ValueError, match=r"event 2: .* is not a key"):
+        story.report()
+
+
+@pytest.mark.parametrize("answer", [math.nan, b"x", deep()])
+def test_what_JSON_cannot_write_is_refused_with_its_number(answer: Any) -> None:
+    history = a_history()
+    history.add("call_ended", at=2, task="t", call=0, outcome="result", answers=[answer])
+    with pytest.raises(ValueError, match="event 4: JSON cannot write it"):
+        history.to_bytes()
+
+
+@pytest.mark.parametrize("line", ["[" * 200_000 + "]" * 200_000, '{"event":"history","slack":' + "1" * 5_000 + "}"])
+def test_a_line_that_python_cannot_read_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.jsonl").write_bytes(a_history().to_bytes() + line.encode() + b"\n")
+    with pytest.raises(ValueError, match="event 4: the line cannot be read"):
+        History.load(tmp_path / "run.jsonl")
+
+
+def test_answers_that_are_nested_too_deeply_are_refused() -> None:
+    story = Story().task().row(0, 1, 0, key="a", source="call", answer=deep()).call(0, 1, ["a"], answers=[deep()])
+    with pytest.raises(ValueError, match="nested too deeply"):
+        story.report()
+
+
+def test_a_call_that_is_a_copy_of_itself_is_refused() -> None:
+    story = Story().task().row(0, 1, 0, key="a").call(0, 1, ["a"], call="c", copy_of="c")
+    with pytest.raises(ValueError, match="event 3: the call is a copy of 'c', which is no call of its lookup"):
+        story.report()
+
+
+@pytest.mark.parametrize("history", [{"event": "history"}, 7, None, b"run.jsonl"])
+def test_what_is_no_history_is_refused(history: Any) -> None:
+    with pytest.raises(TypeError, match="a history is a History, the path of its file, or its events as dicts"):
+        check_history(history)
