@@ -33,7 +33,9 @@ def history_of_trace(
         consumer: "ready" if the output was read at once, always.
         slack: seconds by which events may be recorded late; 0 on virtual time.
         setting: the options of the run, named as the format of histories names them (`testing.history.event_format`).
-            `mode` is of no use for an `enrich`.
+            `mode` is of no use for an `enrich`. A trace does not know whether an error or a result asked for a retry,
+            so laws of retries are undecided where that matters. With ``retry_hints=True`` you say that none of them
+            did.
 
     Raises:
         ValueError: an option is not one of the format.
@@ -44,6 +46,7 @@ def history_of_trace(
         setting["mode"] = "unordered"
     if "batch" in setting:
         setting["whole_calls"] = False
+    setting.setdefault("retry_hints", False)
     history = History()
     history.add("history", version=1, consumer=consumer, slack=slack, source="trace", dropped=trace.dropped or None)
     history.add("setting", lookup=0, **setting)

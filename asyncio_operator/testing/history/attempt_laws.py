@@ -9,6 +9,7 @@ from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.key_flights import splits
 from asyncio_operator.testing.history.known_flights import (
     DOUBT,
+    NO_HINTS,
     TIMER,
     asked_wait,
     flight_name,
@@ -183,7 +184,9 @@ def law_r4_a_result_in_time_wins(book: Book, found: Finding) -> None:
         last = flight.attempts[-1]
         call = last.decisive
         limit = flight.run.setting.get("attempt_timeout") or inf
-        if call.outcome != "result" or call.retryable or not call.is_aligned:
+        if call.outcome == "result" and call.may_ask_again and not call.retryable:
+            found.undecided(NO_HINTS)
+        if call.outcome != "result" or call.may_ask_again or not call.is_aligned:
             continue
         longest = flight.timeout + (limit if limit < inf else 0.0)
         if call.stopped >= min(flight.deadline, last.start + limit) - book.near(longest):
@@ -220,7 +223,9 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
     for attempt, following in zip(flight.attempts, flight.attempts[1:], strict=False):
         call, after = attempt.decisive, following.calls[0]
         events = (*call.events, after.event)
-        if (
+        if call.outcome == "result" and call.may_ask_again and not call.retryable:
+            found.undecided(NO_HINTS)
+        elif (
             call.outcome == "result"
             and not call.retryable
             and after.start >= call.stopped

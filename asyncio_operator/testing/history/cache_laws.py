@@ -249,6 +249,6 @@ def _may_have_failed(call: Call, key: Hashable, attempt_timeout: float, begin: f
         return begin <= call.start + attempt_timeout and call.begun + attempt_timeout <= end
     if call.stopped < begin:
         return False
-    if call.outcome != "result" or call.retryable or call.answers is None or not call.is_aligned:
+    if call.outcome != "result" or call.may_ask_again or call.answers is None or not call.is_aligned:
         return True
     return is_invalid(call.answers[call.keys.index(key)])

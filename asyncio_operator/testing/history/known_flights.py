@@ -12,6 +12,8 @@ from asyncio_operator.testing.history.same_keys import text_of
 TIMER = 0.002
 """Seconds by which a timer of a loop may be late: a millisecond for each of two."""
 
+NO_HINTS = "it was not recorded whether a call asked for a retry"
+
 DOUBT = "which calls were attempts of one lookup cannot be seen; record their attempt"
 
 
@@ -44,6 +46,8 @@ def most_wait(flight: Flight, attempt: Attempt, number: int | None = None) -> fl
     setting, call = flight.run.setting, attempt.decisive
     number = len(flight.attempts) if number is None else number
     if number >= setting.get("max_attempts", 1) or call.outcome not in ("error", "timed_out", "result"):
+        return None
+    if not flight.run.retry_hints and call.outcome != "timed_out":
         return None
     if call.outcome == "result" and not call.retryable:
         return None

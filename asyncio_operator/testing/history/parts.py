@@ -141,7 +141,15 @@ class Call:
             # Of a batch for a table in memory (A6) it may be one call of several, and a limit ends all of them.
             return False
         in_time = all(self.stopped < self.begun + limit - run.moment for limit in run.limits)
-        return self.outcome == "result" and not self.retryable and in_time and self.stopped < run.task.end
+        # A task that finishes takes the answers that come until its end.
+        ended = self.stopped > run.task.end or (self.stopped == run.task.end and run.task.outcome != "finished")
+        return self.outcome == "result" and not self.may_ask_again and in_time and not ended
+
+    @property
+    def may_ask_again(self) -> bool:
+        """Whether its result may be one that asks for a retry."""
+        run = self.run
+        return bool(self.retryable) or (not run.retry_hints and run.setting.get("max_attempts", 1) > 1)
 
     def answer_of(self, position: int) -> Any:
         """The recorded answer for a key; None if it was not recorded, or does not fit the keys."""
@@ -167,6 +175,7 @@ class Run:
         self.snapshots: list[Snapshot] = []
         self.of_rows = False
         self.whole_calls: bool = setting.get("whole_calls", True)
+        self.retry_hints: bool = setting.get("retry_hints", True)
         self.flights: list[Flight] = []
         self.moment = MOMENT
         """Seconds by which two times of one moment may differ in this history."""

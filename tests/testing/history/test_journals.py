@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.testing.history.stories import Story, broken, judged
 
 
@@ -91,3 +93,12 @@ def test_Y2_a_hit_of_the_journal_that_costs_calls_is_seen() -> None:
     assert judged(from_journal([1]), "J9")
     assert broken(from_journal([1], attempts=1)) == {"J9"}
     assert broken(Story().task().row(0, 1, key="a", source="journal")) == {"J9"}
+
+
+@pytest.mark.parametrize("outcome", ["finished", "failed", "killed"])
+def test_J1_the_answers_of_the_last_moment_of_a_task_are_taken_if_it_finishes(outcome: str) -> None:
+    story = Story(mode="unordered", on_error="null", journal={"name": "j"}).task(end=None)
+    story.row(0, 1, 0, key="a", source="call").call(0, 1, ["a"], answers=[[1]])
+    story.add("task_ended", 1, task="t", outcome=outcome).task(5, task="u")
+    story.row(6, 7, 0, key="a", task="u", source="call").call(6, 7, ["a"], task="u", answers=[[1]])
+    assert broken(story) == ({"J1"} if outcome == "finished" else set())

@@ -15,6 +15,7 @@ from asyncio_operator import (
     AsyncWaitOperator,
     BatchAsyncFunction,
     CircuitBreaker,
+    EnricherError,
     ExponentialBackoff,
     FixedBackoff,
     FunctionError,
@@ -25,6 +26,7 @@ from asyncio_operator import (
     Watermark,
 )
 from asyncio_operator.testing import History, VirtualTimeLoop, check_history, history_of_trace
+from asyncio_operator.testing.history.report import Report
 from asyncio_operator.trace import Trace
 
 SEEDS = 150
@@ -145,7 +147,8 @@ class Drawn:
         trace = Trace()
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             runner.run(self.run(trace))
-        return history_of_trace(trace, consumer="ready", **self.setting)
+        # No error of these functions has a hint, and no result asks for a retry.
+        return history_of_trace(trace, consumer="ready", retry_hints=True, **self.setting)
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +168,52 @@ def test_Y2_real_runs_keep_the_laws() -> None:
     # Each of these was decided in some run: the runs are not too simple.
     decided = {"O1", "O4", "O6", "O8", "O9", "O18", "R1", "R2", "R3", "R4", "R5", "R7", "R8", "R10", "B1", "H1", "H2"}
     assert decided | {"X2", "Q6", "Q7"} <= held.keys()
+
+
+def retried(function: Any, **more: Any) -> Report:
+    """Six elements, whose calls may be repeated."""
+    trace = Trace()
+
+    async def run() -> None:
+        retry = Retry(3, FixedBackoff(0.5), if_result=lambda result: result == "wait")
+        async for _ in AsyncWaitOperator(function, capacity=3, retry=retry, trace=trace).process(range(6)):
+            pass
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(run())
+    return check_history(history_of_trace(trace, capacity=3, max_attempts=3, delay=0.5, **more))
+
+
+def test_Y2_a_trace_does_not_know_which_results_ask_for_a_retry() -> None:
+    seen = Counter[int]()
+
+    async def call(value: int) -> Any:
+        seen[value] += 1
+        await asyncio.sleep(0.1)
+        return "wait" if seen[value] == 1 and value % 2 else value
+
+    report = retried(call)
+    assert not report, report
+    assert {"R5", "R7"} <= report.undecided.keys()
+    seen.clear()
+    assert "R5" in retried(call, retry_hints=True).broken
+
+
+def test_Y2_a_trace_does_not_know_for_how_long_a_source_asked_to_wait() -> None:
+    seen = Counter[int]()
+
+    async def call(value: int) -> Any:
+        seen[value] += 1
+        await asyncio.sleep(0.1)
+        if value == 2 and seen[value] == 1:
+            raise EnricherError("429", retryable=True, retry_after=5.0)
+        return value
+
+    report = retried(call)
+    assert not report, report
+    assert {"R7", "R8"} <= report.undecided.keys()
+    seen.clear()
+    assert retried(call, retry_hints=True).broken
 
 
 def test_Y2_the_trace_of_a_run_that_was_cut_short_is_refused() -> None:

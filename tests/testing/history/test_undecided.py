@@ -56,6 +56,7 @@ UNDECIDED = {
     "calls in parts, of a task": ("O1", a_call(capacity=1, whole_calls=False)),
     "calls in parts, of a rate limit": ("R10", a_call(limits=[{"rate": 1}], whole_calls=False)),
     "calls in parts, of a budget": ("G2", a_call(limits=[{"rate": 1}], budget="b", whole_calls=False)),
+    "a result that may have asked for a retry": ("R4", a_call(retry_hints=False, max_attempts=2, timeout=5.0)),
     "attempts of a batch in a snapshot": ("O10", snapshot(batch={"max_size": 2})),
 }
 
