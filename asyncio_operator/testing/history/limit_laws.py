@@ -5,6 +5,7 @@ Windows are judged by a sweep over all starts, so every window is looked at, and
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, deque
 from math import inf
 from typing import Any
@@ -172,7 +173,8 @@ def law_g5_all_tasks_believe_the_source(book: Book, found: Finding) -> None:
     """Within 0.5 s all tasks of a budget obey what the source says: a wait, or how much is left until a reset."""
     for shared in budgets(book, found):
         hints = [(number, event) for number, event in book.said if _concerns(event, shared, book)]
-        heard = [one for one in hints if not _is_disturbed(one[1]["at"], shared, book)]
+        disturbed = _disturbances(shared, book) if hints else []
+        heard = [one for one in hints if not _is_in(one[1]["at"], disturbed)]
         if len(heard) < len(hints):
             found.undecided("a worker that heard the source, or the coordinator, may not have said so")
         if hints:
@@ -188,17 +190,27 @@ def _concerns(event: Event, shared: Shared, book: Book) -> bool:
     return run is not None and run.setting.get("budget") == shared.setting["budget"]
 
 
-def _is_disturbed(at: float, shared: Shared, book: Book) -> bool:
-    """Whether a fault may keep what the source says at a time from other tasks, for longer than it should take."""
-    for begin, end, _ in outages(shared, book):
-        if begin - HEARD - book.moment <= at <= end + TROUBLE:
-            return True
+def _disturbances(shared: Shared, book: Book) -> list[tuple[float, float]]:
+    """The times in which a fault may keep what the source says from other tasks, for longer than it should take. They
+    do not overlap, and are in the order of time."""
+    faults = [(begin, end + TROUBLE) for begin, end, _ in outages(shared, book)]
     for _, event in book.faults:
         if event.get("budget", shared.setting["budget"]) == shared.setting["budget"]:
             lasts = TROUBLE if event["what"] == "message_lost" else 0.0
-            if event["at"] - HEARD - book.moment <= at <= event["at"] + lasts:
-                return True
-    return False
+            faults.append((event["at"], event["at"] + lasts))
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted(faults):
+        begin -= HEARD + book.moment
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _is_in(at: float, spans: list[tuple[float, float]]) -> bool:
+    place = bisect_right(spans, (at, inf))
+    return place > 0 and at <= spans[place - 1][1]
 
 
 def _is_right(hint: Event) -> bool:
@@ -268,8 +280,7 @@ def law_g7_nothing_starts_without_a_coordinator(book: Book, found: Finding) -> N
     for shared in budgets(book, found):
         for begin, end, number in outages(shared, book):
             found.decided()
-            for call in shared.calls:
-                if begin + STOPPED + book.moment < call.start < end:
-                    what = f"call {call.id!r} of {shared.name} starts, and its coordinator is gone since {begin:.6f}"
-                    found.broken(what, call.start, number, call.event)
-                    break
+            place = bisect_right(shared.calls, begin + STOPPED + book.moment, key=lambda call: call.start)
+            if place < len(shared.calls) and (call := shared.calls[place]).start < end:
+                what = f"call {call.id!r} of {shared.name} starts, and its coordinator is gone since {begin:.6f}"
+                found.broken(what, call.start, number, call.event)

@@ -204,13 +204,14 @@ def law_o9_close_follows_the_last_call(book: Book, found: Finding) -> None:
     for task in _ended(book):
         if task.outcome == "killed":
             continue
+        rest = _rest(book, task)
         for run in task.runs.values():
             _judge_close(book, run, found)
             for call in run.calls:
                 if call.start > task.end + book.moment:
                     continue  # Law O18.
                 found.decided()
-                if call.stopped > task.end + book.moment and _rest(book, run) < run.setting.get("grace", GRACE):
+                if call.stopped > task.end + book.moment and rest < run.setting.get("grace", GRACE):
                     found.broken(
                         f"call {call.id!r} runs on after the end of {run.name}, which did not wait for it",
                         task.end,
@@ -219,9 +220,8 @@ def law_o9_close_follows_the_last_call(book: Book, found: Finding) -> None:
                     )
 
 
-def _rest(book: Book, run: Run) -> float:
+def _rest(book: Book, task: Task) -> float:
     """Seconds before the end of a task in which nothing else happened in it: it may have waited for a call."""
-    task = run.task
     moments = [task.start]
     for one in task.runs.values():
         moments += [at for _, at, _, _ in one.emitted if at < task.end]
@@ -240,20 +240,19 @@ def _judge_close(book: Book, run: Run, found: Finding) -> None:
         found.broken(what, run.task.end, *(number for number, _ in run.opened + run.closed))
         return
     number, at = run.closed[0]
+    ended = max((call.stopped for call in run.calls if call.stopped <= at), default=-inf)
     for call in run.calls:
         if call.start > at + book.moment:
             found.broken(f"call {call.id!r} starts after the function was closed", call.start, number, call.event)
-        elif call.stopped > at + book.moment and not _waited(run, call, at):
+        elif call.stopped > at + book.moment and not _waited(run, max(call.start, ended), at):
             what = f"the function of {run.name} was closed while call {call.id!r} runs"
             found.broken(what, at, number, *call.events)
 
 
-def _waited(run: Run, call: Call, at: float) -> bool:
-    """Whether a run may have waited for a call, and left it behind."""
-    moments = [call.start]
-    moments += [other.stopped for other in run.calls if other is not call and other.stopped <= at]
+def _waited(run: Run, since: float, at: float) -> bool:
+    """Whether a run may have waited for a call since it started, or the last other one ended, and left it behind."""
     grace: float = run.setting.get("grace", GRACE)
-    return at - max(moments) >= grace - MOMENT
+    return at - since >= grace - MOMENT
 
 
 def law_o18_an_ended_run_starts_no_call(book: Book, found: Finding) -> None:

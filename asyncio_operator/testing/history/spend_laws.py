@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from math import inf
 from typing import Any
 
@@ -34,6 +35,7 @@ def _judge_spending(shared: Shared, unit: str, most: float, book: Book, found: F
             changes.append((call.stopped, 2 if debt > 0 else 0, debt, call))
     changes.sort(key=lambda change: (change[0], change[1]))
     spent = 0.0
+    known = _Known(shared, book)
     # Debts that other workers may not know: when they do, how much, and of whom.
     unknown: list[tuple[float, float, Any]] = []
     for at, order, units, call in changes:
@@ -41,7 +43,7 @@ def _judge_spending(shared: Shared, unit: str, most: float, book: Book, found: F
         worker = call.run.task.worker or call.run.task
         if order != 1:
             if units > 0:
-                unknown.append((_known_at(call, shared, book), units, worker))
+                unknown.append((known.at(call), units, worker))
             continue
         found.decided()
         if units <= 0 or spent <= most * (1 + 1e-9):
@@ -53,18 +55,35 @@ def _judge_spending(shared: Shared, unit: str, most: float, book: Book, found: F
             found.broken(f"{what} {most:g}", at, call.event)
 
 
-def _known_at(call: Call, shared: Shared, book: Book) -> float:
+class _Known:
     """When all workers of a budget know what a call has cost in the end."""
-    known = call.stopped + KNOWN
-    for _, event in book.faults:
-        if event["what"] == "message_lost" and call.stopped - TROUBLE <= event["at"] <= known:
-            known = max(known, event["at"] + TROUBLE + KNOWN)
-    for begin, end, _ in outages(shared, book):
-        if begin <= known and call.stopped <= end:
+
+    def __init__(self, shared: Shared, book: Book) -> None:
+        self._outages = [(begin, end) for begin, end, _ in outages(shared, book)]
+        self._lost = [event["at"] for _, event in book.faults if event["what"] == "message_lost"]
+        # For each lost message, until when its cost is unknown, if another one may be lost meanwhile.
+        self._until: list[float] = []
+        until = -inf
+        for place in range(len(self._lost) - 1, -1, -1):
+            alone = self._lost[place] + TROUBLE + KNOWN
+            follows = place + 1 < len(self._lost) and self._lost[place + 1] <= alone
+            until = until if follows else alone
+            self._until.append(until)
+        self._until.reverse()
+
+    def at(self, call: Call) -> float:
+        known = call.stopped + KNOWN
+        place = bisect_left(self._lost, call.stopped - TROUBLE)
+        if place < len(self._lost) and self._lost[place] <= known:
+            known = self._until[place]
+        for place in range(bisect_left(self._outages, call.stopped, key=lambda one: one[1]), len(self._outages)):
+            begin, end = self._outages[place]
+            if begin > known:
+                break
             known = max(known, end + TROUBLE)
-    task = call.run.task
-    # What a killed worker did not tell counts with its estimate for ever.
-    return inf if task.outcome == "killed" and task.end <= known else known
+        task = call.run.task
+        # What a killed worker did not report counts with its estimate for ever.
+        return inf if task.outcome == "killed" and task.end <= known else known
 
 
 def law_g6_a_spend_limit_ends_the_task(book: Book, found: Finding) -> None:
