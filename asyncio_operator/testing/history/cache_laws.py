@@ -230,13 +230,16 @@ def law_l6_a_stale_answer_replaces_a_failure(book: Book, found: Finding) -> None
                 what = f"row {row.row} of {run.name} has a stale answer, and stale_if_error is not set"
                 found.broken(what, out.at, row.event, out.event)
                 continue
-            if "circuit_breaker" in run.setting or "budget" in run.setting or run.setting.get("timeout"):
+            begin, end = row.at - book.moment, out.at + book.moment
+            calls = run.calls_of.get(row.key, ())
+            timeout = run.setting.get("timeout")
+            begun = min((call.begun for call in calls if call.start <= end and call.stopped >= begin), default=begin)
+            late = timeout and end >= min(begin, begun) + timeout - book.near(timeout)
+            if "circuit_breaker" in run.setting or "budget" in run.setting or late:
                 found.undecided("a row may fail without a call that failed")
                 continue
             found.decided()
             attempt_timeout = run.setting.get("attempt_timeout") or inf
-            begin, end = row.at - book.moment, out.at + book.moment
-            calls = run.calls_of.get(row.key, ())
             if not any(_may_have_failed(call, row.key, attempt_timeout, begin, end) for call in calls):
                 what = f"row {row.row} of {run.name} has a stale answer, and no call for key {text_of(row.key)} failed"
                 found.broken(what, out.at, row.event, out.event)

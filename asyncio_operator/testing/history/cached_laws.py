@@ -1,7 +1,8 @@
-"""The law that a cache is used (L1, L3): a key whose answer it surely has is not asked for again.
+"""The laws that a cache is used: a key whose answer it surely has is not asked for again (L1, L3), and with
+`stale_if_error` an answer that has expired replaces a failure (L6).
 
 Only a cache on the heap of a worker is judged. It surely has an answer that was taken, that is younger than its
-lifetime, and since whose last use fewer than `max_rows` other keys can have come or been used. A row looks in the cache
+lifetime or may be stale, and since whose last use fewer than `max_rows` other keys can have come or been used. A row looks in the cache
 between the moment at which it was read and that at which its call starts, and the answer must be there all that time.
 """
 
@@ -16,13 +17,16 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, Answer, Scope, scopes
-from asyncio_operator.testing.history.parts import Call, Row, Run
+from asyncio_operator.testing.history.parts import Call, Out, Row, Run
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
 from asyncio_operator.testing.history.sweeps import distinct_between
 
 IDLE = 60.0
 """Seconds without a task after which a worker may close what it keeps (L8)."""
+
+
+FROM_A_JOURNAL = "an answer in the cache may come from the journal"
 
 
 class Case(NamedTuple):
@@ -50,7 +54,7 @@ def _judge(book: Book, found: Finding, *, misses: bool) -> None:
         if "cache" not in scope.setting or not scope.heap or scope.setting.get("asks_per_batch"):
             continue
         if "journal" in scope.setting:
-            found.undecided("an answer in the cache may come from the journal")
+            found.undecided(FROM_A_JOURNAL)
             continue
         found.decided(sum(len(run.calls) for run in scope.runs))
         cases = [case for case in _cases(scope, book) if (case.answer.value == []) is misses]
@@ -65,13 +69,46 @@ def _judge(book: Book, found: Finding, *, misses: bool) -> None:
             found.broken(what, call.start, *answer.call.events, call.event)
 
 
+def law_l6_a_failure_is_replaced_by_a_stale_answer(book: Book, found: Finding) -> None:
+    """With `stale_if_error` no row fails while the cache of its worker surely has an answer, expired or not."""
+    for scope in scopes(book):
+        if "cache" not in scope.setting or not scope.heap or not scope.cache.get("stale_if_error"):
+            continue
+        if "journal" in scope.setting:
+            found.undecided(FROM_A_JOURNAL)
+            continue
+        hits = _hits(scope)
+        failed = []
+        for run, row, out in _failed(scope):
+            found.decided()
+            answer = scope.latest(row.key, out.at + book.moment)
+            if answer is None or answer.at >= row.at - book.moment or not _is_kept(scope, answer, run):
+                continue
+            failed.append((run, row, out, answer, max(answer.at, _last_use(hits.get(row.key), row.at - book.moment))))
+        most = scope.cache.get("max_rows", inf)
+        spans = [(used - book.moment, out.at + book.moment) for _, _, out, _, used in failed]
+        for (run, row, out, answer, _), others in zip(failed, _most_others(scope, spans, book), strict=True):
+            if others < most:
+                what = f"row {row.row} of {run.name} is {out.status!r}, and the cache has an answer for key"
+                found.broken(f"{what} {text_of(row.key)}", out.at, *answer.call.events, row.event, out.event)
+
+
+def _failed(scope: Scope) -> Iterator[tuple[Run, Row, Out]]:
+    """The rows that failed by a call, or by one that they share."""
+    for run in scope.runs:
+        for row in run.rows.values():
+            for out in row.outs[:1]:
+                if out.status in ("failed", "timed_out") and out.source in ("call", "shared") and row.key is not None:
+                    yield run, row, out
+
+
 def _cases(scope: Scope, book: Book) -> Iterator[Case]:
     hits = _hits(scope)
     for run in scope.runs:
         for key, calls in run.calls_of.items():
             for call, since in _asked_since(run, key, calls, book.moment):
                 answer = scope.latest(key, call.start)
-                if answer is None or answer.at >= since - book.moment or not _is_kept(scope, answer, call):
+                if answer is None or answer.at >= since - book.moment or not _is_kept(scope, answer, run):
                     continue
                 used = max(answer.at, _last_use(hits.get(key), since - book.moment))
                 if _is_alive(scope, answer, used, call.start, book):
@@ -98,7 +135,7 @@ def _has_left(row: Row, at: float) -> bool:
     return bool(row.outs) and (row.outs[0].at < at or row.outs[0].source == "cache")
 
 
-def _is_kept(scope: Scope, answer: Answer, call: Call) -> bool:
+def _is_kept(scope: Scope, answer: Answer, run: Run) -> bool:
     """Whether the cache surely took an answer, and was not closed since."""
     gave, value = answer.call, answer.value
     if value is None or gave.is_malformed or gave.copies or gave.copy_of is not None or not gave.is_taken:
@@ -109,7 +146,7 @@ def _is_kept(scope: Scope, answer: Answer, call: Call) -> bool:
         return False
     task = gave.run.task
     # What comes while a run is being closed is dropped.
-    return gave.run is call.run or (task.outcome == "finished" and call.run.task.start - task.end < IDLE)
+    return gave.run is run or (task.outcome == "finished" and run.task.start - task.end < IDLE)
 
 
 def _is_alive(scope: Scope, answer: Answer, used: float, until: float, book: Book) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.testing.history.stories import Story, broken
+from tests.testing.history.stories import Story, broken, judged
 
 
 def again(
@@ -132,3 +132,31 @@ def test_L1_beside_a_journal_it_is_not_known_what_a_cache_has() -> None:
     story = again()
     story.before[0]["journal"] = {"name": "j", "flush_every": 100.0}
     assert "journal" in story.report().undecided["L1"]
+
+
+def failing(status: str = "failed", others: int = 0, outcome: str = "error", **setting: Any) -> Story:
+    """A row with an expired answer on hand, whose call fails."""
+    cache = {"expire_after_write": 2.0, "stale_if_error": True, "max_rows": 3, **setting.pop("cache", {})}
+    story = Story(mode="unordered", on_error="null", cache=cache, **setting).task()
+    story.row(0, 0.5, 0, key="a", source="call", answer=[1]).call(0, 0.5, ["a"], answers=[[1]])
+    for key in range(others):
+        other(story, 2 + key / 10, key)
+    source = "stale" if status == "found" else "call"
+    story.row(8, 9, 1, key="a", source=source, status=status, answer=[1] if status == "found" else None)
+    return story.call(8, 9, ["a"], outcome, answers=[[2]] if outcome == "result" else None)
+
+
+def test_L6_a_failure_although_an_answer_is_on_hand_is_seen() -> None:
+    assert broken(failing()) == {"L6"}
+    assert broken(failing(others=2)) == {"L6"}
+    assert broken(failing(others=3)) == set()
+    assert broken(failing(cache={"stale_if_error": False})) == set()
+    assert broken(failing(cache={"store": "rocksdb"})) == set()
+    assert broken(failing("timed_out", outcome="timed_out", timeout=1.0)) == {"L6"}
+    assert judged(failing("found"), "L6")
+
+
+def test_L6_a_stale_answer_beside_a_good_one_is_seen_before_the_deadline_too() -> None:
+    assert broken(failing("found", outcome="result", timeout=30.0)) == {"L6"}
+    assert broken(failing("found", outcome="result", timeout=1.0)) == set()
+    assert judged(failing("found", timeout=30.0), "L6")

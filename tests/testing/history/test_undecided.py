@@ -46,7 +46,7 @@ def a_copy(end: float = 0.5, **setting: Any) -> Story:
 
 
 UNDECIDED = {
-    "a failure that cannot be seen": ("L6", kept("stale", timeout=1.0)),
+    "a failure that cannot be seen": ("L6", kept("stale", circuit_breaker={})),
     "a refresh that the budget may refuse": ("L6", kept("cache", budget="b")),
     "attempts without rows": ("R5", Story().task().call(0, 1, ["a"])),
     "an error that may be retried": ("B4", failing_batch()),
