@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import takewhile
+from math import inf
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, Answer, Scope, scopes
+from asyncio_operator.testing.history.known_flights import TIMER
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, may_be_refused
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
 
 REMEMBERED = 100_000
 """Keys that a task remembers."""
+
+REMEMBERED_LONGER = 1.05
+"""By this factor an answer may be remembered for longer: answers of about the same time are forgotten together."""
+
+MAY_SHARE_MORE = ("journal", "budget", "circuit_breaker", "asks_per_batch")
+"""Options with which a row may share an answer, or a refusal, that came from no call."""
 
 
 def _outs(scope: Scope) -> Iterator[tuple[Run, Row, Out]]:
@@ -58,7 +66,7 @@ def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
                 continue
             latest = scope.latest(row.key, out.at + book.moment)
             match out.source:
-                case "call":
+                case "call" | "shared" if out.source == "call" or _gives_own_answers(scope):
                     right = any(answer.call.run is run for answer in _while_inside(scope, row, out, book))
                 case "shared":
                     # A row may share what another had from the journal, from a cache that workers share, or from an
@@ -81,6 +89,12 @@ def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
             if not right:
                 what = f"row {row.row} of {run.name} says that its answer for key {text_of(row.key)} is from"
                 found.broken(f"{what} {out.source!r}, where it cannot be from", out.at, row.event, out.event)
+
+
+def _gives_own_answers(scope: Scope) -> bool:
+    """Whether a row that shares an answer has that of a call which ended while it was inside."""
+    remembers = "cache" not in scope.setting and scope.setting.get("remember")
+    return not (remembers or "journal" in scope.setting or not scope.heap or scope.cache.get("stale_if_error"))
 
 
 def _may_be_called(run: Run, row: Row, until: float) -> bool:
@@ -134,7 +148,9 @@ def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
             if out.source == "call":
                 answers = _while_inside(scope, row, out, book)
             else:
-                answers = scope.answers(row.key, out.at + book.moment)
+                # The latest answer when the row was read, if it is remembered, and what came while it was inside.
+                candidates = scope.candidates(row.key, row.at - book.moment, out.at + book.moment)
+                answers = reversed(candidates)
             # A row that shares a call which failed may share an old answer, which another task of the worker had.
             stale = out.source == "shared" and scope.cache.get("stale_if_error")
             _judge_answer(run, row, out, (one for one in answers if stale or one.call.run is run), found)
@@ -160,6 +176,65 @@ def _judge_answer(run: Run, row: Row, out: Out, answers: Iterator[Answer], found
             found.broken(what, out.at, row.event, out.event, *seen[:3])
             return
     found.undecided("answers are not recorded")
+
+
+def law_l2_a_row_shares_a_call_that_runs(book: Book, found: Finding) -> None:
+    """Where nothing is remembered, a row shares a call of its task for its key that runs while the row is inside."""
+    _judge_sharing(book, found, remembers=False)
+
+
+def law_l12_an_answer_is_remembered_for_its_time(book: Book, found: Finding) -> None:
+    """A row that shares no call that runs has an answer of the last `remember` seconds, and no error."""
+    _judge_sharing(book, found, remembers=True)
+
+
+def _judge_sharing(book: Book, found: Finding, *, remembers: bool) -> None:
+    for scope in scopes(book):
+        setting = scope.setting
+        remember = 0.0 if "cache" in setting else setting.get("remember", 0.0)
+        if bool(remember) is not remembers:
+            continue
+        for run, row, out in _outs(scope):
+            if out.source != "shared" or row.key is None:
+                continue
+            if not scope.heap or any(name in setting for name in MAY_SHARE_MORE):
+                found.undecided("a row may share what no call of its task gave")
+                continue
+            found.decided()
+            begin, end = row.at - book.moment, out.at + book.moment
+            if any(run.calls_between(row.key, begin, end)) or _may_wait(run, row, out, book):
+                continue
+            latest, longest = scope.latest(row.key, end), remember * REMEMBERED_LONGER
+            if out.status in ("found", "missing") and latest is not None and remembers:
+                if row.at - _taken_at_most(latest) <= longest + book.near(longest):
+                    continue
+            elif out.status not in ("found", "missing", "failed", "timed_out"):
+                continue
+            what = (
+                f"row {row.row} of {run.name} is {out.status!r} and shares a call for key {text_of(row.key)}, and none"
+            )
+            what = f"{what} runs while it is inside" + (
+                f", nor was an answer remembered for {remember} s" if remember else ""
+            )
+            found.broken(what, out.at, row.event, out.event)
+
+
+def _taken_at_most(answer: Answer) -> float:
+    """When an answer had surely come into memory: with the others of its batch of rows, which had been read by then."""
+    run, start = answer.call.run, answer.call.start
+    place = bisect_right(run.left, start, key=lambda one: one[0])
+    return max(answer.at, run.left[place - 1][1] if place else -inf)
+
+
+def _may_wait(run: Run, row: Row, out: Out, book: Book) -> bool:
+    """Whether a lookup of the key may have ended at a limit while it waited for a retry, or for the place of a half."""
+    limit = max(run.limits, default=0.0)
+    failed = out.status in ("failed", "timed_out") or run.setting.get("cache", {}).get("stale_if_error")
+    if not limit or not failed:
+        return False
+    calls = run.calls_of.get(row.key, [])
+    place = bisect_right(calls, out.at + book.moment, key=lambda call: call.start)
+    return place > 0 and row.at <= calls[place - 1].start + limit + TIMER + book.near(limit)
 
 
 def law_l3_an_error_is_no_miss(book: Book, found: Finding) -> None:

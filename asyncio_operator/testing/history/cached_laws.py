@@ -2,8 +2,9 @@
 `stale_if_error` an answer that has expired replaces a failure (L6).
 
 Only a cache on the heap of a worker is judged. It surely has an answer that was taken, that is younger than its
-lifetime or may be stale, and since whose last use fewer than `max_rows` other keys can have come or been used. A row looks in the cache
-between the moment at which it was read and that at which its call starts, and the answer must be there all that time.
+lifetime or may be stale, and since whose last use fewer than `max_rows` other keys can have come or been used. A row
+looks in the cache between the moment at which it was read and that at which its call starts, and the answer must be
+there all that time.
 """
 
 from __future__ import annotations

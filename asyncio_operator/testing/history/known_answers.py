@@ -72,7 +72,9 @@ class Scope:
         start = bisect_left(found, begin, hi=stop, key=lambda answer: answer.at)
         for _ in range(min(start, FARTHEST)):
             start -= 1
-            if found[start].call.is_taken:
+            call = found[start].call
+            # Of a call and its copy the first answer was taken, and the other one may be later.
+            if call.is_taken and not call.copies and call.copy_of is None:
                 break
         return found[start:stop]
 

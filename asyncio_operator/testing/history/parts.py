@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from functools import cached_property
+from itertools import accumulate
 from math import inf
 from typing import Any
 
@@ -167,6 +168,7 @@ class Run:
         self.rows_of: dict[Hashable, list[Row]] = {}
         self.calls: list[Call] = []
         self.calls_of: dict[Hashable, list[Call]] = {}
+        self._latest_stops: dict[Hashable, list[float]] = {}
         self.emitted: list[tuple[int, float, Row | None, Any]] = []
         """Every emission: number of the event, time, the row and its `Out`, or None and the timestamp."""
         self.watermarks_in: list[tuple[int, float, float]] = []
@@ -187,6 +189,18 @@ class Run:
         while position < len(calls) and calls[position].copy_of is call:
             position += 1
         return calls[position] if position < len(calls) else None
+
+    def calls_between(self, key: Hashable, begin: float, end: float) -> Iterator[Call]:
+        """The calls for a key that ran between two times, the last one first."""
+        calls = self.calls_of.get(key, [])
+        if key not in self._latest_stops:
+            self._latest_stops[key] = list(accumulate((call.stopped for call in calls), max))
+        latest = self._latest_stops[key]
+        for place in range(bisect_right(calls, end, key=lambda call: call.start) - 1, -1, -1):
+            if latest[place] < begin:
+                return
+            if calls[place].stopped >= begin:
+                yield calls[place]
 
     def rows_with(self, key: Hashable) -> list[Row]:
         """The rows with a key; of a run of a function, the row."""
@@ -214,6 +228,12 @@ class Run:
         # A call that was cut failed before it returned, so what counts is when it started.
         failures = sorted(call.start for call in self.calls if call.outcome != "result" or call.is_malformed)
         return needed, failures[needed - 1] if len(failures) >= needed else inf
+
+    @cached_property
+    def left(self) -> list[tuple[float, float]]:
+        """For each row when it was read, and when it and all rows before it had left: infinity for never."""
+        times = [(row.at, inf if row.left is None else row.left) for row in self.rows.values()]
+        return list(zip((at for at, _ in times), accumulate((left for _, left in times), max), strict=True))
 
     @property
     def name(self) -> str:

@@ -5,9 +5,7 @@ Rows without a source are judged only by what no row can be: they may be keys of
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Hashable, Iterator
-from itertools import accumulate
+from collections.abc import Iterator
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
@@ -91,15 +89,11 @@ def law_x1_an_inner_join_drops_misses(book: Book, found: Finding) -> None:
 
 def law_r5_a_row_fails_with_a_call(book: Book, found: Finding) -> None:
     """A row that failed says so of a call: one for its key was made while the row was inside, and gave no result."""
-    latest: dict[tuple[Run, Hashable], list[float]] = {}
     for run, row, out in _outs(book, "failed"):
         if run.of_rows or out.source != "call" or row.key is None or out.attempts == 0:
             continue
-        if (run, row.key) not in latest:
-            stops = (call.stopped for call in run.calls_of.get(row.key, ()))
-            latest[run, row.key] = list(accumulate(stops, max))
         calls = []
-        for call in _calls_inside(run, row, out, latest[run, row.key], book.moment):
+        for call in run.calls_between(row.key, row.at - book.moment, out.at + book.moment):
             calls.append(call)
             if call.outcome != "result":
                 break
@@ -115,17 +109,6 @@ def law_r5_a_row_fails_with_a_call(book: Book, found: Finding) -> None:
             found.decided()
             what = f"row {row.row} of {run.name} failed with {out.error}, and no call for key {text_of(row.key)} failed"
             found.broken(what, out.at, row.event, *(call.event for call in calls), out.event)
-
-
-def _calls_inside(run: Run, row: Row, out: Out, latest: list[float], moment: float) -> Iterator[Call]:
-    """The calls for the key of a row that ran while it was inside, the last one first. ``latest`` has for each call of
-    the key the latest end of it and those before."""
-    calls = run.calls_of.get(row.key, ())
-    place = bisect_right(calls, out.at + moment, key=lambda call: call.start) - 1
-    while place >= 0 and latest[place] >= row.at - moment:
-        if calls[place].stopped >= row.at - moment:
-            yield calls[place]
-        place -= 1
 
 
 def _surely_taken(call: Call) -> bool:

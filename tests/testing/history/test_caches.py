@@ -89,4 +89,4 @@ def test_L2_a_row_may_share_an_old_answer_of_another_task() -> None:
         return story.row(8.5, 9, 2, key="a", source="shared", answer=[2])
 
     assert judged(story("error", stale_if_error=True), "L2")
-    assert "L2" in broken(story("error"))
+    assert "L1" in broken(story("error"))
