@@ -112,7 +112,13 @@ def law_l5_an_answer_expires(book: Book, found: Finding) -> None:
         written, used = scope.cache.get("expire_after_write"), scope.cache.get("expire_after_access")
         uses: dict[object, float] = {}
         journal = _from_journal(scope)
+        # A row may have been answered from the cache, and its task ended before it left.
+        unseen = [(run, row) for run in scope.runs for row in run.rows.values() if not row.outs]
+        unseen.sort(key=lambda one: one[1].at, reverse=True)
         for run, row, out in sorted(hits, key=lambda hit: hit[1].at):
+            while unseen and unseen[-1][1].at <= out.at:
+                other, use = unseen.pop()
+                uses[use.key] = max(other.task.end, uses.get(use.key, -inf))
             latest = scope.latest(row.key, out.at + book.moment)
             if latest is None:
                 continue

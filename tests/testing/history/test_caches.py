@@ -78,6 +78,16 @@ def test_L4_a_row_that_did_not_leave_may_have_used_its_key(read: float, laws: se
     assert broken(story.row(9, 9, 90, key="a", source="cache", answer=[1])) == laws
 
 
+@pytest.mark.parametrize(("end", "laws"), [(8.0, set()), (3.5, {"L5"})])
+def test_L5_a_row_that_did_not_leave_may_have_used_its_key(end: float, laws: set[str]) -> None:
+    """Seed 77003200."""
+    story = Story(cache={"expire_after_access": 5.0}, mode="unordered").task(worker="w")
+    story.task(task="cut", end=end, outcome="failed", worker="w")
+    story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+    story.row(3, None, 0, key="a", task="cut")
+    assert broken(story.row(9, 9, 1, key="a", source="cache", answer=[1])) == laws
+
+
 def test_L2_a_row_may_share_an_old_answer_of_another_task() -> None:
     def story(outcome: str, **cache: Any) -> Story:
         story = Story(mode="unordered", on_error="null", cache={"expire_after_write": 2.0, **cache})
