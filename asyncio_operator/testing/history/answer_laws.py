@@ -46,10 +46,10 @@ def law_l1_a_key_is_looked_up_for_a_row(book: Book, found: Finding) -> None:
                 elif run.rows and (rows is None or rows[0].event > call.event):
                     what = f"call {call.id!r} of {run.name} asks for key {text_of(key)}, which no row had"
                     found.broken(what, call.start, call.event)
-        if run.calls:
-            for row in run.rows.values():
-                if row.key is None and row.outs:
-                    _judge_null(run, row, row.outs[0], found)
+        for row in run.rows.values():
+            # Without calls it is not known whether the run is one of a function, whose rows need no keys.
+            if row.key is None and row.outs and (run.calls or row.outs[0].source is not None):
+                _judge_null(run, row, row.outs[0], found)
 
 
 def _judge_null(run: Run, row: Row, out: Out, found: Finding) -> None:
@@ -84,11 +84,24 @@ def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
                 case "none":
                     right = False
                 case _:
-                    continue
+                    if not _needs_a_call(run) or any(row.key in one.calls_of for one in scope.runs):
+                        continue
+                    right = out.status == "missing"
             found.decided()
             if not right:
                 what = f"row {row.row} of {run.name} says that its answer for key {text_of(row.key)} is from"
-                found.broken(f"{what} {out.source!r}, where it cannot be from", out.at, row.event, out.event)
+                what = f"{what} {out.source!r}, where it cannot be from"
+                if out.source is None:
+                    what = f"row {row.row} of {run.name} is found, and no call was made for key {text_of(row.key)}"
+                found.broken(what, out.at, row.event, out.event)
+
+
+def _needs_a_call(run: Run) -> bool:
+    """Whether a row is found by a call alone, of its worker: not by a hook, a journal or a store of all workers."""
+    setting = run.setting
+    hooked = setting.get("on_error") in ("return", "skip") or "circuit_breaker" in setting
+    stored = setting.get("cache", {}).get("store", "heap") != "heap" or "journal" in setting
+    return bool(run.calls) and not hooked and not stored
 
 
 def _gives_own_answers(scope: Scope) -> bool:
@@ -150,7 +163,8 @@ def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
             else:
                 # The latest answer when the row was read, if it is remembered, and what came while it was inside.
                 candidates = scope.candidates(row.key, row.at - book.moment, out.at + book.moment)
-                answers = reversed(candidates)
+                least = row.at - _longest(scope, book)
+                answers = (one for one in reversed(candidates) if _taken_at_most(one) >= least)
             # A row that shares a call which failed may share an old answer, which another task of the worker had.
             stale = out.source == "shared" and scope.cache.get("stale_if_error")
             _judge_answer(run, row, out, (one for one in answers if stale or one.call.run is run), found)
@@ -204,9 +218,9 @@ def _judge_sharing(book: Book, found: Finding, *, remembers: bool) -> None:
             begin, end = row.at - book.moment, out.at + book.moment
             if any(run.calls_between(row.key, begin, end)) or _may_wait(run, row, out, book):
                 continue
-            latest, longest = scope.latest(row.key, end), remember * REMEMBERED_LONGER
+            latest = scope.latest(row.key, end)
             if out.status in ("found", "missing") and latest is not None and remembers:
-                if row.at - _taken_at_most(latest) <= longest + book.near(longest):
+                if row.at - _taken_at_most(latest) <= _longest(scope, book):
                     continue
             elif out.status not in ("found", "missing", "failed", "timed_out"):
                 continue
@@ -217,6 +231,14 @@ def _judge_sharing(book: Book, found: Finding, *, remembers: bool) -> None:
                 f", nor was an answer remembered for {remember} s" if remember else ""
             )
             found.broken(what, out.at, row.event, out.event)
+
+
+def _longest(scope: Scope, book: Book) -> float:
+    """Seconds for which a row may share an answer that has come. With `stale_if_error` it may be of any age."""
+    if scope.cache.get("stale_if_error"):
+        return inf
+    longest: float = 0.0 if "cache" in scope.setting else scope.setting.get("remember", 0.0) * REMEMBERED_LONGER
+    return longest + book.near(longest)
 
 
 def _taken_at_most(answer: Answer) -> float:
@@ -244,7 +266,7 @@ def law_l3_an_error_is_no_miss(book: Book, found: Finding) -> None:
         for run, row, out in _outs(scope):
             if row.key is None or out.status != "missing":
                 continue
-            if out.source in ("call", "shared"):
+            if out.source in ("call", "shared") or (out.source is None and "cache" not in run.setting):
                 found.decided()
                 calls = [call for call in run.calls_of.get(row.key, ()) if call.stopped <= out.at + book.moment]
                 if (

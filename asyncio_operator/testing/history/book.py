@@ -95,6 +95,7 @@ class Book:
         if task.outcome is not None:
             raise wrong(number, f"task {task.name!r} has ended already, in event {task.end_event}")
         task.end, task.end_event, task.outcome = event["at"], number, event["outcome"]
+        task.error = event.get("error")
 
     def _opened(self, number: int, event: Event) -> None:
         self._run(number, event).opened.append((number, event["at"]))

@@ -44,8 +44,8 @@ What the user asked for, before the first task:
 
 Tasks:
 
-- ``task_started``: at, task, worker (whose caches it shares; default: one worker for all), partition, attempt,
-  restored (the name of a snapshot that its input starts with).
+- ``task_started``: at, task, worker (whose caches it shares; default: one worker for all), partition (the name of its
+  input: all attempts of it have the same rows), attempt, restored (the name of a snapshot that its input starts with).
 - ``task_ended``: at, task, outcome ("finished" | "failed" | "killed" | "closed"), error. A task has one end. "killed":
   nothing of it runs after this moment, calls included. "closed": its output was closed early.
 - ``opened``, ``closed``: at, task, lookup. The function's own ``open`` began, ``close`` began.

@@ -278,6 +278,9 @@ class Task:
         self.end = inf
         self.end_event: int | None = None
         self.outcome: str | None = None
+        self.error: str | None = None
+        self.partition = event.get("partition")
+        self.attempt = event.get("attempt")
 
 
 class Attempt:

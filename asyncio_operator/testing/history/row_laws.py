@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from math import inf
+from typing import Any
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.key_flights import splits
-from asyncio_operator.testing.history.parts import MOMENT, PARTS, Call, Row, Run, Task
+from asyncio_operator.testing.history.parts import MOMENT, PARTS, Call, Flight, Row, Run, Task
 from asyncio_operator.testing.history.removed_rows import judge_removed
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once
 
 GRACE = 1.0
 """Seconds that the end of a run waits at least for calls that ignore their cancellation, unless the setting says it."""
+
+
+NOT_HIDDEN = (None, "SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "CancelledError")
+"""Errors of calls that may end a run whatever `on_error` says."""
 
 
 def law_o1_at_most_capacity_calls_run(book: Book, found: Finding) -> None:
@@ -94,6 +99,30 @@ def law_o4_every_row_ends_once(book: Book, found: Finding) -> None:
                 judge_removed(book, run, row, found)
 
 
+def law_o4_every_attempt_of_a_task_reads_its_rows(book: Book, found: Finding) -> None:
+    """A task that finished has read all rows that another attempt of it read: the rows of its partition."""
+    attempts: dict[Any, list[Task]] = {}
+    for task in book.tasks.values():
+        if task.partition is not None and task.attempt is not None and task.restored is None:
+            attempts.setdefault(task.partition, []).append(task)
+    for tasks in attempts.values():
+        for task in tasks if len(tasks) > 1 else ():
+            if task.outcome != "finished":
+                continue
+            found.decided()
+            rows = _rows_of(task)
+            for other in tasks:
+                lacks = next((row for number, row in _rows_of(other).items() if number not in rows), None)
+                if other.attempt != task.attempt and lacks is not None:
+                    what = f"task {task.name} finished without row {lacks.row}, which task {other.name} read"
+                    found.broken(what, task.end, lacks.event, task.end_event or 0)
+
+
+def _rows_of(task: Task) -> dict[int, Row]:
+    """The rows that a task has read."""
+    return task.runs[0].rows if 0 in task.runs else {}
+
+
 def _fewest_parts(run: Run, row: Row) -> int:
     """How many parts a row of `enrich` has at the end of a task that finished: one for each row of the answer."""
     answer = row.outs[0].answer
@@ -122,6 +151,23 @@ def law_o6_nothing_follows_the_first_failure(book: Book, found: Finding) -> None
             found.broken(f"{why}, and yet it finished", task.end, *failure.events, task.end_event or 0)
 
 
+def law_o6_a_hidden_error_fails_no_task(book: Book, found: Finding) -> None:
+    """With on_error="null" or "drop" no error of a function fails the task, and without a call there is none."""
+    for task in book.tasks.values():
+        if task.outcome != "failed" or task.error != "FunctionError" or not task.runs:
+            continue
+        runs = list(task.runs.values())
+        calls = [call for run in runs for call in run.calls]
+        # Errors that end a process are not hidden, and neither is one that was not recorded.
+        open_errors = any(call.outcome == "error" and call.error in NOT_HIDDEN for call in calls)
+        hidden = all(run.setting.get("on_error") in ("null", "drop") for run in runs)
+        if any("budget" in run.setting for run in runs) or (calls and (not hidden or open_errors)):
+            continue
+        found.decided()
+        why = "on_error hides the errors of its function" if calls else "no call was made"
+        found.broken(f"task {task.name} failed with FunctionError, and {why}", task.end, task.end_event or 0)
+
+
 def _was_ready(run: Run, row: Row | None, at: float) -> bool:
     """Whether a row may have been complete by then, and a slow consumer took it later."""
     if row is None or (row.key is None and not run.of_rows) or "cache" in run.setting or "journal" in run.setting:
@@ -147,7 +193,20 @@ def _first_failure(run: Run) -> Call | None:
         if splits(call) or call.copies or call.copy_of is not None or not _in_time(run, call):
             continue
         first = call
+    for flight in run.flights if tries > 1 else ():
+        last = flight.attempts[-1].decisive
+        if first is not None and last.stopped >= first.stopped:
+            continue
+        if len(flight.attempts) >= tries and last.outcome == "error" and _ends_the_run(run, flight, last):
+            first = last
     return first
+
+
+def _ends_the_run(run: Run, flight: Flight, last: Call) -> bool:
+    """Whether the error of the last attempt of a flight must have ended the run."""
+    alone = all(len(attempt.calls) == 1 for attempt in flight.attempts)
+    refreshes = "refresh_after" in run.setting.get("cache", {}) and last.refresh is not False
+    return flight.sure and alone and not refreshes and not splits(last) and _in_time(run, last)
 
 
 def _in_time(run: Run, call: Call) -> bool:
@@ -240,6 +299,12 @@ def _judge_close(book: Book, run: Run, found: Finding) -> None:
         found.broken(what, run.task.end, *(number for number, _ in run.opened + run.closed))
         return
     number, at = run.closed[0]
+    if at > run.task.end + book.moment:
+        found.broken(f"the function of {run.name} was closed after its end", at, number, run.task.end_event or 0)
+    opened, since = run.opened[0]
+    for call in run.calls[:1]:
+        if call.start < since - book.moment:
+            found.broken(f"call {call.id!r} starts before the function was opened", call.start, call.event, opened)
     ended = max((call.stopped for call in run.calls if call.stopped <= at), default=-inf)
     for call in run.calls:
         if call.start > at + book.moment:

@@ -62,3 +62,16 @@ def test_L2_an_older_answer_than_that_of_the_shared_call_is_seen() -> None:
     assert judged(story(1), "L2")
     assert broken(story(2, 33.2)) == set()
     assert broken(story(1, 33.2)) == {"L2"}
+
+
+def test_L2_an_answer_that_was_remembered_no_longer_is_not_that_of_a_shared_call() -> None:
+    def story(answer: int) -> Story:
+        story = Story(mode="unordered", remember=1.0).task()
+        for row, (at, value) in enumerate([(0, 1), (20, 2)]):
+            story.row(at, at + 1, row, key="a", source="call", answer=[value]).call(
+                at, at + 1, ["a"], answers=[[value]]
+            )
+        return story.row(20, 21, 2, key="a", source="shared", answer=[answer])
+
+    assert judged(story(2), "L2")
+    assert broken(story(1)) == {"L2"}
