@@ -81,24 +81,26 @@ def _judge_halves(run: Run, call: Call, found: Finding) -> None:
     )
     if size % 2 == 0 and len(halves) == 2:
         halves[0].discard(call.keys[size // 2])
-    called = False
+    # While the halves wait for a place, or for a budget, their time may end.
+    ends = setting.get("timeout") or setting.get("attempt_timeout")
+    least = 1 if ends else size // 2
+    lost = []
     for key in call.keys:
         after = run.next_call(key, call)
-        called = called or after is not None
+        if after is None:
+            lost.append(key)
         if after is None or _may_be_another_lookup(run, key, call, after):
             continue
-        if len(after.keys) >= size or not any(half.issuperset(after.keys) for half in halves):
+        if not least <= len(after.keys) < size or not any(half.issuperset(after.keys) for half in halves):
             what = f"call {call.id!r} of {run.name} failed, and key {text_of(key)} is called again with"
             found.broken(
                 f"{what} {len(after.keys)} keys that are no half of its {size}", after.start, *call.events, after.event
             )
             return
     hidden = setting.get("on_error", "fail") != "fail"
-    # While the halves wait for a place, or for a budget, their time may end.
-    ends = setting.get("timeout") or setting.get("attempt_timeout")
-    if hidden and not called and not ends and run.task.outcome == "finished":
-        what = f"call {call.id!r} of {run.name} failed with {size} keys, which were judged without halves"
-        found.broken(what, call.stopped, *call.events)
+    if hidden and lost and not ends and run.task.outcome == "finished":
+        what = f"call {call.id!r} of {run.name} failed with {size} keys, and key {text_of(lost[0])}, for one, ended"
+        found.broken(f"{what} without a half", call.stopped, *call.events)
 
 
 def _may_be_another_lookup(run: Run, key: Hashable, call: Call, after: Call) -> bool:

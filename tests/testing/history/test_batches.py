@@ -195,3 +195,27 @@ def test_O6_a_table_that_is_asked_for_a_key_twice_may_be_asked_again_in_halves()
     assert broken(story(["a", "a"], asks_per_batch=True)) == set()
     assert "O6" in broken(story(["a"], asks_per_batch=True))
     assert "L10" in broken(story(["a", "a"]))
+
+
+def split(*halves: list[int], **setting: Any) -> Story:
+    """A batch of four that fails, and the calls that follow. A key without one fails."""
+    story = Story(batch={"max_size": 4}, on_error="null", mode="unordered", **setting).task()
+    for row in range(4):
+        called = any(row in half for half in halves)
+        story.row(0, 2 if called else 1, row, key=row, source="call", status="found" if called else "failed")
+    story.call(0, 1, [0, 1, 2, 3], "error")
+    for half in halves:
+        story.call(1, 2, half)
+    return story
+
+
+def test_B4_a_batch_that_is_called_in_singles_is_seen() -> None:
+    assert judged(split([0, 1], [2, 3]), "B4")
+    assert broken(split([0], [1], [2], [3])) == {"B4"}
+    # Keys whose time has passed are in no half.
+    assert broken(split([0], [2, 3], timeout=9.0)) == set()
+
+
+def test_B4_a_half_that_is_not_called_is_seen() -> None:
+    assert broken(split([0, 1])) == {"B4"}
+    assert broken(split([0, 1], timeout=9.0)) == set()
