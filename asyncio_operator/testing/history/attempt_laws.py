@@ -173,7 +173,10 @@ def law_r3_no_attempt_starts_after_the_deadline(book: Book, found: Finding) -> N
         if wait is None or splits(last.decisive) or ended + wait <= flight.deadline + book.near(flight.timeout):
             continue
         for row, out in _asked(flight):
-            if out.status == "timed_out" and last.stopped < flight.deadline - book.near(flight.timeout):
+            early = flight.deadline - book.near(flight.timeout)
+            waited = out.at > ended + TIMER + book.near(flight.timeout) + book.handover and out.at >= early
+            waited = waited and out.status == "failed" and book.consumer_ready and not _held(flight.run, row, book)
+            if (out.status == "timed_out" or waited) and last.stopped < early:
                 what = f"row {row.row} waited for its deadline, though the back-off after call {last.decisive.id!r}"
                 found.broken(f"{what} would have ended after it", out.at, *last.decisive.events, out.event)
 
@@ -247,13 +250,14 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
         if out.attempts is not None and out.attempts != flight.calls and not _counts_more(flight):
             what = f"row {row.row} says {out.attempts} attempts, and {flight.calls} calls were made for"
             found.broken(f"{what} {flight_name(flight)}", out.at, *flight.events, out.event)
-        gave_up = out.status == "failed" and last.outcome == "error" and last.retryable is True
+        wanted = {"error": ("failed",), "result": ("found", "missing")}.get(last.outcome or "", ())
+        gave_up = out.status in wanted and last.retryable is True
         made = len(flight.attempts)
         if may_be_refused(flight.run, last.start):
             # Each refusal was an attempt too. Without a status their number is not known.
             made = most if out.attempts is None else out.attempts
-        if gave_up and made < most and not _no_time(flight, last) and out.error in (last.error, None):
-            what = f"{flight_name(flight)} failed after {made} of {most} attempts, though its error is to be"
+        if gave_up and made < most and not _no_time(flight, last, book) and out.error in (last.error, None):
+            what = f"{flight_name(flight)} ended after {made} of {most} attempts, though its {last.outcome} is to be"
             found.broken(f"{what} retried", out.at, *flight.events, out.event)
 
 
@@ -274,9 +278,14 @@ def _late(flight: Flight, call: Call, book: Book) -> bool:
     return limit < inf and call.stopped > call.start + limit - book.near(limit)
 
 
-def _no_time(flight: Flight, last: Call) -> bool:
+def _no_time(flight: Flight, last: Call, book: Book) -> bool:
     """Whether the wait for a retry may be too long."""
-    return flight.deadline < inf or (last.retry_after or 0) > LONGEST_WAIT
+    if (last.retry_after or 0) > LONGEST_WAIT:
+        return True
+    if flight.deadline == inf:
+        return False
+    wait = most_wait(flight, flight.attempts[-1])
+    return wait is None or last.stopped + wait > _earliest_deadline(flight) - TIMER - book.near(flight.timeout)
 
 
 def _judge_numbers(run: Run, flight: Flight, most: int, found: Finding) -> None:

@@ -296,3 +296,33 @@ def test_Y2_a_refusal_before_enough_failures_is_seen() -> None:
 
     assert judged(story(2), "R10")
     assert broken(story(1)) == {"R10"}
+
+
+def given_up(status: str, outcome: str, out: float = 1.0, retryable: bool | None = True, **setting: Any) -> Story:
+    """A row that leaves after the first of three attempts."""
+    story = Story(**{"on_error": "null", "max_attempts": 3, "delay": 0.5, **setting}).about(consumer="ready").task()
+    error = "E" if outcome == "error" else None
+    story.row(0, out, 0, key="a", source="call", attempts=1, status=status, error=error)
+    return story.call(0, 1, ["a"], outcome, attempt=1, retryable=retryable, error=error)
+
+
+def test_R5_a_result_that_asks_for_a_retry_and_leaves_is_seen() -> None:
+    assert broken(given_up("found", "result")) == {"R5"}
+    assert broken(given_up("missing", "result")) == {"R5"}
+    assert broken(given_up("found", "result", retryable=None)) == set()
+    assert broken(given_up("found", "result", max_attempts=1)) == set()
+
+
+def test_R5_an_error_that_is_given_up_before_the_deadline_is_seen() -> None:
+    assert broken(given_up("failed", "error", timeout=30.0)) == {"R5"}
+    assert broken(given_up("failed", "error", timeout=1.4)) == set()
+    assert broken(given_up("failed", "error", timeout=1.6)) == {"R5"}
+    # With jitter the wait is at most its maximum.
+    backoff = {"initial": 0.1, "maximum": 1.0}
+    assert broken(given_up("failed", "error", timeout=30.0, delay=None, backoff=backoff)) == {"R5"}
+    assert broken(given_up("failed", "error", timeout=30.0, delay=None)) == set()
+
+
+def test_R3_an_element_that_waits_for_its_deadline_and_then_fails_is_seen() -> None:
+    assert broken(given_up("failed", "error", timeout=1.4)) == set()
+    assert broken(given_up("failed", "error", out=1.4, timeout=1.4)) == {"R3"}
