@@ -60,7 +60,13 @@ def law_o6_a_row_that_failed_fails_its_task(book: Book, found: Finding) -> None:
 
 
 def law_r9_without_a_limit_no_row_times_out(book: Book, found: Finding) -> None:
-    """Without `timeout` and `attempt_timeout` no row times out."""
+    """Without `timeout` and `attempt_timeout` no row and no call times out."""
+    for call in book.calls:
+        if call.outcome == "timed_out":
+            found.decided()
+            if not call.run.limits:
+                what = f"call {call.id!r} of {call.run.name} timed out, and no timeout is set"
+                found.broken(what, call.stopped, *call.events)
     for run, row, out in _outs(book, "timed_out"):
         found.decided()
         if not run.setting.get("timeout") and not run.setting.get("attempt_timeout"):

@@ -127,3 +127,13 @@ def test_Y2_a_copy_of_a_half_of_a_batch_is_seen() -> None:
 
     assert broken(story("a", 2)) == {"H2"}
     assert judged(story("ab", 0.6), "H2")
+
+
+def test_R9_a_call_that_times_out_without_a_limit_is_seen() -> None:
+    def story(**limit: float) -> Story:
+        story = Story(on_error="null", **limit).task().row(0, 1, 0, key="a", source="call", status="failed")
+        return story.call(0, 1, ["a"], "timed_out")
+
+    assert judged(story(attempt_timeout=1.0), "R9")
+    assert judged(story(timeout=1.0), "R9")
+    assert broken(story(timeout=0.0)) == {"R9"}
