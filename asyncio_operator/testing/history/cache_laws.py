@@ -237,9 +237,9 @@ def law_l6_a_stale_answer_replaces_a_failure(book: Book, found: Finding) -> None
                 found.broken(what, out.at, row.event, out.event)
                 continue
             begin, end = row.at - book.moment, out.at + book.moment
-            calls = run.calls_of.get(row.key, ())
+            calls = list(run.calls_between(row.key, begin, end))
             timeout = run.setting.get("timeout")
-            begun = min((call.begun for call in calls if call.start <= end and call.stopped >= begin), default=begin)
+            begun = min((call.begun for call in calls), default=begin)
             late = timeout and end >= min(begin, begun) + timeout - book.near(timeout)
             if "circuit_breaker" in run.setting or "budget" in run.setting or late:
                 found.undecided("a row may fail without a call that failed")
