@@ -201,8 +201,9 @@ class _Following:
                 for key in other.places.keys() & batch.keys:
                     position, place = batch.places[key], other.places[key]
                     outcome = other.outcomes[place]
-                    usable = outcome is PENDING or (answered_too and type(outcome) is not Failure)
-                    if usable and batch.outcomes[position] is PENDING:
+                    # An answer that the other batch has taken over itself would be passed on for ever.
+                    answered = answered_too and type(outcome) is not Failure and other.has_asked(place)
+                    if (outcome is PENDING or answered) and batch.outcomes[position] is PENDING:
                         self.places.setdefault(position, (other, place))
 
     def take_over(self) -> None:

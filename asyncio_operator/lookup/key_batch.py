@@ -8,6 +8,7 @@ Law: an outcome is written once, except that a failure may replace an answer tha
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,9 +96,10 @@ class KeyBatch:
         delivered: number of leading keys that have been delivered (in unordered mode: number of keys).
         ended: whether every key has an outcome.
         known: number of keys whose outcome was set before the batch was read.
+        asked: ascending positions of the keys that are called for; None: all.
     """
 
-    __slots__ = ("_places", "ascending", "delivered", "ended", "keys", "known", "outcomes", "payload", "rows")
+    __slots__ = ("_places", "ascending", "asked", "delivered", "ended", "keys", "known", "outcomes", "payload", "rows")
 
     def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None, ascending: bool = False) -> None:
         self.keys = keys
@@ -108,6 +110,7 @@ class KeyBatch:
         self.delivered = 0
         self.ended = False
         self.known = 0
+        self.asked: list[int] | None = None
         self._places: dict[Any, int] | None = None
 
     @property
@@ -116,6 +119,13 @@ class KeyBatch:
         if self._places is None:
             self._places = {key: i for i, key in enumerate(self.keys)}
         return self._places
+
+    def has_asked(self, position: int) -> bool:
+        """Whether a key is called for by this batch."""
+        if self.asked is None:
+            return True
+        place = bisect_left(self.asked, position)
+        return place < len(self.asked) and self.asked[place] == position
 
     def is_above(self, key: Any) -> bool:
         """Whether every key is known to be greater than this one."""

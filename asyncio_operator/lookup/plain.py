@@ -182,6 +182,7 @@ class PlainIntake:
         waiting = self._delivery.follow(batch)
         if waiting is not None:
             asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING and i not in waiting]
+        batch.asked = asked
         if asked is not None:
             self.shared += len(batch.keys) - len(asked)
         self._delivery.take(batch)

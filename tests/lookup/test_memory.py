@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -318,6 +319,27 @@ async def test_L12_a_key_is_asked_once_a_minute(way: str, ordered: bool) -> None
     assert outcomes == [[{"x": key} if key < 50 else None for key in batch] for batch in batches]
     calls, _ = await asked([[1], [1], [1]], way, pause=40.0)
     assert calls == [1, 1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ordered", [True, False])
+@virtual
+async def test_L12_a_key_of_batches_that_overlap_is_asked_once_a_minute_too(way: str, ordered: bool) -> None:
+    """An answer is remembered from the end of its own batch on, however many later ones begin before others end."""
+    times: list[float] = []
+
+    async def answer(key: int) -> Any:
+        if key == 0:
+            times.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(30.0 if key else 0.01)
+        return {"x": key}
+
+    made = [batch_of([0, number]) for number in range(1, 30)]
+    chosen: dict[str, Any] = {"remember": 60.0, "timeout": None, "ordered": ordered} | WAYS[way]
+    await run(Recorded(answer), made, 20.0, LookupOptions(**chosen))
+    gaps = [after - before for before, after in pairwise(times)]
+    assert len(gaps) >= 4
+    assert all(60.0 <= gap <= 60.0 + 30.0 + 20.0 for gap in gaps)
 
 
 @pytest.mark.parametrize("way", WAYS)
