@@ -119,6 +119,9 @@ class Delivery:
         If the task remembers, keys that these calls have answered get their outcomes at once. None: no key of the batch
         is a key of such calls.
         """
+        # An answer that has come is not one that a call will bring.
+        for earlier in self._following:
+            earlier.take_over()
         following = _Following(batch, self.batches, self._remembers)
         if not following.places:
             return None

@@ -343,6 +343,22 @@ async def test_L12_a_key_of_batches_that_overlap_is_asked_once_a_minute_too(way:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seconds", [10.005, 10.015, 10.02, 10.025])
+@virtual
+async def test_L2_L12_an_answer_that_has_come_is_not_shared_if_nothing_is_remembered(way: str, seconds: float) -> None:
+    """The third batch comes when the call of the first, which the second shares, has just ended."""
+
+    async def answer(key: int) -> Any:
+        await asyncio.sleep(100.0 if key else seconds)
+        return {"x": key}
+
+    enricher, made = Recorded(answer), [batch_of([0, 1]), batch_of([0, 2]), batch_of([0, 3])]
+    chosen: dict[str, Any] = {"remember": 0.0, "timeout": None} | WAYS[way]
+    await run(enricher, made, 5.013, LookupOptions(**chosen))
+    assert sorted(enricher.calls) == [0, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("way", WAYS)
 @virtual
 async def test_L12_an_answer_of_a_batch_that_still_waits_for_a_slow_key_is_remembered(way: str) -> None:
     calls, outcomes = await asked([[1, 2, 9], [2, 1, 9], [3, 1]], way, slow=9)
