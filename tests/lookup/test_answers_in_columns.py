@@ -323,3 +323,19 @@ def test_A4_L4_a_cache_copies_keys_of_several_rows_no_more_often_than_others(mon
     # As many rows as were written.
     assert sum(copied) <= 20 * 20_000
     assert [row["n"] for row in cache.get(19_999).answer()] == [*range(20 * 499, 20 * 500)]
+
+
+@pytest.mark.parametrize("max_batch", [1, 100])
+def test_A3_a_class_that_also_writes_lookup_is_called_by_its_columns_alone(max_batch: int) -> None:
+    class Both(Columns):
+        async def lookup(self, key: Any) -> Any:
+            raise AssertionError("lookup was called")
+
+        async def lookup_many(self, keys: Sequence[Any]) -> Any:
+            raise AssertionError("lookup_many was called")
+
+    enricher = Both()
+    enricher.max_batch = max_batch
+    assert looked_up(enricher, 2) == [row(2)]
+    assert looked_up(enricher, 2, 3, cache=Cache()) == [row(2), None]
+    assert sorted(key for asked in enricher.asked for key in asked.to_pylist()) == [2, 2, 3]

@@ -169,3 +169,24 @@ async def test_time_that_a_virtual_loop_advances_by_is_time_in_which_it_was_bloc
     assert (now(), times) == (15.5, [5.5, 5.5, 9.0])
     with pytest.raises(ConfigurationError, match=r"advance\(-1\)"):
         loop.advance(-1)
+
+
+@pytest.mark.parametrize("begun", [0.0, 1000.0])
+@virtual
+async def test_R12_with_a_rate_limit_too_the_clock_tells_whether_a_circuit_is_open(begun: float):
+    down, clock = True, ManualClock(begun)
+
+    async def answer(key: Any) -> Any:
+        if down:
+            raise ValueError
+        return {"x": key}
+
+    breaker = CircuitBreaker(minimum_calls=1, window=30.0, open_for=10.0)
+    options: dict[str, Any] = {"circuit_breaker": breaker, "rate_limit": RateLimit(1, per=100.0), "retry": None}
+    async with Lookup(Recorded(answer), clock=clock, **options) as lookup:
+        assert (await get(lookup), now()) == ("ValueError", 0.0)
+        await asyncio.sleep(20.0)
+        assert (await get(lookup), now()) == ("CircuitOpenError", 20.0), "a refused call waits for no token"
+        clock.advance(10.0)
+        down = False
+        assert (await get(lookup), now()) == ("{'x': 1}", 100.0), "no longer open: the call takes a token"

@@ -71,3 +71,12 @@ def test_S6_a_map_has_every_key_whatever_its_bytes_begin_with(make, namespace):
     for one in keys[:-1]:
         entries.remove(one)
     assert not entries.is_empty()
+
+
+@pytest.mark.parametrize("ttl", [None, StateTtlConfig(60)])
+def test_S6_put_all_takes_none_for_a_value(make, ttl):
+    backend = make()
+    entries = backend.map_state(MapStateDescriptor("m", ttl=ttl))
+    backend.set_current_key("k")
+    entries.put_all({"a": 1, "b": None})
+    assert list(entries.items()) == [("a", 1), ("b", None)]
