@@ -218,6 +218,9 @@ def _judge_sharing(book: Book, found: Finding, *, remembers: bool) -> None:
             begin, end = row.at - book.moment, out.at + book.moment
             if any(run.calls_between(row.key, begin, end)) or _may_wait(run, row, out, book):
                 continue
+            if out.status == "failed" and any(call.is_malformed for call in run.calls_of.get(row.key, ())):
+                # That an answer is of no use may be found when its columns are built, after others have shared it.
+                continue
             latest = scope.latest(row.key, end)
             if out.status in ("found", "missing") and latest is not None and remembers:
                 if row.at - _taken_at_most(latest) <= _longest(scope, book):

@@ -323,3 +323,14 @@ def test_Y2_workers_do_not_share_a_cache_in_memory() -> None:
     assert broken(story("w", "heap")) == set()
     assert broken(story("x", "heap")) == {"L1"}
     assert broken(story("x", "redis")) == set()
+
+
+def test_L12_a_row_may_share_an_answer_that_is_later_found_to_be_of_no_use() -> None:
+    def story(answers: list[Any]) -> Story:
+        story = Story(remember=60.0, on_error="null").task(end=5.0)
+        story.row(0, 3, 0, key="a", status="failed", source="call", attempts=1)
+        story.row(2, 3, 1, key="a", status="failed", source="shared", attempts=1)
+        return story.call(0, 1, ["a"], answers=answers)
+
+    assert "L12" not in broken(story([{"invalid": "text"}]))
+    assert "L12" in broken(story([["x"]]))
