@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.checks import one_of
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -17,7 +18,7 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
-from asyncio_operator.testing.simulation.given import kind_of, require_known
+from asyncio_operator.testing.simulation.given import kind_of, require_keys, require_known, require_right
 from asyncio_operator.testing.simulation.pairs_tables_compactions import compactions_of, with_pairs, with_tables
 from asyncio_operator.testing.simulation.scenario import Coordinator, Kill, Lookup, Scenario, Service, Task
 
@@ -35,6 +36,7 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None, own: bool = False) 
     """
     given = dict(fixed or {})
     require_known(given)
+    require_right(seed, given)
     source = random.Random(f"scenario {seed}")
     wanted = given.pop("kind", None)
     kind = source.choice(KINDS) if wanted is None else one_of("kind", wanted, KINDS)
@@ -57,6 +59,7 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None, own: bool = False) 
         tasks = _tasks(source, tasks or source.choice((1, 1, 2, 2, 3, 4)), kind, rows)
         orders = random.Random(f"order {seed}")
         tasks = tuple(_sorted(task) if orders.random() < 0.2 else task for task in tasks)
+    require_keys(tasks, kind)
     if rows is None and not own and are_drawn:
         lookups, tasks = with_pairs(seed, with_tables(seed, lookups), tasks)
     workers = 1 + max(task.worker for task in tasks)
@@ -77,6 +80,8 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None, own: bool = False) 
         scenario["budget"] = given["budget"]
         given["budget"] = True
     lookups = tuple(replace(one, options={**one.options, **given}) for one in lookups)
+    if any(one.lookup not in range(len(lookups)) for one in scenario["compactions"]):
+        raise ConfigurationError(f"compactions= names a lookup that does not exist: there are {len(lookups)}")
     return Scenario(seed, tuple(map(_ending, lookups)), tasks, kind, rows=rows, **scenario)
 
 

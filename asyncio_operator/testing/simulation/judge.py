@@ -16,12 +16,14 @@ from asyncio_operator.errors import (
 )
 from asyncio_operator.testing.history.checker import check_history
 from asyncio_operator.testing.history.event_format import History
-from asyncio_operator.testing.simulation.observed import ROW
+from asyncio_operator.testing.simulation.canonical import row_of
 from asyncio_operator.testing.simulation.refusals import wrong_refusal
 from asyncio_operator.testing.simulation.scenario import Key, Lookup, Scenario
-from asyncio_operator.testing.simulation.simulated_service import KEY, PART, Rows, SimulatedService
+from asyncio_operator.testing.simulation.simulated_service import KEY, PART, ROW, Rows, SimulatedService
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from asyncio_operator.testing.simulation.runs import Outcome
 
 Found = dict[str, Any]
@@ -140,17 +142,17 @@ class _Judge:
         if any({name: row[name] for name in given} != given for row in rows):
             return f"has another key: {rows}"
         columns, width = list(rows[0]), 1 + len(given)
-        for number, (lookup, service, names) in enumerate(self._lookups):
+        for number, (lookup, service, found) in enumerate(self._lookups):
             asked = lookup.key(rows[0][f"k{number - 1}" if lookup.from_before else KEY], part)
             truth = _truth(service, asked)
-            got = [{name: row[name] for name in names} for row in rows]
-            width += len(names)
+            got = [{name: row[name] for name in found.names} for row in rows]
+            width += len(found)
             status: Found = {}
             if lookup.options.get("status_column"):
                 status = rows[0][columns[width]]
                 width += 1
             fate = status.get("status") or _fate(lookup, service, asked, got)
-            problem = self._wrong_answer(fate, got, truth, names, last=number == len(self._lookups) - 1)
+            problem = self._wrong_answer(fate, got, truth, found, last=number == len(self._lookups) - 1)
             kind = status.get("error_type")
             # A stale answer has an error too.
             if kind and not service.reasons.explain(kind, asked):
@@ -159,17 +161,17 @@ class _Judge:
                 return f"{problem} by lookup {number} (key {asked!r}); the service has {truth}, the rows have {got}"
         return ""
 
-    def _wrong_answer(self, fate: str, got: list[Found], truth: Rows, names: list[str], last: bool) -> str:
-        nothing = [dict.fromkeys(names)]
+    def _wrong_answer(self, fate: str, got: list[Found], truth: Rows, found: pa.Schema, last: bool) -> str:
+        nothing = [dict.fromkeys(found.names)]
         if not last:
             # A later lookup may have repeated the row. Lookups before the last have one row for a key.
             got = got[:1]
         if fate in ("failed", "timed_out"):
             return "" if got == nothing else "failed, and has values"
-        wanted = [{name: row.get(name) for name in names} for row in truth]
         if fate == "missing":
             return "" if not truth and got == nothing else "is missing"
-        return "" if got == (wanted if self._finished else wanted[: len(got)]) else "has other rows"
+        wanted, left = ([row_of(row, found) for row in rows] for rows in (truth, got))
+        return "" if left == (wanted if self._finished else wanted[: len(left)]) else "has other rows"
 
     def _may_vanish(self, key: Any, part: str | None) -> bool:
         """Whether an input row may have no output row."""

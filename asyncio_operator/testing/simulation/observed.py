@@ -11,11 +11,9 @@ from asyncio_operator.engine.contracts import Input
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.spark.worker.link import Link
 from asyncio_operator.testing.history.event_format import Event
-from asyncio_operator.testing.simulation.recorded import plain
+from asyncio_operator.testing.simulation.canonical import plain
+from asyncio_operator.testing.simulation.simulated_service import ROW
 from asyncio_operator.testing.simulation.writing import Notes
-
-ROW = "row"
-"""The column with the number of a row in its partition."""
 
 
 class ObservedLink:

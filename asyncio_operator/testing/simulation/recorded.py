@@ -13,6 +13,7 @@ from asyncio_operator.clock import time_left
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.testing.history.event_format import Event
+from asyncio_operator.testing.simulation.canonical import row_of
 from asyncio_operator.testing.simulation.reasons import Reasons, refused_of
 from asyncio_operator.testing.simulation.simulated_service import as_rows
 from asyncio_operator.testing.simulation.world import ROUNDING
@@ -43,7 +44,7 @@ class RecordedEnricher(Enricher):
         self._reasons = reasons
         # The calls that may be repeated: each with its task, and the time at which the library cancels it.
         self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Any] | None, float]] = {}
-        self._columns: tuple[str, ...] = ()
+        self._schema: pa.Schema | None = None
         self.in_memory = inner.in_memory
         self.max_batch = inner.max_batch
         # None for a class that does not answer in columns, as in the class itself.
@@ -59,9 +60,8 @@ class RecordedEnricher(Enricher):
 
     def schema(self) -> pa.Schema:
         """See `Enricher`."""
-        schema = self._inner.schema()
-        self._columns = tuple(schema.names)
-        return schema
+        self._schema = self._inner.schema()
+        return self._schema
 
     def key_schema(self) -> pa.Schema | None:
         """See `Enricher`."""
@@ -132,7 +132,7 @@ class RecordedEnricher(Enricher):
         try:
             answer = await ask()
             # What is no answer is an error of its keys, which is found later than the call has ended.
-            ended["answers"] = [digest(one, self._columns) for one in each(answer)]
+            ended["answers"] = [digest(one, self._schema) for one in each(answer)]
             # The other call of a pair is cancelled now.
             self._ended(same, call, copied)
             return answer
@@ -217,17 +217,13 @@ def _seconds(wait: Any) -> float | None:
         return None
 
 
-def digest(answer: Any, columns: Sequence[str]) -> Any:
+def digest(answer: Any, schema: pa.Schema) -> Any:
     """An answer as plain data: for each row its values in the order of the columns. Equal answers have equal ones."""
     try:
         rows = as_rows(answer)
-        if any(not set(row) & set(columns) or any(type(one) is list for one in row.values()) for row in rows if row):
+        if any(row and not set(row) & set(schema.names) for row in rows):
             return {"invalid": repr(answer)}
-        return [[plain(row.get(name)) for name in columns] for row in rows]
+        return [row_of(row, schema) for row in rows]
     except Exception:
+        # A value does not fit its column.
         return {"invalid": repr(answer)}
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    return value if value is None or type(value) in (bool, int, float, str) else repr(value)

@@ -29,13 +29,12 @@ from asyncio_operator.spark.worker.task_journal import JournalTask
 from asyncio_operator.testing.history.event_format import Event, History
 from asyncio_operator.testing.simulation.compacting import SimulatedCompaction
 from asyncio_operator.testing.simulation.distant_coordinator import SimulatedCoordinator
-from asyncio_operator.testing.simulation.given import MakeEnricher
+from asyncio_operator.testing.simulation.given import MakeEnricher, enricher_of
 from asyncio_operator.testing.simulation.lookup_settings import chunk, setting
-from asyncio_operator.testing.simulation.observed import ROW
 from asyncio_operator.testing.simulation.recorded import RecordedEnricher, RecordedTable
 from asyncio_operator.testing.simulation.scenario import Kill, Lookup, Scenario
 from asyncio_operator.testing.simulation.simulated_enricher import SimulatedColumns, SimulatedEnricher, SimulatedTable
-from asyncio_operator.testing.simulation.simulated_service import KEY, PART, SimulatedService
+from asyncio_operator.testing.simulation.simulated_service import KEY, PART, ROW, SimulatedService
 from asyncio_operator.testing.simulation.simulated_workers import Worker
 from asyncio_operator.testing.simulation.tasks import Attempt
 from asyncio_operator.testing.simulation.world import ROUNDING, World
@@ -58,14 +57,14 @@ class Outcome:
     Attributes:
         attempts: the last attempt of each task, by its place.
         services: of the lookups: they know the truth.
-        columns: the names of the columns that each lookup adds, without its status column.
+        columns: the columns that each lookup adds, without its status column.
         problems: what went wrong beside the rows: tasks that hang, errors that were lost.
     """
 
     history: History
     attempts: tuple[Attempt, ...]
     services: tuple[SimulatedService, ...]
-    columns: tuple[list[str], ...]
+    columns: tuple[pa.Schema, ...]
     problems: tuple[str, ...]
 
 
@@ -128,7 +127,7 @@ class _Run:
         for number, event in enumerate(settings):
             event["chunk"] = chunk(event["buffer"], self._notes.largest.get(number, 0))
         attempts = tuple(self._ended.get(place) or self._running[place] for place in range(len(self._scenario.tasks)))
-        columns = tuple(made.layout.found.names for made in next(iter(self._tasks.values())))
+        columns = tuple(made.layout.found for made in next(iter(self._tasks.values())))
         return Outcome(self._notes.history(), attempts, self._services, columns, tuple(self._problems))
 
     def _begin_world(self) -> list[Event]:
@@ -244,7 +243,7 @@ class _Run:
             given["journal"] = Journal(self._directory / f"journal{number}", f"lookup {number}", **lookup.journal)
         service = self._services[number]
         kind = SimulatedTable if lookup.table else SimulatedColumns if lookup.columns else SimulatedEnricher
-        inner = kind(service, lookup.batches, lookup.pair) if self._make is None else self._make(service)
+        inner = kind(service, lookup.batches, lookup.pair) if self._make is None else enricher_of(self._make, service)
         name = f"{inner!r} {number}"
         recorded = RecordedEnricher if row_finder(inner) is None else RecordedTable
         enricher = recorded(inner, number, self._notes, name, given.get("hedge") is not None, service.reasons)

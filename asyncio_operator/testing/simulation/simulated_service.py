@@ -32,6 +32,9 @@ KEY = "key"
 PART = "part"
 """The columns of keys, in rows and in answers in columns."""
 
+ROW = "row"
+"""The column with the number of a row in its partition."""
+
 
 class SimulatedService:
     """The service of one lookup.

@@ -8,7 +8,7 @@ from typing import Any, Self
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.draw import drawn
-from asyncio_operator.testing.simulation.given import MakeEnricher, fitted
+from asyncio_operator.testing.simulation.given import MakeEnricher, fitted, require_maker
 from asyncio_operator.testing.simulation.judge import broken
 from asyncio_operator.testing.simulation.program import program_of
 from asyncio_operator.testing.simulation.runs import Outcome, outcome_of
@@ -49,6 +49,8 @@ class Simulation:
     """
 
     def __init__(self, seed: int, enricher: MakeEnricher | None = None, **fixed: Any) -> None:
+        if enricher is not None:
+            require_maker(enricher)
         self.scenario = drawn(seed, fixed, own=enricher is not None)
         if enricher is not None:
             self.scenario = fitted(self.scenario, enricher, fixed)
@@ -58,6 +60,8 @@ class Simulation:
     @classmethod
     def from_scenario(cls, scenario: Scenario, enricher: MakeEnricher | None = None) -> Self:
         """The simulation of a scenario, such as one that a failed simulation has printed."""
+        if enricher is not None:
+            require_maker(enricher)
         self = cls.__new__(cls)
         self.scenario, self._make, self._outcome = scenario, enricher, None
         return self
