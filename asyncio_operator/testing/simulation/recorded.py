@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_arrays import canonical_array, key_values, python_keys
+from asyncio_operator.budget.usage import running
 from asyncio_operator.clock import time_left
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.simulation.canonical import row_of
+from asyncio_operator.testing.simulation.heard_call import HeardCall
 from asyncio_operator.testing.simulation.reasons import Reasons, refused_of
 from asyncio_operator.testing.simulation.simulated_service import as_rows
 from asyncio_operator.testing.simulation.world import ROUNDING
-from asyncio_operator.testing.simulation.writing import Notes, attempt_of, said_of, settled_of
+from asyncio_operator.testing.simulation.writing import Notes, attempt_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +72,13 @@ class RecordedEnricher(Enricher):
 
     def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
         """See `Enricher`."""
-        return self._inner.weigh(keys)
+        weights = self._inner.weigh(keys)
+        with suppress(Exception):
+            # The library refuses what is no weight.
+            heaviest = self._notes.heaviest
+            for unit, amount in (("keys", len(keys)), *weights.items()):
+                heaviest[unit] = max(amount, heaviest.get(unit, 0.0))
+        return weights
 
     async def open(self) -> None:
         """See `Enricher`."""
@@ -120,14 +129,12 @@ class RecordedEnricher(Enricher):
         copied = self._copied(same, begun)
         self._running.setdefault(same, (call, asyncio.current_task(), limit))
         about = {"task": task, "lookup": self._number, "call": call}
-        weights = dict(self.weigh(keys)) or None
+        weights = dict(self._inner.weigh(keys)) or None
         noted = [list(key) if type(key) is tuple else key for key in keys]
         notes.add("call_started", keys=noted, copy_of=copied, weights=weights, **about)
         ended: dict[str, Any] = {"outcome": "result"}
-        settled: dict[str, float] = {}
-        settled_of.set(settled)
-        headers: list[dict[str, Any]] = []
-        said_of.set(headers)
+        heard = HeardCall(running.get(None), lambda **said: task in notes.killed or notes.add("said", **about, **said))
+        mark = running.set(heard)
         refused_of.set([])
         try:
             answer = await ask()
@@ -147,10 +154,10 @@ class RecordedEnricher(Enricher):
         finally:
             self._reasons.ended(keys, now() - begun, self.in_memory)
             self._ended(same, call)
+            heard.ended = True
+            running.reset(mark)
             if task not in notes.killed:
-                for header in headers:
-                    notes.add("said", **about, **header)
-                notes.add("call_ended", **about, **ended, settled=settled or None)
+                notes.add("call_ended", **about, **ended, settled=heard.settled or None)
 
     def _copied(self, same: tuple[str, str], now: float) -> str | None:
         """The running call that a call for the same keys repeats; not one that the library has cancelled at its limit.

@@ -26,7 +26,7 @@ def wrong_refusal(scenario: Scenario, outcome: Outcome, attempt: str, error: Bud
     unit = error.unit
     most = (budget.spend or {}).get(unit)
     windows = [limit.rate + (limit.burst or 0) for limit in budget.limits if limit.unit == unit]
-    heaviest = _heaviest(scenario, outcome, unit)
+    heaviest = 1.0 if unit == "calls" else outcome.heaviest.get(unit, 0.0)
     if error.limit != most:
         if error.limit not in windows or heaviest <= error.limit:
             yield f"no call weighs more than a window: {error}"
@@ -39,20 +39,6 @@ def wrong_refusal(scenario: Scenario, outcome: Outcome, attempt: str, error: Bud
     is_heard = not any(event["event"] == "fault" and (event["what"] == "kill" or "budget" in event) for event in before)
     if error.spent > spent * (1 + A_LITTLE) and is_heard:
         yield f"{spent:g} {unit} were spent: {error}"
-
-
-def _heaviest(scenario: Scenario, outcome: Outcome, unit: str) -> float:
-    """What a call of any lookup weighs at most."""
-    if unit == "calls":
-        return 1.0
-    return max(
-        (
-            setting.get("batch", {}).get("max_size", 1) * (1.0 if unit == "keys" else one.service.tokens)
-            for one, setting in zip(scenario.lookups, outcome.history.settings, strict=True)
-            if one.options.get("budget")
-        ),
-        default=0.0,
-    )
 
 
 def _spent(before: Sequence[Event], scenario: Scenario, unit: str) -> float:

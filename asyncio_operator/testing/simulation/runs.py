@@ -6,7 +6,7 @@ import gc
 import logging
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -58,6 +58,7 @@ class Outcome:
         attempts: the last attempt of each task, by its place.
         services: of the lookups: they know the truth.
         columns: the columns that each lookup adds, without its status column.
+        heaviest: what a call under the budget weighed at most when it was about to start, by unit.
         problems: what went wrong beside the rows: tasks that hang, errors that were lost.
     """
 
@@ -65,6 +66,7 @@ class Outcome:
     attempts: tuple[Attempt, ...]
     services: tuple[SimulatedService, ...]
     columns: tuple[pa.Schema, ...]
+    heaviest: Mapping[str, float]
     problems: tuple[str, ...]
 
 
@@ -128,7 +130,8 @@ class _Run:
             event["chunk"] = chunk(event["buffer"], self._notes.largest.get(number, 0))
         attempts = tuple(self._ended.get(place) or self._running[place] for place in range(len(self._scenario.tasks)))
         columns = tuple(made.layout.found for made in next(iter(self._tasks.values())))
-        return Outcome(self._notes.history(), attempts, self._services, columns, tuple(self._problems))
+        notes, problems = self._notes, tuple(self._problems)
+        return Outcome(notes.history(), attempts, self._services, columns, notes.heaviest, problems)
 
     def _begin_world(self) -> list[Event]:
         """Begin the workers and the history, and let all that was drawn happen at its time. Returns the settings."""

@@ -11,7 +11,6 @@ import pyarrow as pa
 from asyncio_operator.enricher import Enricher, Found, hint, settle
 from asyncio_operator.testing.simulation.scenario import Key
 from asyncio_operator.testing.simulation.simulated_service import QuotaError, SimulatedService, as_rows
-from asyncio_operator.testing.simulation.writing import said_of, settled_of
 
 
 class SimulatedEnricher(Enricher):
@@ -50,24 +49,12 @@ class SimulatedEnricher(Enricher):
             answers = await self._service.ask(keys)
         except QuotaError as error:
             hint(retry_after=error.retry_after)
-            said_of.get([]).append({"wait": error.retry_after})
             raise
         if self._service.behaviour.settles:
-            weights = self._service.true_weights(keys)
-            settle(weights)
-            settled_of.get({}).update(weights)
+            settle(self._service.true_weights(keys))
         left = self._service.headers(keys)
         if left is not None:
             hint({"calls": left})
-            said_of.get([]).append(
-                {
-                    "unit": "calls",
-                    "limit": left.limit,
-                    "remaining": left.remaining,
-                    "reset": left.reset_after,
-                    "refills": left.refills,
-                }
-            )
         return answers
 
 

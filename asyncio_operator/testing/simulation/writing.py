@@ -11,12 +11,6 @@ from asyncio_operator.testing.history.event_format import VERSION, Event, Histor
 attempt_of: ContextVar[str] = ContextVar("attempt_of")
 """The attempt of a task to which the running code belongs."""
 
-settled_of: ContextVar[dict[str, float]] = ContextVar("settled_of")
-"""What the running call has said that it weighed."""
-
-said_of: ContextVar[list[dict[str, Any]]] = ContextVar("said_of")
-"""What its source has said to the running call about limits."""
-
 
 class Notes:
     """Events in the order in which they happen.
@@ -29,6 +23,7 @@ class Notes:
         killed: attempts of tasks whose worker was killed.
         calls: how many were noted.
         largest: rows of the largest batch that each lookup has read.
+        heaviest: what a call under a budget weighed at most when it was about to start, by unit.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -38,6 +33,7 @@ class Notes:
         self.killed: set[str] = set()
         self.calls = 0
         self.largest: dict[int, int] = {}
+        self.heaviest: dict[str, float] = {}
 
     def add(self, event: str, **values: Any) -> Event:
         """Note an event that happens now. The result may be completed later."""

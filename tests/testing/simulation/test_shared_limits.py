@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from asyncio_operator import Budget, Limit
+from asyncio_operator.enricher import hint, settle
 from asyncio_operator.testing import Simulation
 from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.simulation.scenario import Coordinator, Lookup, Scenario, Service, Task
+from tests.testing.simulation.names import Names
 
 
 def three_tasks(seed: int, budget: Budget, service: Service, keys: int = 14) -> Simulation:
@@ -62,3 +65,35 @@ def test_G5_all_tasks_keep_what_the_source_says_of_its_quota(refills: bool, leni
         simulation = three_tasks(seed, Budget("shared", Limit(10, 1.0)), Service(mean=0.05, **quota))
         simulation.check()
         assert of_kind(simulation, "said")
+
+
+class Weighs(Names):
+    """Settles for less than its estimate, in two parts, and says what is left."""
+
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        return {"tokens": 3.0 * len(keys)}
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        found = await super().lookup_many(keys)
+        settle({"tokens": 1.5 * len(keys)})
+        settle({"tokens": 0.5 * len(keys)})
+        hint({"tokens": {"limit": 1000, "remaining": 900, "reset_after": 1.0}}, retry_after=0.0)
+        return found
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget("b", spend={"tokens": 12.0}), Budget("b", Limit(9, 1.0, "tokens"))], ids=["spend", "limit"]
+)
+def test_G6_what_an_enricher_of_ones_own_weighs_and_settles_is_judged(budget: Budget) -> None:
+    rows = {number: {"name": f"n{number}"} for number in range(10)}
+    options: dict[str, Any] = {"on_error": "null", "retry": None, "hedge": None, "how": "left", "budget": budget}
+    for seed in range(25):
+        simulation = Simulation(seed, Weighs, rows=rows, **options)
+        assert [one for one in simulation.violations() if one.startswith(("G2", "G6"))] == []
+        good = [event for event in of_kind(simulation, "call_ended") if event["outcome"] == "result"]
+        for event in good:
+            started = next(one for one in of_kind(simulation, "call_started") if one["call"] == event["call"])
+            assert event["settled"] == {"tokens": 2.0 * len(started["keys"])}
+        said = of_kind(simulation, "said")
+        assert len(said) == 2 * len(good)
+        assert {event.get("remaining") for event in said} <= {None, 900}
