@@ -20,6 +20,7 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
 from asyncio_operator.testing.simulation.given import kind_of, require_keys, require_known, require_right
 from asyncio_operator.testing.simulation.pairs_tables_compactions import compactions_of, with_pairs, with_tables
+from asyncio_operator.testing.simulation.reasons import has_limit
 from asyncio_operator.testing.simulation.scenario import Coordinator, Kill, Lookup, Scenario, Service, Task
 
 KINDS = ("long", "string")
@@ -87,8 +88,11 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None, own: bool = False) 
 
 def _ending(lookup: Lookup) -> Lookup:
     """The lookup, without calls that hang if nothing would end them."""
-    ends = lookup.options.get("timeout", 30.0) or lookup.options.get("attempt_timeout")
-    return lookup if ends or not lookup.service.hangs else replace(lookup, service=replace(lookup.service, hangs=0.0))
+    return (
+        lookup
+        if has_limit(lookup.options) or not lookup.service.hangs
+        else replace(lookup, service=replace(lookup.service, hangs=0.0))
+    )
 
 
 def _lookups(source: random.Random, seed: int, count: int, budget: bool) -> tuple[Lookup, ...]:

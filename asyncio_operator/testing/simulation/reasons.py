@@ -4,11 +4,12 @@ the enricher's own fault."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from math import inf
 from typing import Any
 
+from asyncio_operator.checks import seconds as seconds_of
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.testing.simulation.scenario import Key, Lookup
 
@@ -17,6 +18,11 @@ refused_of: ContextVar[list[Sequence[Key]]] = ContextVar("refused_of")
 
 A_LITTLE = 1e-5
 """Seconds: a timer may be early by a rounding error."""
+
+
+def has_limit(options: Mapping[str, Any]) -> bool:
+    """Whether a call of a lookup with these options ends, even if the service hangs."""
+    return bool(options.get("timeout", 30.0) or options.get("attempt_timeout"))
 
 
 class Reasons:
@@ -80,7 +86,7 @@ class Reasons:
             self.explained.update((key, "ResultError") for key in keys)
         options: Any = self._lookup.options
         limits = options.get("timeout", 30.0), options.get("attempt_timeout")
-        limit = min((limit for limit in limits if limit), default=inf) - A_LITTLE
+        limit = min((seconds_of(one) for one in limits if one), default=inf) - A_LITTLE
         self._together += seconds if together else 0.0
         if seconds >= limit:
             self.late.update(keys)
@@ -125,8 +131,7 @@ class Reasons:
 
     def _may_time_out(self, key: Key) -> bool:
         """Whether a key may have passed a deadline: in a call, or while it waited for the next one."""
-        options: Any = self._lookup.options
-        if not (options.get("timeout", 30.0) or options.get("attempt_timeout")):
+        if not has_limit(self._lookup.options):
             return False
         return key in self.late or self._all_late or self._breaks() or self._has_failed(key)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, is_dataclass, replace
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.testing.simulation.reasons import has_limit
 from asyncio_operator.testing.simulation.scenario import (
     DEFAULTS,
     Compaction,
@@ -25,26 +27,48 @@ from asyncio_operator.testing.simulation.simulated_service import as_rows, schem
 MOST_RUNS = 600
 """Scenarios that are tried."""
 
+MOST_SECONDS = 60.0
+"""Real time in which they are tried."""
 
-def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool], runs: int = MOST_RUNS) -> Scenario:
-    """The smallest scenario that was found. Each step takes the first smaller one that fails.
+
+class Shrunk(NamedTuple):
+    """The smallest scenario that was found.
+
+    Attributes:
+        complete: whether all smaller ones were tried.
+    """
+
+    scenario: Scenario
+    complete: bool
+
+
+def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool], clock: Callable[[], float] = monotonic) -> Shrunk:
+    """Make a scenario small. Each step takes the first smaller one that fails.
 
     Args:
         fails: whether a scenario fails in the same way.
-        runs: how many are tried at most.
+        clock: real time, in seconds.
     """
-    left = runs
-    again = True
-    while again and left > 0:
+    ends, left = clock() + MOST_SECONDS, MOST_RUNS
+    hangs, again = _may_hang(scenario), True
+    while again:
         again = False
         for smaller in _smaller(scenario):
+            if _may_hang(smaller) and not hangs:
+                # It would fail with every enricher.
+                continue
+            if left == 0 or clock() > ends:
+                return Shrunk(scenario, False)
             left -= 1
-            if left < 0:
-                break
             if fails(smaller):
                 scenario, again = smaller, True
                 break
-    return scenario
+    return Shrunk(scenario, True)
+
+
+def _may_hang(scenario: Scenario) -> bool:
+    """Whether a call may hang that nothing ends."""
+    return any(one.service.hangs and not has_limit(one.options) for one in scenario.lookups)
 
 
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:

@@ -87,18 +87,32 @@ class Simulation:
             SimulationFailed: something is wrong. The message has a short program that fails in the same way.
         """
         found = self.violations()
-        if found:
-            small = self.shrunk()
-            raise SimulationFailed(
-                f"{found[0]}\n({len(found)} violations.) A short program that fails alone, with: "
-                f"{small.violations()[0]}\n\n{small.program()}"
+        if not found:
+            return
+        small, complete = self._made_small()
+        again = small.violations()
+        if again:
+            kinds = set(map(_kind, found))
+            first = next((one for one in again if _kind(one) in kinds), again[0])
+            short = "A short program" if complete else "A program, which may become shorter with more time,"
+            says = f"{short} that fails alone, with: {first}"
+        else:
+            small = self
+            says = (
+                "It did not come again in a second run of the same simulation: the enricher may keep something from "
+                "one run to the next. The program of the simulation:"
             )
+        raise SimulationFailed(f"{found[0]}\n({len(found)} violations.) {says}\n\n{small.program()}")
 
     def shrunk(self) -> Simulation:
         """A smaller simulation that breaks a law in the same way; this one, if it breaks none or nothing can go."""
+        return self._made_small()[0]
+
+    def _made_small(self) -> tuple[Simulation, bool]:
+        """The smaller simulation, and whether nothing more can go."""
         kinds = set(map(_kind, self.violations()))
         if not kinds:
-            return self
+            return self, True
 
         def fails(scenario: Scenario) -> bool:
             if self._make is not None and scenario.kind != self.scenario.kind:
@@ -111,7 +125,8 @@ class Simulation:
                 return False
             return bool(kinds & set(map(_kind, found)))
 
-        return Simulation.from_scenario(shrunk(self.scenario, fails), self._make)
+        small, complete = shrunk(self.scenario, fails)
+        return Simulation.from_scenario(small, self._make), complete
 
     def program(self) -> str:
         """A program that runs this simulation."""

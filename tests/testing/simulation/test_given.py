@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from asyncio_operator import Cache, FixedBackoff, Retry
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing import Simulation
 from asyncio_operator.testing.simulation.scenario import Compaction, Task
@@ -113,3 +115,12 @@ def test_Y1_a_simulation_may_have_no_journal() -> None:
         simulation.check()
         assert [one.journal for one in simulation.scenario.lookups] == [None] * len(simulation.scenario.lookups)
         assert simulation.scenario.compactions == ()
+
+
+def test_Y1_times_may_be_timedeltas() -> None:
+    short = timedelta(seconds=0.1)
+    given: dict[str, Any] = {"timeout": timedelta(seconds=3), "attempt_timeout": short, "remember": short}
+    given["cache"] = Cache(expire_after_write=short, refresh_after=timedelta(seconds=0.05))
+    given["retry"] = Retry(2, FixedBackoff(timedelta(seconds=0.01)))
+    for seed in range(15):
+        Simulation(seed, **given).check()

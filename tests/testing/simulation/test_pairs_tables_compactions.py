@@ -76,7 +76,7 @@ def test_Y1_a_scenario_with_both_is_made_small_and_keeps_what_its_lookups_are() 
     lookups = Lookup({}, pair=True), Lookup({}, journal={"flush_every": 0.1}, pair=True)
     tasks = (Task((1, 2, 3), parts=("a", None)),)
     scenario = Scenario(1, lookups, tasks, compactions=(Compaction(0, 1.0), Compaction(1, 2.0)))
-    small = shrunk(scenario, lambda one: bool(one.compactions) and one.lookups[-1].journal is not None)
+    small = shrunk(scenario, lambda one: bool(one.compactions) and one.lookups[-1].journal is not None).scenario
     assert len(small.lookups) == 1
     assert [one.lookup for one in small.compactions] == [0]
     assert not small.pairs
