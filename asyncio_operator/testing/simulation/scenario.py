@@ -16,7 +16,7 @@ from asyncio_operator.budget.spec import Budget
 Key = Any
 
 DEFAULTS = {name: signature(Budget).parameters[name].default for name in ("in_flight", "spend", "patience")}
-"""The arguments of a `Budget` beside its name and limits. Its coordinator is simulated."""
+"""The arguments of a `Budget` beside its name and limits. Its coordinator is simulated, and may be secret."""
 
 
 def changed(budget: Budget, **fields: Any) -> Budget:

@@ -130,7 +130,7 @@ class Simulation:
 
     def program(self) -> str:
         """A program that runs this simulation."""
-        return program_of(self.scenario, enricher=self._make is not None)
+        return program_of(self.scenario, self._make)
 
 
 _VARIES = re.compile(r"""'[^']*'|"[^"]*"|\[[^\]]*\]|\{[^}]*\}|\d[\d.]*|events?\b|None\b""")
