@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from asyncio_operator.enricher import Found
-from asyncio_operator.errors import ConfigurationError, describe_error
+from asyncio_operator.errors import describe_error
 from asyncio_operator.testing.enricher_contract import life, rules, steps
 from asyncio_operator.testing.enricher_contract.rules import Check, Make
+from asyncio_operator.testing.own_loops import require_no_loop
 
 # First come the rules on which all others rest: without them every other rule would fail, or take long.
 RULES = (
@@ -52,11 +53,7 @@ def check_enricher(
         ConfigurationError: an argument is wrong. Nothing was checked.
         AssertionError: a rule is broken. The message begins with the rule's name.
     """
-    if _within_a_loop():
-        raise ConfigurationError(
-            "check_enricher was called in a running loop, but runs loops of its own: call it from an ordinary "
-            "function, or in a thread, as in `await asyncio.to_thread(check)`"
-        )
+    require_no_loop("check_enricher", "check")
     check = Check(make, known, missing, secrets, loop_factory, patience)
     for rule in RULES:
         try:
@@ -64,11 +61,3 @@ def check_enricher(
         except Exception as error:
             what = str(error) if isinstance(error, AssertionError) else describe_error(error)
             raise AssertionError(f"{rule.__name__} ({rule.__doc__}): {check.without_secrets(what)}") from error
-
-
-def _within_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -150,6 +150,8 @@ class RecordedEnricher(Enricher):
             ended = {"outcome": "error", **facts_of(error)}
             if isinstance(error, Exception):
                 self._reasons.failed(keys, error)
+            if isinstance(error, KeyboardInterrupt):
+                notes.interrupted = error
             raise
         finally:
             self._reasons.ended(keys, now() - begun, self.in_memory)

@@ -6,6 +6,7 @@ import gc
 import logging
 import random
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -27,6 +28,7 @@ from asyncio_operator.spark.driver.columns import spark_schema
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
 from asyncio_operator.testing.history.event_format import Event, History
+from asyncio_operator.testing.own_loops import require_no_loop
 from asyncio_operator.testing.simulation.compacting import SimulatedCompaction
 from asyncio_operator.testing.simulation.distant_coordinator import SimulatedCoordinator
 from asyncio_operator.testing.simulation.given import MakeEnricher, enricher_of
@@ -75,9 +77,17 @@ def outcome_of(scenario: Scenario, make: MakeEnricher | None = None) -> Outcome:
 
     Args:
         make: makes the enricher of a lookup for a worker; None: a `SimulatedEnricher`.
+
+    Raises:
+        ConfigurationError: a loop runs in this thread.
     """
-    with tempfile.TemporaryDirectory(prefix="simulation-") as directory, _alone(scenario.seed):
+    require_no_loop("Simulation", "simulation.check")
+    with _one_at_a_time, tempfile.TemporaryDirectory(prefix="simulation-") as directory, _alone(scenario.seed):
         return _Run(scenario, Path(directory), make).outcome()
+
+
+_one_at_a_time = threading.RLock()
+"""Held by the run that owns the state of the process."""
 
 
 @contextmanager
@@ -169,8 +179,11 @@ class _Run:
 
     def _run_world(self) -> None:
         """Let time pass until all tasks have ended."""
-        world, count = self._world, len(self._scenario.tasks)
-        if not world.run(LONGEST, lambda: len(self._ended) == count):
+        world, notes, count = self._world, self._notes, len(self._scenario.tasks)
+        ended = world.run(LONGEST, lambda: notes.interrupted is not None or len(self._ended) == count)
+        if notes.interrupted is not None:
+            raise notes.interrupted
+        if not ended:
             missing = [task for task in range(count) if task not in self._ended]
             self._problems.append(f"after {world.now:.6g} s these tasks have not ended: {missing}")
         for worker in self._every:

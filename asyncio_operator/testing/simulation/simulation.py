@@ -25,7 +25,8 @@ class Simulation:
 
     Everything is the code that runs in Spark's Python workers, except for the service, the coordinator of a budget, the
     clocks and the threads: all of it runs on one thread, on virtual time. The same seed has the same history, byte for
-    byte, in every process.
+    byte, in every process. While one runs, it owns what belongs to the whole process: the source of `random`, the
+    log, which is off, and the collector of garbage. So simulations in several threads run one after the other.
 
         Simulation(7).check()
         Simulation(7, lambda service: MyEnricher(service), mode="unordered", capacity=5).check()
@@ -67,7 +68,11 @@ class Simulation:
         return self
 
     def run(self) -> History:
-        """What has happened. A second call returns the same history."""
+        """What has happened. A second call returns the same history.
+
+        Raises:
+            ConfigurationError: a loop runs in this thread, or the options cannot be had together.
+        """
         return self.outcome().history
 
     def outcome(self) -> Outcome:
@@ -85,6 +90,7 @@ class Simulation:
 
         Raises:
             SimulationFailed: something is wrong. The message has a short program that fails in the same way.
+            ConfigurationError: see `run`.
         """
         found = self.violations()
         if not found:

@@ -23,6 +23,7 @@ class Notes:
         killed: attempts of tasks whose worker was killed.
         calls: how many were noted.
         largest: rows of the largest batch that each lookup has read.
+        interrupted: the interrupt from the keyboard that came in a call, which ends the simulation.
         heaviest: what a call under a budget weighed at most when it was about to start, by unit.
     """
 
@@ -33,6 +34,7 @@ class Notes:
         self.killed: set[str] = set()
         self.calls = 0
         self.largest: dict[int, int] = {}
+        self.interrupted: KeyboardInterrupt | None = None
         self.heaviest: dict[str, float] = {}
 
     def add(self, event: str, **values: Any) -> Event:
