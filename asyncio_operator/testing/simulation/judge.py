@@ -34,7 +34,13 @@ SLOW = 50
 
 def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
     """What is wrong, as sentences that begin with a law."""
-    found = [f"Y1: {problem}" for problem in outcome.problems]
+    found = [
+        "Y1: a call of the enricher did not obey its cancellation, and returned an answer: "
+        f"the one for keys {describe(service.reasons.disobeyed)}"
+        for service in outcome.services
+        if service.reasons.disobeyed is not None
+    ]
+    found += [f"Y1: {problem}" for problem in outcome.problems]
     for place in range(len(outcome.attempts)):
         found += _Judge(scenario, outcome, place).problems()
     found += _cut_calls(outcome.history)

@@ -16,6 +16,9 @@ from asyncio_operator.testing.simulation.scenario import Key, Lookup
 refused_of: ContextVar[list[Sequence[Key]]] = ContextVar("refused_of")
 """Keys for which the service gave no right answer to the running call."""
 
+watched_of: ContextVar[Watched] = ContextVar("watched_of")
+"""The running call of the enricher."""
+
 A_LITTLE = 1e-5
 """Seconds: a timer may be early by a rounding error."""
 
@@ -23,6 +26,30 @@ A_LITTLE = 1e-5
 def has_limit(options: Mapping[str, Any]) -> bool:
     """Whether a call of a lookup with these options ends, even if the service hangs."""
     return bool(options.get("timeout", 30.0) or options.get("attempt_timeout"))
+
+
+class Watched:
+    """A call of the enricher, which must end when it is cancelled. It is made in the task of the call.
+
+    What the enricher cancels by a limit of its own does not count: in the end its task is not cancelled any more. A
+    call does not count either if the service had answered when it was cancelled: `asyncio.wait_for` may return that.
+    """
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._cancelled()
+        self._came = False
+
+    def _cancelled(self) -> int:
+        return 0 if self._task is None else self._task.cancelling()
+
+    def came(self) -> None:
+        """A cancellation came to the service, while it was asked."""
+        self._came = self._came or self._cancelled() > self._before
+
+    def disobeys(self) -> bool:
+        """Whether a call that returns an answer now was cancelled."""
+        return self._came and self._cancelled() > self._before
 
 
 class Reasons:
@@ -34,6 +61,7 @@ class Reasons:
         cancelled: whether a call to the service was cancelled.
         explained: keys of calls that failed because of the service, with the type of the error.
         own: keys of calls that failed although the service gave right answers, with the type and the text of the error.
+        disobeyed: keys of the first call that returned an answer although it was cancelled.
         late: keys of calls that lasted as long as the least limit.
     """
 
@@ -44,6 +72,7 @@ class Reasons:
         self.cancelled = False
         self.explained: set[tuple[Key, str]] = set()
         self.own: dict[tuple[Key, str], str] = {}
+        self.disobeyed: Sequence[Key] | None = None
         self.late: set[Key] = set()
         self._together = 0.0
         self._all_late = False
@@ -59,6 +88,8 @@ class Reasons:
         refused_of.get([]).append(keys)
         if isinstance(error, asyncio.CancelledError):
             self.cancelled = True
+            if (watched := watched_of.get(None)) is not None:
+                watched.came()
         elif error is not None:
             self.raised.append(error)
 

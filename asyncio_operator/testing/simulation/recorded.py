@@ -17,7 +17,7 @@ from asyncio_operator.policies.retry import Retry
 from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.simulation.canonical import row_of
 from asyncio_operator.testing.simulation.heard_call import HeardCall
-from asyncio_operator.testing.simulation.reasons import Reasons, refused_of
+from asyncio_operator.testing.simulation.reasons import Reasons, Watched, refused_of, watched_of
 from asyncio_operator.testing.simulation.simulated_service import as_rows
 from asyncio_operator.testing.simulation.world import ROUNDING
 from asyncio_operator.testing.simulation.writing import Notes, attempt_of
@@ -136,8 +136,12 @@ class RecordedEnricher(Enricher):
         heard = HeardCall(running.get(None), lambda **said: task in notes.killed or notes.add("said", **about, **said))
         mark = running.set(heard)
         refused_of.set([])
+        watched = Watched()
+        watched_of.set(watched)
         try:
             answer = await ask()
+            if watched.disobeys() and notes.open and self._reasons.disobeyed is None:
+                self._reasons.disobeyed = keys
             # What is no answer is an error of its keys, which is found later than the call has ended.
             ended["answers"] = [digest(one, self._schema) for one in each(answer)]
             # The other call of a pair is cancelled now.

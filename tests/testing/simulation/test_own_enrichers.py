@@ -212,3 +212,59 @@ def test_Y1_a_row_that_has_only_nulls_is_no_accusation(on_error: str) -> None:
     options = {"on_error": on_error, "status_column": None, "rows": rows}
     wrong = {seed: found for seed in range(15) if (found := Simulation(seed, Names, **options).violations())}
     assert wrong == {}
+
+
+class Swallows(Names):
+    """Takes its cancellation for a failure of the service, and asks again."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        for _ in range(3):
+            try:
+                return await super().lookup_many(keys)
+            except BaseException:
+                await asyncio.sleep(0.01)
+        return [None for _ in keys]
+
+
+class WaitsFor(Names):
+    """Asks twice, with limits of its own, and gives what it has."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        try:
+            found = await asyncio.wait_for(super().lookup_many(keys), 0.02)
+        except TimeoutError:
+            async with asyncio.timeout(0.3):
+                found = await asyncio.wait_for(super().lookup_many(keys), 0.1)
+        async with asyncio.timeout(0.05):
+            await self._client.ask(keys)
+        return found
+
+
+class Falls(Names):
+    """Has an answer if the service is late, for which it waits by limits of its own."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+        try:
+            async with asyncio.timeout(0.03):
+                return await super().lookup_many(keys)
+        except TimeoutError:
+            done, _ = await asyncio.wait([asyncio.create_task(super().lookup_many(keys))], timeout=0.05)
+            return done.pop().result() if done else [None for _ in keys]
+
+
+NOT_OBEYED = "Y1: a call of the enricher did not obey its cancellation"
+
+
+def test_Y1_an_enricher_that_swallows_its_cancellation_is_named() -> None:
+    simulations = [Simulation(seed, Swallows, rows=ROWS, timeout=0.05) for seed in range(30)]
+    wrong = [found for one in simulations if (found := one.violations())]
+    assert sum(found[0].startswith(NOT_OBEYED) for found in wrong) >= 5
+
+
+@pytest.mark.parametrize("enricher", [Names, Maps, Hasty, InBackground, WaitsFor, Falls, Hangs])
+def test_Y1_an_enricher_that_is_cancelled_by_limits_of_its_own_obeys(enricher: type[Names]) -> None:
+    short: dict[str, Any] = {"timeout": 0.05, "on_error": "null"}
+    for options in ({}, short, {**short, "attempt_timeout": 0.02}):
+        for seed in range(15):
+            found = Simulation(seed, enricher, rows=ROWS, **options).violations()
+            assert [one for one in found if one.startswith(NOT_OBEYED)] == []
