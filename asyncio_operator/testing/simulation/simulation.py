@@ -39,8 +39,9 @@ class Simulation:
         fixed: what is not drawn: options of `enrich` for all lookups; or `lookups` and `tasks` (numbers, or tuples of
             `Lookup` and `Task`), `kind` of the keys ("long" or "string"), `rows` (what the service has, by key),
             `kills`, `compactions`, `clocks`, `coordinator`; `journal=None` for no journal. Keys of `rows` are all int
-            or all str; for each it has a mapping, a list of mappings, or None. Drawn options that the enricher cannot
-            have, such as batches, are left out.
+            or all str; for each it has a mapping, a list of mappings, or None. With `rows`, and with an enricher whose
+            columns are the same in each lookup, there is one lookup. Drawn options that the enricher cannot have, such
+            as batches, or a journal that cannot store its columns, are left out.
 
     Raises:
         ConfigurationError: there is no such option, or a value is wrong.
