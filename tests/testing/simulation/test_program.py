@@ -93,7 +93,7 @@ def test_Y1_a_program_has_rows_that_are_no_number() -> None:
         {"retry": Retry(if_result=is_none)},
         {"timeout": dt.timedelta(seconds=3)},
     ],
-    ids=str,
+    ids=["errors", "function", "duration"],
 )
 def test_Y1_a_program_imports_what_its_options_name(options: dict[str, Any]) -> None:
     scenario = scenario_of(**options)
