@@ -191,22 +191,26 @@ def fitted(scenario: Scenario, make: MakeEnricher, given: Mapping[str, Any]) -> 
         make: makes the enricher.
         given: what is not drawn.
     """
-    if isinstance(given.get("lookups"), tuple):
-        return scenario
+    are_given = isinstance(given.get("lookups"), tuple)
     lookups: list[Lookup] = []
     taken: set[str] = set()
     for number, lookup in enumerate(scenario.lookups):
         service = SimulatedService(lookup, scenario.seed, number, scenario.kind, scenario.rows, lambda: 0.0)
         enricher = enricher_of(make, service)
         columns = enricher.schema()
+        if not isinstance(columns, pa.Schema):
+            raise ConfigurationError(f"schema() of {describe(enricher)} returned {describe(columns)}; use as_schema")
         if not taken.isdisjoint(columns.names):
             if "lookups" in given:
                 raise ConfigurationError(
-                    f"lookups is {given['lookups']}, but this enricher has the same columns in each lookup, "
-                    f"{columns.names}: a Simulation of it has one lookup; leave lookups= out"
+                    f"lookups= has several lookups, but this enricher has the same columns in each, {columns.names}: a "
+                    "Simulation of it has one lookup; leave lookups= out"
                 )
             break
         taken.update(columns.names)
+        if are_given:
+            lookups.append(lookup)
+            continue
         impossible = {"batching": enricher.max_batch == 1, "hedge": not enricher.idempotent}
         options = {name: one for name, one in lookup.options.items() if name in given or not impossible.get(name)}
         journal = lookup.journal if _can_be_stored(columns, scenario.kind) else None

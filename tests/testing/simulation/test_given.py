@@ -10,7 +10,7 @@ import pytest
 from asyncio_operator import Cache, FixedBackoff, Retry
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing import Simulation
-from asyncio_operator.testing.simulation.scenario import Compaction, Task
+from asyncio_operator.testing.simulation.scenario import Compaction, Lookup, Task
 from tests.testing.simulation.test_own_enrichers import ROWS, Names
 
 
@@ -37,6 +37,7 @@ from tests.testing.simulation.test_own_enrichers import ROWS, Names
         ({"rows": [1]}, "rows is [1]; it must be a mapping"),
         ({"rows": ROWS, "lookups": 2}, "a Simulation with rows= has one lookup"),
         ({"lookups": 2}, "a Simulation of it has one lookup"),
+        ({"lookups": (Lookup(), Lookup())}, "a Simulation of it has one lookup"),
         ({"lookups": -1}, "lookups is -1; it must be a number of at least 1, or a tuple of Lookup"),
         ({"lookups": 0}, "lookups is 0"),
         ({"lookups": True}, "lookups is True"),
@@ -61,6 +62,13 @@ def test_Y1_what_cannot_be_honoured_is_refused(given: dict[str, Any], says: str)
     assert says in str(caught.value)
 
 
+class WritesItsSchema(Names):
+    """Its schema is a text."""
+
+    def schema(self) -> Any:
+        return "name string"
+
+
 @pytest.mark.parametrize("seed", ["7", 1.5, None, True])
 def test_Y1_a_seed_is_an_int(seed: Any) -> None:
     with pytest.raises(ConfigurationError, match="it must be an int"):
@@ -74,6 +82,8 @@ def test_Y1_what_makes_no_enricher_is_refused() -> None:
             Simulation(1, wrong)
         with pytest.raises(ConfigurationError, match="it must be a function of a service that returns a new Enricher"):
             Simulation.from_scenario(Simulation(1).scenario, wrong)
+    with pytest.raises(ConfigurationError, match=r"schema\(\) of .* returned 'name string'; use as_schema"):
+        Simulation(1, WritesItsSchema)
     wrong = lambda service: 7  # noqa: E731
     with pytest.raises(ConfigurationError, match="returned 7; it must return an Enricher"):
         Simulation(1, wrong)
