@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, is_dataclass, replace
-from time import monotonic
 from typing import Any, NamedTuple
 
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing.simulation.reasons import has_limit
 from asyncio_operator.testing.simulation.scenario import (
@@ -42,7 +42,7 @@ class Shrunk(NamedTuple):
     complete: bool
 
 
-def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool], clock: Callable[[], float] = monotonic) -> Shrunk:
+def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool], clock: Clock = monotonic) -> Shrunk:
     """Make a scenario small. Each step takes the first smaller one that fails.
 
     Args:
