@@ -15,10 +15,12 @@ import pytest
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.journal import later_keys
-from asyncio_operator.journal.answers import AnswerBatch, weights_array
+from asyncio_operator.journal.answers import AnswerBatch, to_table, weights_array
 from asyncio_operator.journal.files import list_journal
+from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
+from asyncio_operator.journal.noted import NotedAnswers
 from asyncio_operator.journal.storage import LocalPlace
 from tests.journal.helpers import NOW, Watched, answers_of, batch, described, read, write
 
@@ -269,3 +271,11 @@ def test_J2_a_key_that_does_not_fit_is_an_error_and_not_another_key(place: Local
     with pytest.raises(Exception, match="does not fit the journal's key columns") as caught:
         write(place, description, batch({None: ["a"]}, kind=pa.int64()))
     assert isinstance(caught.value.__cause__, ConfigurationError)
+
+
+def test_J3_an_answer_that_a_task_notes_has_its_seconds_in_milliseconds() -> None:
+    description = Description("d", pa.schema([("id", pa.int64())]), pa.schema([("v", pa.string())]))
+    noted = NotedAnswers([(1, {"v": "a"}, 5.0, 2, 0.25, None), (2, None, 5.0, None, None, None)], description, 100)
+    tables = [to_table(one, description, run="r", first=0, expire_after=None) for one in noted.batches()]
+    rows = pa.concat_tables(tables).select(["id", "_found", "_attempts", "_latency_ms"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, True, 2, 250.0), (2, False, None, None)]

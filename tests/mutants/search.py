@@ -26,7 +26,7 @@ FOLDERS = {
     "budget": ("budget", "engine", "lookup", "testing/simulation"),
     "coordinators": ("coordinators",),
     "engine": ("engine", "operator", "lookup"),
-    "journal": ("journal", "lookup", "testing/simulation"),
+    "journal": ("journal", "lookup", "testing/simulation", "spark/worker"),
     "lookup": ("lookup", "spark/worker"),
     "loop": ("loop", "operator"),
     "operator": ("operator",),

@@ -427,3 +427,24 @@ async def test_X7_a_run_in_which_all_ignore_their_cancellation_ends_in_the_time_
         await outputs.aclose()
     assert 1.0 <= now() - began <= longest_end(1.0)
     assert not [record.getMessage() for record in caplog.records if "a run did not end" in record.getMessage()]
+
+
+@virtual
+async def test_O9_close_waits_for_calls_that_a_failure_ended_also_if_the_consumer_is_cancelled_meanwhile(mode, caplog):
+    async def call(value):
+        if value == 0:
+            raise ValueError
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(5)
+
+    function = Life(call)
+    consumer = asyncio.create_task(collect(AsyncWaitOperator(function, mode=mode).process([1, 0])))
+    await asyncio.sleep(1)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+    assert isinstance(consumer.exception(), FunctionError)
+    assert function.events == ["open", 1, 0, "-0", "-1", "close"]
+    assert now() == 5
+    assert caplog.records == []
