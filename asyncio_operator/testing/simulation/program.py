@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import sys
-import zoneinfo
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from decimal import Decimal
@@ -154,14 +153,12 @@ def _other(value: Any, code: Code) -> str:
     if type(value) is Decimal:
         code.named(Decimal)
         return repr(value)
-    text, modules = repr(value), {"datetime": datetime, "zoneinfo": zoneinfo}
-    try:
-        is_code = type(value) in OF_TIME and eval(text, dict(modules)) == value
-    except Exception:
-        is_code = False
-    if not is_code:
+    zone = getattr(value, "tzinfo", None)
+    has_words = zone is None or type(zone) is datetime.timezone or getattr(zone, "key", None) is not None
+    if type(value) not in OF_TIME or not has_words:
         return repr(value) if type(value) is bytearray else code.named(value)
-    for name in modules:
+    text = repr(value)
+    for name in ("datetime", "zoneinfo"):
         if f"{name}." in text:
             code.imports.setdefault(name, set())
     return text
