@@ -140,19 +140,20 @@ def _judge_debts(shared: Shared, limit: Limit, book: Book, found: Finding) -> No
     A call may start if it fits below ``rate + burst``; debts that others have just made need not be known yet. What an
     estimate was too high is free again, while the start is in the window.
     """
-    changes: list[tuple[float, int, float, Call]] = []
+    changes: list[tuple[float, int, bool, float, Call]] = []
     for call in shared.calls:
         estimate = call.weight(limit.unit)
-        changes.append((call.start, 1, estimate, call))
+        changes.append((call.start, call.event, True, estimate, call))
         debt = call.settled.get(limit.unit, estimate) - estimate
         if debt > 0 or (debt < 0 and call.stopped < call.start + limit.per):
-            changes.append((call.stopped, 0, debt, call))
+            changes.append((call.stopped, call.end_event or call.event, False, debt, call))
+    # A call that takes no time has started before it is settled.
     changes.sort(key=lambda change: (change[0], change[1]))
     most, speed = limit.rate + limit.burst, limit.rate / limit.per
     tolerance = most * ROUGHLY + speed * book.near(limit.per)
     level, before, recent = 0.0, 0.0, 0.0
     young: deque[tuple[float, float]] = deque()
-    for at, starts, units, call in changes:
+    for at, _, starts, units, call in changes:
         level, before = max(0.0, max(0.0, level - speed * (at - before)) + units), at
         if not starts and units < 0:
             continue

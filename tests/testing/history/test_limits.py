@@ -275,3 +275,15 @@ def test_G1_equal_limits_may_be_written_in_different_ways(others: list[dict[str,
     for lookup in range(2):
         story.row(0, 9, 0, key="a", source="call", lookup=lookup).call(lookup, 2, ["a"], lookup=lookup)
     assert broken(story) == (set() if same else {"G1"})
+
+
+def test_G4_a_call_that_takes_no_time_is_settled_after_its_start() -> None:
+    def story(settled: float) -> Story:
+        story = Story(budget="b", limits=[{"unit": "tokens", "rate": 9.0, "per": 1.0}]).task(end=9.0)
+        for row, at in enumerate((0.0, 0.0, 0.0, 0.0)):
+            story.row(at, 8.0, row, key=row)
+            story.call(at, at, [row], weights={"tokens": 3.0}, settled={"tokens": settled})
+        return story
+
+    assert "G4" not in broken(story(2.0))
+    assert "G4" in broken(story(3.0))
