@@ -23,12 +23,14 @@ from enrichers.postgres.statement import Source, Statement, identifier, make_sta
 from enrichers.postgres.types import Column, KeyColumn, PgType, column_of, parameter_of
 
 _TYPE = """
-    SELECT t.typname, t.typtype::text AS kind, t.typbasetype, t.typtypmod, n.nspname, format_type(t.oid, NULL) AS shown,
-        CASE WHEN t.typcategory = 'A' AND t.typlen = -1 AND t.typname NOT IN ('int2vector', 'oidvector')
-            THEN t.typelem ELSE 0 END AS element
+    SELECT t.typname, t.typtype::text AS kind, t.typbasetype, t.typtypmod, n.nspname, e.oid AS element,
+        pg_catalog.format_type(t.oid, -1) AS sql
     FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace
+        LEFT JOIN pg_catalog.pg_type AS e ON e.oid = t.typelem AND e.typarray = t.oid
     WHERE t.oid = $1
 """
+"""A type, and its element if it is the array type of another. With the modifier -1 the server names a type for a cast
+that changes nothing: ``bpchar``, where ``character`` would be ``character(1)``."""
 
 _COLUMNS = """
     SELECT attname, atttypid, atttypmod FROM pg_catalog.pg_attribute
@@ -195,11 +197,12 @@ def _casting(selection: Selection, types: Mapping[str, PgType], unusable: Sequen
     selected = ", ".join(sql[name] + (f" AS {identifier(name)}" if name in unusable else "") for name in types)
     if selection.table is None:
         return f"SELECT {selected} FROM ..."
-    keys = [sql[name] for name in selection.key]
-    arrays = [
-        f"${number}::{'text' if name in unusable else types[name].sql}[]"
-        for number, name in enumerate(selection.key, 1)
-    ]
+    keys, arrays = [], []
+    for number, name in enumerate(selection.key, 1):
+        column = None if name in unusable else column_of(types[name])
+        plain = column is not None and column.key is not None and column.key.element == "{0}"
+        keys.append(identifier(name) + ("" if plain else "::text"))
+        arrays.append((column.key.array if plain else "${0}::text[]").format(number))
     found = f"{keys[0]} = ANY ({arrays[0]})" if len(keys) == 1 else _among(keys, arrays)
     return f"SELECT {selected} FROM {identifier(*selection.table)} WHERE {found}"
 
@@ -272,8 +275,10 @@ async def _type(connection: asyncpg.Connection, oid: int, modifier: int) -> PgTy
     if row["kind"] == "d":
         return await _type(connection, row["typbasetype"], row["typtypmod"] if modifier < 0 else modifier)
     element = await _type(connection, row["element"], modifier) if row["element"] else None
-    sql = row["shown"] if row["nspname"] == "pg_catalog" else identifier(row["nspname"], row["typname"])
-    return PgType(row["typname"], sql, modifier, row["kind"], element)
+    name, schema = row["typname"], row["nspname"]
+    if schema == "pg_catalog":
+        return PgType(name, row["sql"], modifier, row["kind"], element)
+    return PgType(f"{schema}.{name}", identifier(schema, name), modifier, row["kind"], element)
 
 
 async def _tables_instead(connection: asyncpg.Connection, selection: Selection) -> str:

@@ -30,8 +30,8 @@ class PgType:
     """A type of the server. Domains are resolved to their base types.
 
     Attributes:
-        name: as the catalog has it, ``int4``.
-        sql: for use in SQL and in messages, quoted and qualified where necessary.
+        name: as the catalog has it, ``int4``; of a type outside of ``pg_catalog`` with its schema.
+        sql: for use in SQL and in messages, quoted and qualified where necessary. A cast to it cuts and rounds nothing.
         modifier: length, or precision and scale; -1 if there is none.
         kind: the catalog's ``typtype``: "b" for a base type, "e" for an enum, "c" for a composite type.
         element: the element type of an array.
@@ -176,7 +176,13 @@ def _array(element: PgType) -> Column | None:
     guard = "coalesce(array_ndims({0}), 1) = 1"
     if column.guard:
         guard += f" AND NOT EXISTS (SELECT FROM unnest({{0}}) AS u (e) WHERE NOT {column.guard.format('u.e')})"
-    value = "{0}::text[]" if column.value == "{0}::text" else f"{{0}}::{element.sql}[]"
+    match column.value:
+        case "{0}::text":
+            value = "{0}::text[]"
+        case "trim_scale({0})":
+            value = "CASE WHEN {0} IS NOT NULL THEN ARRAY(SELECT trim_scale(u.e) FROM unnest({0}) AS u (e)) END"
+        case _:
+            value = f"{{0}}::{element.sql}[]"
     return Column(pa.list_(column.arrow), _guarded(value, f"({guard})"), f"({guard})")
 
 
