@@ -65,6 +65,7 @@ class Answers:
         self._decode = json_decoder(schema, coerce=coerce)
         self._extract = make_extract("extract", extract, show)
         self._batch_extract = make_extract("batch_extract", batch_extract, show)
+        self._by_path = isinstance(batch_extract, str)
 
     def parse(self, body: bytes, content_type: str) -> Any:
         """The JSON of a body, parsed."""
@@ -121,7 +122,8 @@ class Answers:
             try:
                 answer = self._batch_extract(answer)
             except UnreadableError as error:
-                error.any_key = True
+                # A function may have met the entry of one key that it cannot take.
+                error.any_key = self._by_path
                 raise
         if isinstance(answer, list):
             if len(answer) != len(texts):

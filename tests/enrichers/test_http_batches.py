@@ -73,16 +73,48 @@ async def test_an_answer_that_has_not_the_form_of_one_to_a_batch_is_no_keys_faul
     assert caplog.text == ""
 
 
-async def test_a_batch_extract_that_leads_nowhere_is_no_keys_fault() -> None:
-    def broken(answer: Any) -> Any:
-        return answer["nope"]
+async def test_a_path_of_batch_extract_that_leads_nowhere_is_no_keys_fault() -> None:
+    async with FakeService({"k": {"a": 1}}) as service, asked_in_batches(service, batch_extract="rows") as enricher:
+        error = await refused(enricher, ["k", "l"])
+        assert error.any_key is True
+        assert await enricher.lookup("k") == {"a": 1}
 
-    async with FakeService({"k": {"a": 1}}) as service:
-        for extract in ("rows", broken):
-            async with asked_in_batches(service, batch_extract=extract) as enricher:
-                error = await refused(enricher, ["k", "l"])
-                assert error.any_key is True
-                assert await enricher.lookup("k") == {"a": 1}
+
+def by_code(answer: Any) -> Any:
+    return {row["code"]: row for row in answer}
+
+
+def by_number(answer: Any) -> Any:
+    return {str(int(row["code"])): row for row in answer}
+
+
+def by_first(answer: Any) -> Any:
+    return {row["codes"][0]: row for row in answer}
+
+
+@pytest.mark.parametrize(
+    ("extract", "good", "bad"),
+    [
+        (by_code, lambda key: {"code": key, "a": 1}, {"id": "7", "a": 1}),
+        (by_code, lambda key: {"code": key, "a": 1}, None),
+        (by_code, lambda key: {"code": key, "a": 1}, {"code": ["7"], "a": 1}),
+        (by_number, lambda key: {"code": key, "a": 1}, {"code": "7x", "a": 1}),
+        (by_first, lambda key: {"codes": [key], "a": 1}, {"codes": [], "a": 1}),
+    ],
+)
+async def test_X14_an_error_in_a_function_for_a_batch_costs_the_key_that_it_cannot_take(
+    extract: Any, good: Any, bad: Any
+) -> None:
+    def many(request: Any) -> FakeAnswer | None:
+        asked = request.query["keys"][0].split(",")
+        return FakeAnswer([bad if key == "7" else good(key) for key in asked])
+
+    rows = {str(key): {"a": 1} for key in range(200) if key != 7}
+    async with FakeService(rows, handler=lambda request: many(request) if request.path == "/many" else None) as service:
+        enricher = batched(service, "/many?keys={keys}", batch_extract=extract)
+        async with Lookup(enricher) as lookup:
+            found = await asyncio.gather(*(lookup.get(str(key)) for key in range(200)))
+    assert found == [None if key == 7 else {"a": 1} for key in range(200)]
 
 
 @pytest.mark.parametrize(
