@@ -10,7 +10,6 @@ This module knows no connection and no key. Every problem is an `UnreadableError
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from asyncio_operator import AsyncOperatorError, ConfigurationError
 from asyncio_operator.enricher import Found, describe, did_you_mean, function_name, gives_coroutines, takes
+from enrichers.http.bodies import CodingError, decoded
 from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
 Extract = str | Callable[[Any], Any] | None
@@ -70,9 +70,9 @@ class Answers:
     def parse(self, body: bytes, content_type: str) -> Any:
         """The JSON of a body, parsed."""
         try:
-            return self._decode(body.removeprefix(BOM_UTF8).decode())
-        except UnicodeDecodeError as error:
-            problem = f"it is not in UTF-8: {error}"
+            return self._decode(decoded(body, content_type))
+        except CodingError as error:
+            problem = str(error)
         except ArithmeticError:
             problem = "the exponent of a number is too large for a decimal"
         except (ValueError, RecursionError) as error:

@@ -87,6 +87,8 @@ class HttpEnricher(Enricher):
         batch_extract: where the entries are in the answer to a batch; a path or a function.
         max_batch: the maximum number of keys in one request; 100 by default if there is a `batch_url`.
         max_response_bytes: the maximum size of an answer in bytes, after decompression; 10 MB by default, for one row.
+        max_header_bytes: the maximum size of one header of an answer, and of its first line; 8,190 bytes by default, as
+            most servers limit theirs.
         max_url_length: the maximum length of a URL in characters; RFC 9110 says that 8,000 are accepted everywhere. A
             batch with a longer URL is split.
         per_host: the maximum number of connections to one host; by default as many as there are calls.
@@ -137,6 +139,7 @@ class HttpEnricher(Enricher):
         batch_extract: Extract = None,
         max_batch: int | None = None,
         max_response_bytes: int = 10_000_000,
+        max_header_bytes: int = 8_190,
         max_url_length: int = 8_000,
         per_host: int | None = None,
         connect_timeout: float | timedelta = 10.0,
@@ -164,6 +167,7 @@ class HttpEnricher(Enricher):
         self._batch_json_body = copy.deepcopy(batch_json_body)
         self._batch_extract = batch_extract
         self._max_response_bytes = positive_int("max_response_bytes", max_response_bytes)
+        self._max_header_bytes = positive_int("max_header_bytes", max_header_bytes)
         self._max_url_length = positive_int("max_url_length", max_url_length)
         self._per_host = None if per_host is None else positive_int("per_host", per_host)
         self._connect_timeout = duration("connect_timeout", connect_timeout)
@@ -200,6 +204,7 @@ class HttpEnricher(Enricher):
             per_host=self._per_host,
             connect_timeout=self._connect_timeout,
             max_response_bytes=self._max_response_bytes,
+            max_header_bytes=self._max_header_bytes,
             redirects=self._redirects,
             trust_env=self._trust_env,
             tls=self._tls,

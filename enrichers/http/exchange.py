@@ -216,7 +216,8 @@ class Exchange:
                     answer = await self._client.fetch(request, _merged(request.headers, newer))
             return answer
         except RefusedError as error:
-            problem = EnricherError(f"{self._about(keys)}: {self._plans.secrets.hide(str(error))}", retryable=False)
+            text = f"{self._about(keys)}: {self._plans.secrets.hide(str(error))}"
+            problem = EnricherError(text, retryable=error.retryable)
         except EnricherError as error:
             problem = EnricherError(f"{self._subject}: {error}", retryable=error.retryable, any_key=error.any_key)
             problem.__cause__ = error.__cause__

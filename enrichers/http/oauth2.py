@@ -21,6 +21,7 @@ from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import describe
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 from asyncio_operator.services.secrets import Secrets
+from enrichers.http.bodies import decoded
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import Fresh, asked, check_headers
 from enrichers.http.request_plan import Request
@@ -147,7 +148,7 @@ class OAuth2:
 
     def _read(self, answer: Answer, secrets: Secrets) -> Fresh:
         try:
-            given = json.loads(answer.body)
+            given = json.loads(decoded(answer.body, answer.headers.get("Content-Type", "")))
         except ValueError:
             given = None
         token = given.get("access_token") if isinstance(given, dict) else None

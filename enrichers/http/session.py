@@ -1,7 +1,8 @@
 """The session of one worker: connections, redirects, bodies of bounded size.
 
 It belongs to the loop that opened it. Connections are kept and used again for any request; nothing of a request stays
-behind, not even cookies. The caller's `capacity` and `per_host` limit their number: aiohttp's own limit of 100 would be
+behind, not even cookies. Content codings are undone here, and not by aiohttp, which would raise its errors in place of
+the status. The caller's `capacity` and `per_host` limit their number: aiohttp's own limit of 100 would be
 a second, hidden queue. A deadline comes from outside as a cancellation, which closes the connection. A body is always
 read to its end, or its connection is closed, so that no connection is lost.
 """
@@ -16,11 +17,15 @@ from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp.client import URL  # type: ignore[attr-defined]
+from aiohttp.http_exceptions import LineTooLong
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import describe
 from asyncio_operator.services.closing import closed_in_time
+from asyncio_operator.services.secrets import chain
+from enrichers.http.bodies import ACCEPTED, CodingError, TooLargeError, decompressed
 from enrichers.http.proxies import Proxy, proxy_for
+from enrichers.http.redirects import TargetError, target_of
 from enrichers.http.request_plan import Request
 
 MOST_REDIRECTS = 5
@@ -29,7 +34,7 @@ MOST_REDIRECTS = 5
 ERROR_BYTES = 65_536
 """How many bytes of an error answer are read, to show its beginning and to use the connection again."""
 
-DEFAULT_HEADERS = {"Accept": "application/json", "User-Agent": "asyncio-operator"}
+DEFAULT_HEADERS = {"Accept": "application/json", "Accept-Encoding": ACCEPTED, "User-Agent": "asyncio-operator"}
 """The headers of the session; those of a request replace them."""
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -53,7 +58,15 @@ class Answer(NamedTuple):
 
 
 class RefusedError(Exception):
-    """An answer that is not accepted, or a redirect that is not followed; the message says why."""
+    """An answer that is not accepted, or a redirect that is not followed; the message says why.
+
+    Attributes:
+        retryable: whether the next answer may be different.
+    """
+
+    def __init__(self, problem: str, retryable: bool = False) -> None:
+        super().__init__(problem)
+        self.retryable = retryable
 
 
 class Client:
@@ -63,6 +76,7 @@ class Client:
         per_host: the maximum number of connections to one host, or None.
         connect_timeout: seconds for a connection, TLS included.
         max_response_bytes: the maximum size of a body, after decompression.
+        max_header_bytes: the maximum size of a header.
         redirects: "same_host", "any" or "never".
         trust_env: whether the environment's proxies are used.
         tls: a file of certificate authorities, a function that returns a context, or None for the system's authorities.
@@ -74,6 +88,7 @@ class Client:
         per_host: int | None,
         connect_timeout: float,
         max_response_bytes: int,
+        max_header_bytes: int,
         redirects: str,
         trust_env: bool,
         tls: Tls,
@@ -81,6 +96,7 @@ class Client:
         self._per_host = per_host
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout or None)
         self._limit = max_response_bytes
+        self._header_bytes = max_header_bytes
         self._redirects = redirects
         self._trust_env = trust_env
         self._tls = tls
@@ -100,6 +116,9 @@ class Client:
             timeout=self._timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=DEFAULT_HEADERS,
+            auto_decompress=False,
+            max_line_size=self._header_bytes,
+            max_field_size=self._header_bytes,
         )
 
     async def close(self) -> None:
@@ -127,7 +146,10 @@ class Client:
             location = response.headers.get("Location") if response.status in _REDIRECTS else None
             if location is None or self._redirects == "never":
                 return Answer(response.status, response.headers, content)
-            target = _target(url, location)
+            try:
+                target = target_of(url, location)
+            except TargetError:
+                raise RefusedError("it is redirected to something that is not a URL of http or https") from None
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
             if not _same_host(url, target):
@@ -140,39 +162,71 @@ class Client:
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RefusedError("it is not open")
+        more: dict[str, Any] = {}
         proxy = self._proxy(url) if self._trust_env else None
-        if proxy is None:
-            return await self._session.request(method, url, headers=headers, data=body, allow_redirects=False)
-        credentials = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
-        # To an https URL the proxy opens a tunnel, so its credentials must not go to the service.
-        to_proxy = credentials if url.scheme == "https" else None
-        if to_proxy is None:
-            headers = {**headers, **credentials}
-        return await self._session.request(
-            method, url, headers=headers, data=body, allow_redirects=False, proxy=proxy.url, proxy_headers=to_proxy
+        if proxy is not None:
+            credentials = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
+            more = {"proxy": proxy.url}
+            if url.scheme == "https":
+                # The proxy opens a tunnel, so its credentials must not go to the service.
+                more["proxy_headers"] = credentials
+            else:
+                headers = {**headers, **credentials}
+        try:
+            return await self._session.request(method, url, headers=headers, data=body, allow_redirects=False, **more)
+        except aiohttp.ClientResponseError as error:
+            if not any(isinstance(one, LineTooLong) for one in chain(error)):
+                raise
+        raise RefusedError(
+            f"a header of the answer, or its first line, is larger than max_header_bytes={self._header_bytes}; raise it"
         )
 
     async def _content(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body without its content codings.
+
+        The body of an answer that is no success only explains the status. What of it cannot be read is left out.
+        """
         success = response.status < 300
         limit = self._limit if success else min(self._limit, ERROR_BYTES)
-        headers = response.headers
+        problem, retryable = "", False
+        try:
+            body = await self._body(response, limit, success)
+            if "Content-Encoding" not in response.headers:
+                return body
+            return decompressed(body, ",".join(response.headers.getall("Content-Encoding")), limit)
+        except TooLargeError:
+            problem = f"the answer is larger than max_response_bytes={limit}"
+        except CodingError as error:
+            problem, retryable = str(error), error.retryable
+        except (aiohttp.ClientError, OSError):
+            response.close()
+            if success:
+                raise
+        if success:
+            raise RefusedError(problem, retryable)
+        return b""
+
+    async def _body(self, response: aiohttp.ClientResponse, limit: int, success: bool) -> bytes:
+        """The body as it is sent, or its beginning if it is no success.
+
+        Raises:
+            TooLargeError: it has more than `limit` bytes, so it also has them without its content codings.
+        """
         length = response.content_length
-        if length is not None and length <= limit and "Content-Encoding" not in headers:
+        if length is not None and length <= limit:
             return await response.read()
         chunks, size = [], 0
-        too_large = length is not None and length > limit and success
-        if not too_large:
+        if length is None or not success:
             async for chunk in response.content.iter_any():
                 chunks.append(chunk)
                 size += len(chunk)
                 if size > limit:
-                    too_large = True
                     break
             else:
                 return b"".join(chunks)
         response.close()
         if success:
-            raise RefusedError(f"the answer is larger than max_response_bytes={limit}")
+            raise TooLargeError
         return b"".join(chunks)[:limit]
 
     def _elsewhere(self, url: URL, target: URL, method: str, headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -212,16 +266,6 @@ class Client:
         if not isinstance(context, ssl.SSLContext):
             raise ConfigurationError(f"ssl: the function gave {describe(context)}; it must return an ssl.SSLContext")
         return context
-
-
-def _target(url: URL, location: str) -> URL:
-    try:
-        target = url.join(URL(location)).with_user(None).with_fragment(None)
-        if target.scheme in ("http", "https") and target.host:
-            return target
-    except ValueError:
-        pass
-    raise RefusedError("it is redirected to something that is not a URL of http or https")
 
 
 def _same_host(url: URL, target: URL) -> bool:
