@@ -20,7 +20,8 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `describe`, `did_you_mean` | for messages: a value, cut if it is long; the most similar of the existing names |
 | `function_name` | for messages: the name of a function, without its captured values |
 | `time_left` | the seconds until the running lookup is cancelled, for a source that accepts a time limit |
-| `settle`, `hint`, `Hint` | under a budget: what a lookup really weighed; what the source says about its limits |
+| `settle`, `billed` | under a budget: what a lookup really weighed; whether the source bills it |
+| `hint`, `Hint` | under a budget: what the source says about its limits |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
 | `annotate` | what a lookup says about its call, for the span of that call in OpenTelemetry |
 | `CANCEL_TIMEOUT` | the seconds within which a cancelled lookup must end; a longer one is reported as hung |
@@ -37,7 +38,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import Hint, hint, settle
+from asyncio_operator.budget.usage import Hint, billed, hint, settle
 from asyncio_operator.checks import (
     duration,
     flag,
@@ -75,6 +76,7 @@ __all__ = [
     "Row",
     "annotate",
     "as_schema",
+    "billed",
     "canonical_key",
     "describe",
     "did_you_mean",

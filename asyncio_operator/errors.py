@@ -70,6 +70,9 @@ class EnricherError(AsyncOperatorError):
         overload: whether the source reported too much load.
         any_key: whether every other key would have got the same error (no privilege, no such table). A batch that
             failed with such an error is not split and called again.
+        billed: whether the source may bill the failed call. False: it answered with an error, or was not called, so
+            a spend limit gets back what was reserved (law G11). None: that is not known, and the estimate counts,
+            except where the source reported too much load or asked to be called later.
     """
 
     def __init__(
@@ -80,12 +83,14 @@ class EnricherError(AsyncOperatorError):
         retry_after: float | None = None,
         overload: bool = False,
         any_key: bool = False,
+        billed: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
         self.overload = overload
         self.any_key = any_key
+        self.billed = billed
 
 
 class MissingKeyError(EnricherError):

@@ -120,12 +120,14 @@ class Permits:
         settled: Mapping[str, float] | None,
         now: float,
         started: float | None = None,
+        billed: bool = True,
     ) -> None:
         """A started call is over.
 
         Args:
             settled: the true weights, in place of the estimates in `weights`, as far as they are known.
             started: the time that `started` got. Without it, what an estimate was too high stays counted.
+            billed: False: the source bills nothing but what is settled, so nothing else was spent (law G11).
         """
         settled = settled or {}
         self._running -= 1
@@ -135,7 +137,7 @@ class Permits:
             self._progress = True
         for amount in self._amounts:
             estimate = weights.get(amount.unit) or amount.default
-            amount.settle(estimate, settled.get(amount.unit, estimate))
+            amount.settle(estimate, settled.get(amount.unit, estimate if billed else 0.0))
         for stock in self._stocks:
             if stock.unit in settled:
                 excess = settled[stock.unit] - (weights.get(stock.unit) or stock.default)

@@ -1,6 +1,6 @@
-"""What a running call says about itself: the weight that it really had, and what its source says about limits.
+"""Reports from inside a running call: its actual weight, whether it is billed, and limits that the source announced.
 
-Both functions reach the budget of the run in which the call was made, from the call itself and from tasks and threads
+The functions reach the budget of the run in which the call was made, from the call itself and from tasks and threads
 that it has started. Without a budget, outside of a call, and after the call has returned, they only check their
 arguments.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from asyncio_operator.checks import flag, number
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.errors import ConfigurationError, describe, said
 
 COUNTED = ("calls", "keys")
 """Units that are counted, and that nothing else may weigh."""
@@ -59,10 +59,13 @@ HINT_FIELDS = tuple(field.name for field in fields(Hint))
 
 
 class RunningCall(Protocol):
-    """A call under a budget. Both methods may be called on any thread."""
+    """A call under a budget. Its methods may be called on any thread."""
 
     def settle(self, weights: Weights) -> None:
         """Add to the true weight."""
+
+    def bill(self, whether: bool) -> None:
+        """Say whether the source bills one of its requests."""
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
         """Pass on what the source says."""
@@ -88,6 +91,37 @@ def settle(weights: Weights) -> None:
     call = running.get(None)
     if call is not None:
         call.settle(checked)
+
+
+def billed(whether: bool) -> None:
+    """Say whether the source bills the running call.
+
+    A call that was said not to be billed, and never that it was, gives back what was reserved of a spend limit, in
+    units that it has not settled (law G11). Windows of limits keep the estimate. An error that the call raises says
+    the same with `EnricherError.billed`. Call it before the call returns, for each of its requests.
+
+    Args:
+        whether: False if the source answered with an error, such as a status 404 for a key without a row, or if no
+            request was needed; True after any other answer.
+
+    Raises:
+        ConfigurationError: it is not True or False.
+    """
+    flag("whether", whether)
+    call = running.get(None)
+    if call is not None:
+        call.bill(whether)
+
+
+def is_unbilled(error: BaseException) -> bool:
+    """Whether an error says that the source does not bill the call that raised it."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_unbilled, error.exceptions))
+    whether = said(error, "billed")
+    if whether is None:
+        # It has answered, and refused.
+        return said(error, "retry_after") is not None or bool(said(error, "overload", bool))
+    return whether is False
 
 
 def hint(limits: Mapping[str, Hint | Mapping[str, Any]] | None = None, *, retry_after: float | None = None) -> None:

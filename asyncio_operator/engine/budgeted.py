@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any
 
-from asyncio_operator.budget.usage import COUNTED, Hint, Weights, checked_weights, running
+from asyncio_operator.budget.usage import COUNTED, Hint, Weights, checked_weights, is_unbilled, running
 from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error
@@ -127,9 +127,10 @@ class BudgetedCalls:
         weights, call.weights = call.weights, None
         assert weights is not None
         assert self._admission is not None
-        settled = call.settled
-        self._admission.returned(weights, settled, call.admitted, self._now())
-        call.weighed = {unit: amount for unit, amount in weights.items() if unit not in COUNTED} | (settled or {})
+        settled, billed = call.settled, call.billed is not False
+        self._admission.returned(weights, settled, call.admitted, self._now(), billed)
+        estimates = {unit: amount for unit, amount in weights.items() if unit not in COUNTED} if billed else {}
+        call.weighed = estimates | (settled or {})
 
     def within(self, invoke: Callable[[Any], Awaitable[Any]], value_of: Callable[[Call], Any]) -> Callable[..., Any]:
         """A function of a call that makes it, so that `usage` finds the call."""
@@ -138,6 +139,10 @@ class BudgetedCalls:
             mark = running.set(_Reporting(self, call))
             try:
                 return await invoke(value_of(call))
+            except BaseException as error:
+                if is_unbilled(error):
+                    self.bill(call, False)
+                raise
             finally:
                 # Another context resets it only if the loop is gone.
                 with contextlib.suppress(ValueError):
@@ -151,6 +156,10 @@ class BudgetedCalls:
         settled = call.settled = call.settled or {}
         for unit, amount in weights.items():
             settled[unit] = settled.get(unit, 0.0) + amount
+
+    def bill(self, call: Call, whether: bool) -> None:
+        if call.weights is not None:
+            call.billed = whether or bool(call.billed)
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
         if self._admission is not None and not self._over:
@@ -176,6 +185,9 @@ class _Reporting:
 
     def settle(self, weights: Weights) -> None:
         self._calls.on_loop(self._calls.settle, self._call, weights)
+
+    def bill(self, whether: bool) -> None:
+        self._calls.on_loop(self._calls.bill, self._call, whether)
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
         self._calls.on_loop(self._calls.hint, limits, retry_after)

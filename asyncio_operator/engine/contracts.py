@@ -157,13 +157,16 @@ class Admission(Protocol):
     def started(self, weights: Weights, now: float) -> None:
         """A call starts, for which `next_start` has just given `now`."""
 
-    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
+    def returned(
+        self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
+    ) -> None:
         """A call that was started has returned, in time or late, perhaps after `leave`.
 
         Args:
             weights: those with which it started.
             settled: what it really weighed, by unit; for other units the estimate holds.
             started: the time that `started` got.
+            billed: whether the source may bill it; see `usage.billed`.
         """
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:

@@ -94,11 +94,12 @@ class Call:
         age: the same by the clock of the circuit breaker.
         weights: under a budget, what it is estimated to weigh; None before that is known, and after it has returned.
         settled: what it has turned out to weigh, as far as the call has said.
+        billed: whether its source bills it, as far as the call or its error has said; None if neither has.
         weighed: what it weighed in the units of the enricher, known when it has returned.
         admitted: when the budget let it start.
     """
 
-    __slots__ = ("admitted", "age", "flights", "half", "late", "settled", "started", "weighed", "weights")
+    __slots__ = ("admitted", "age", "billed", "flights", "half", "late", "settled", "started", "weighed", "weights")
 
     def __init__(self, flights: list[Flight], half: bool = False) -> None:
         self.flights = flights
@@ -108,6 +109,7 @@ class Call:
         self.age = 0.0
         self.weights: Mapping[str, float] | None = None
         self.settled: dict[str, float] | None = None
+        self.billed: bool | None = None
         self.weighed: dict[str, float] | None = None
         self.admitted: float
 

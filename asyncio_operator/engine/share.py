@@ -155,8 +155,10 @@ class Share:
         self._arrange()
         return start
 
-    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
-        self.permits.returned(weights, settled, now, started)
+    def returned(
+        self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
+    ) -> None:
+        self.permits.returned(weights, settled, now, started, billed)
         if self._slotted and self._waiting:
             self._tell()
         if self._due == math.inf:
@@ -376,8 +378,10 @@ class Seat:
     def started(self, weights: Weights, now: float) -> None:
         self._permits.started(weights, now)
 
-    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
-        self._share.returned(weights, settled, started, now)
+    def returned(
+        self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
+    ) -> None:
+        self._share.returned(weights, settled, started, now, billed)
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         self._share.hint(limits, retry_after, now)

@@ -44,14 +44,23 @@ class Cause(NamedTuple):
     any_key: bool = True
     kind: type[EnricherError] = EnricherError
 
-    def error(self, message: str, retry_after: float | None = None) -> EnricherError:
+    def error(self, message: str, retry_after: float | None = None, billed: bool | None = None) -> EnricherError:
         """The error with this meaning."""
         _, retryable, overload, any_key, kind = self
-        return kind(message, retryable=retryable, retry_after=retry_after, overload=overload, any_key=any_key)
+        return kind(
+            message, retryable=retryable, retry_after=retry_after, overload=overload, any_key=any_key, billed=billed
+        )
 
 
 def lookup_error(
-    error: BaseException, cause: Cause, subject: str, secrets: Secrets, *, key: str = "", words: str | None = None
+    error: BaseException,
+    cause: Cause,
+    subject: str,
+    secrets: Secrets,
+    *,
+    key: str = "",
+    words: str | None = None,
+    answered: bool = False,
 ) -> EnricherError:
     """The error of a lookup that failed with `error`.
 
@@ -59,10 +68,11 @@ def lookup_error(
         subject: names the enricher.
         key: the key that was looked up; it is not shown if no key causes the error.
         words: the error's own words, if they are not its text.
+        answered: whether the error is an answer of the source, which then bills nothing.
     """
     about = f"{subject}, {key}" if key and not cause.any_key else subject
     message = f"{about}: {cause.text}{own_words(error, secrets, words)}"
-    return caused(cause.error(message), error, secrets)
+    return caused(cause.error(message, billed=False if answered else None), error, secrets)
 
 
 def import_error(error: BaseException, subject: str) -> EnricherError | None:

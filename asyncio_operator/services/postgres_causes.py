@@ -90,7 +90,9 @@ def cause_of(error: BaseException, dsn: str) -> Cause:
 
 def lookup_error(error: Exception, subject: str, keys: str, dsn: str) -> EnricherError:
     """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
-    return causes.lookup_error(error, cause_of(error, dsn), subject, secrets_of(dsn), key=keys)
+    # An error that asyncpg makes itself, as for a lost connection, has a SQLSTATE too, and no severity.
+    answered = getattr(error, "severity", None) is not None
+    return causes.lookup_error(error, cause_of(error, dsn), subject, secrets_of(dsn), key=keys, answered=answered)
 
 
 def source_error(error: Exception, subject: str, dsn: str, remedy: str = "") -> ConfigurationError:

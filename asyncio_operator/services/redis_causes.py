@@ -106,4 +106,5 @@ def cause_of(error: BaseException) -> Cause:
 
 def lookup_error(error: Exception, subject: str, key: str, url: str) -> EnricherError:
     """The error of a lookup. `subject` names the enricher, `key` the keys. Secrets of `url` are hidden."""
-    return causes.lookup_error(error, cause_of(error), subject, secrets_of(url), key=key)
+    answered = isinstance(error, exceptions.ResponseError)
+    return causes.lookup_error(error, cause_of(error), subject, secrets_of(url), key=key, answered=answered)

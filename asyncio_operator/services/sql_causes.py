@@ -159,7 +159,20 @@ def lookup_error(error: Exception, subject: str, keys: str, secrets: Secrets) ->
     """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
     driver = _of_driver(error)
     shown = driver if isinstance(driver, Exception) else error
-    return causes.lookup_error(shown, cause_of(error), subject, secrets, key=keys, words=_words(shown))
+    answered = _is_answer(driver)
+    return causes.lookup_error(
+        shown, cause_of(error), subject, secrets, key=keys, words=_words(shown), answered=answered
+    )
+
+
+def _is_answer(driver: BaseException) -> bool:
+    """Whether an error came from the database, and not from its client."""
+    number = driver.args[0] if driver.args else None
+    if type(number) is int:
+        # MySQL and MariaDB: numbers from 2000 to 2999 are those of the client library.
+        return number >= 1000 and number // 1000 != 2
+    state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
+    return isinstance(driver, SqliteError) or (isinstance(state, str) and state[:2] not in ("08", "HY"))
 
 
 def source_error(error: Exception, subject: str, secrets: Secrets, remedy: str = "") -> ConfigurationError:

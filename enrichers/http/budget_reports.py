@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from asyncio_operator import AsyncOperatorError, ConfigurationError
-from asyncio_operator.enricher import describe, hint, settle
+from asyncio_operator.enricher import billed, describe, hint, settle
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Extract, UnreadableError, make_extract
 from enrichers.http.error_bodies import parsed_error
@@ -58,6 +58,7 @@ class Reports:
     def heard(self, answer: Answer) -> Heard:
         """What an answer reports. Its hints go to the budget, and the usage of an error too."""
         success = 200 <= answer.status < 300
+        billed(success)
         error = None if success else parsed_error(answer.body)
         if success and not self._passes_on:
             return Heard(answer, NOTHING, error)

@@ -92,9 +92,8 @@ def status_error(
     if lasting is not None:
         # Every other key would get the same.
         cause = Cause(f"not retried, because {lasting} (status {status})")
-    return cause.error(
-        f"{subject}: {cause.text}{said(body, secrets)}", retry_after=None if cause.retryable is False else wait
-    )
+    wait = None if cause.retryable is False else wait
+    return cause.error(f"{subject}: {cause.text}{said(body, secrets)}", retry_after=wait, billed=False)
 
 
 def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:

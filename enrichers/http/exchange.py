@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from asyncio_operator import EnricherError
-from asyncio_operator.enricher import Found, annotate
+from asyncio_operator.enricher import Found, annotate, billed
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secrets import of_header
 from asyncio_operator.services.span_attributes import server
@@ -96,6 +96,7 @@ class Exchange:
         """The row or rows of one key, or None."""
         values = self._values(key)
         if values is None:
+            billed(False)
             return None
         keys = (key,)
         heard = await self._ask(self._request(self._plans.single, values, keys), keys)
@@ -112,6 +113,7 @@ class Exchange:
         asked = [i for i, value in enumerate(values) if value is not None]
         found: list[Found] = [None] * len(keys)
         if not asked:
+            billed(False)
             return found
         # One key takes the single request, whose status may say that there is no such row.
         if len(asked) == 1 and self._goes_alone(values[asked[0]]):
@@ -161,6 +163,7 @@ class Exchange:
             raise EnricherError(
                 f"{self._about((key,))}: a key is a tuple of {len(self._parts)} parts, {', '.join(self._parts)}",
                 retryable=False,
+                billed=False,
             )
         return None if None in key or (self._empty_is_missing and "" in key) else key
 
@@ -186,7 +189,7 @@ class Exchange:
         except UnsendableError as error:
             remedy = '; empty_key="miss" makes an empty key a miss' if "" in values else ""
             problem = f"{self._about(keys)}: it cannot be sent: {error}{remedy}"
-        raise EnricherError(problem, retryable=False)
+        raise EnricherError(problem, retryable=False, billed=False)
 
     async def _ask(self, request: Request, keys: Sequence[Any]) -> Heard:
         """The answer, whatever its status, and what it says about limits."""
@@ -219,7 +222,10 @@ class Exchange:
             text = f"{self._about(keys)}: {self._plans.secrets.hide(str(error))}"
             problem = EnricherError(text, retryable=error.retryable)
         except EnricherError as error:
-            problem = EnricherError(f"{self._subject}: {error}", retryable=error.retryable, any_key=error.any_key)
+            # No headers: the request was not sent, or was refused without them.
+            problem = EnricherError(
+                f"{self._subject}: {error}", retryable=error.retryable, any_key=error.any_key, billed=False
+            )
             problem.__cause__ = error.__cause__
         except Exception as error:
             problem = failure(error, self._about(keys), self._plans.secrets)
@@ -273,6 +279,7 @@ class Exchange:
                 retry_after=error.retry_after,
                 overload=error.overload,
                 any_key=error.any_key,
+                billed=error.billed,
             )
         # Outside of the handlers: otherwise the other error, with its secrets, would be the context of this one.
         raise problem

@@ -1,4 +1,4 @@
-"""`HttpEnricher` under a budget, against a service that enforces its limits and reports them: laws G4 and G5."""
+"""`HttpEnricher` under a budget, against a service that enforces its limits and reports them: laws G4, G5 and G11."""
 
 from __future__ import annotations
 
@@ -236,5 +236,86 @@ def test_G5_a_limit_that_was_not_known_is_learnt_from_the_service(headers: str) 
         assert len([time for time in refused if time < 1.0]) == 80
         assert len([time for time in refused if time > 1.0]) <= 10
         assert max(request.time for request in service.requests) < 4 * 60 + 10
+
+    on_virtual_time(main)
+
+
+BILLED = {"content": "ok", "usage": {"usd": 0.02}}
+
+ENDS: dict[str, tuple[FakeAnswer, float]] = {
+    "an answer": (FakeAnswer(BILLED), 0.02),
+    "an answer that does not say what it used": (FakeAnswer({"content": "ok"}), 0.1),
+    "an answer without content": (FakeAnswer(None, 204), 0.1),
+    "an answer that cannot be read": (FakeAnswer("<html>", headers={"Content-Type": "text/html"}), 0.1),
+    "a missing row": (FakeAnswer({"error": "no such row"}, 404), 0.0),
+    "a missing row with its usage": (FakeAnswer({"usage": {"usd": 0.03}}, 404), 0.03),
+    "a lost connection": (FakeAnswer(reset=True), 0.1),
+    "an answer that breaks off": (FakeAnswer(BILLED, truncated=True), 0.1),
+    **{
+        f"status {n}": (FakeAnswer({"error": "no"}, n), 0.0) for n in (400, 401, 403, 409, 422, 429, 500, 502, 503, 529)
+    },
+    **{f"status {n} with its usage": (FakeAnswer({"usage": {"usd": 0.05}}, n), 0.05) for n in (400, 429, 500, 503)},
+}
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("end", ENDS)
+def test_G11_what_a_request_has_used_follows_from_its_answer(end: str, batch: bool) -> None:
+    answer, cost = ENDS[end]
+    spec = Budget(f"http {next(NUMBERS)}", Limit(1000, 60.0, "usd"), spend={"usd": 5.0})
+
+    async def main() -> None:
+        async with FakeService(handler=lambda _: answer) as service:
+            options: dict[str, Any] = {}
+            if batch:
+                options = {"batch_url": service.url + "/both", "batch_json_body": {"keys": "{keys}"}, "max_batch": 2}
+            enricher = HttpEnricher(
+                service.url + "/{key}",
+                schema="content string",
+                weigh=lambda keys: {"usd": 0.1 * max(1, len(keys))},
+                usage={"usd": "usage.usd"},
+                **options,
+            )
+            async with Lookup(enricher, budget=spec, retry=None) as lookup:
+                await asyncio.gather(*(lookup.get(f"k{n}") for n in range(2)), return_exceptions=True)
+            calls = len(service.requests)
+        figures = spec.statistics().units["usd"]
+        assert figures.reserved == 0
+        if not batch:
+            assert figures.used == pytest.approx(2 * cost)
+        elif cost < 0.1:
+            # A failed batch is asked for again key by key.
+            assert figures.used == pytest.approx(calls * cost)
+
+    on_virtual_time(main)
+
+
+@pytest.mark.parametrize("key", ["", ".", ".."])
+def test_G11_a_key_that_is_not_sent_costs_nothing(key: Any) -> None:
+    spec = Budget(f"http {next(NUMBERS)}", spend={"usd": 5.0})
+
+    async def main() -> None:
+        async with FakeService() as service:
+            enricher = HttpEnricher(
+                service.url + "/rows/{key}", schema="x int", empty_key="miss", weigh=lambda keys: {"usd": 0.1}
+            )
+            async with Lookup(enricher, budget=spec, retry=None) as lookup:
+                await asyncio.gather(lookup.get(key), return_exceptions=True)
+            assert service.requests == []
+        assert spec.statistics().units["usd"].used == 0
+
+    on_virtual_time(main)
+
+
+def test_G11_a_request_that_the_deadline_cuts_keeps_its_estimate() -> None:
+    spec = Budget(f"http {next(NUMBERS)}", spend={"usd": 5.0})
+
+    async def main() -> None:
+        async with FakeService({"a": {"x": 1}}, latency=60.0) as service:
+            enricher = HttpEnricher(service.url + "/rows/{key}", schema="x int", weigh=lambda keys: {"usd": 0.1})
+            async with Lookup(enricher, budget=spec, retry=None, timeout=1.0) as lookup:
+                with pytest.raises(TimeoutError):
+                    await lookup.get("a")
+        assert spec.statistics().units["usd"].used == 0.1
 
     on_virtual_time(main)

@@ -28,6 +28,10 @@ class Call:
     def __init__(self) -> None:
         self.settled: list[Mapping[str, float]] = []
         self.hints: list[tuple[Mapping[str, Hint], float | None]] = []
+        self.billed: list[bool] = []
+
+    def bill(self, whether: bool) -> None:
+        self.billed.append(whether)
 
     def settle(self, weights: Mapping[str, float]) -> None:
         self.settled.append(weights)

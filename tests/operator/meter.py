@@ -65,7 +65,9 @@ class Meter:
         for unit in self.rates:
             self._used[int(now // self.per), unit] += weights.get(unit, 0)  # type: ignore[assignment]
 
-    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
+    def returned(
+        self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
+    ) -> None:
         assert (started, weights) in self.starts
         self.returns.append((now, weights, settled))
         self.running -= 1

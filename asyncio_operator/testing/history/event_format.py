@@ -70,9 +70,10 @@ Calls, as the service sees them. A half of a batch and a copy of a slow call are
   weights {unit: estimate} beside calls and keys.
 - ``call_ended``: at, task, lookup, call, outcome ("result" | "error" | "timed_out" | "cancelled"), answers (in the
   order of keys), error, retryable (false: a call must not be repeated for it; of a result: true if it asks for a
-  retry), retry_after, overload, lost (the connection broke), settled {unit: weight}. It is the moment at which the call
-  has returned, also if it ignored its cancellation. A call without end ran until its task was killed, or was left
-  behind.
+  retry), retry_after, overload, lost (the connection broke), settled {unit: weight}, free (true:
+  it was answered with an error, so units of a spend limit that are not settled cost nothing). It is the moment at which
+  the call has returned, also if it ignored its cancellation. A call without end ran until its task was killed, or was
+  left behind.
 
 The world:
 
@@ -166,7 +167,7 @@ KINDS = {
     ),
     "call_ended": (
         "at:number! task:name! call:name! outcome:text! lookup:count answers:list error:text retryable:flag "
-        "retry_after:hint overload:flag lost:flag settled:weights"
+        "retry_after:hint overload:flag lost:flag settled:weights free:flag"
     ),
     "said": (
         "at:number! task:name lookup:count call:name budget:name unit:text wait:hint limit:hint "

@@ -72,7 +72,19 @@ class Call:
 
     __slots__ = (
         *("answers", "attempt", "copies", "copy_of", "end_event", "error", "event", "id", "keys", "lost", "outcome"),
-        *("begun", "overload", "refresh", "retry_after", "retryable", "run", "settled", "start", "stopped", "weights"),
+        *(
+            "begun",
+            "free",
+            "overload",
+            "refresh",
+            "retry_after",
+            "retryable",
+            "run",
+            "settled",
+            "start",
+            "stopped",
+            "weights",
+        ),
     )
 
     def __init__(self, number: int, event: Event, run: Run, keys: tuple[Hashable, ...]) -> None:
@@ -93,6 +105,7 @@ class Call:
         self.lost = False
         self.weights: dict[str, float] = event.get("weights", {})
         self.settled: dict[str, float] = {}
+        self.free = False
         self.attempt: Any = event.get("attempt")
         self.copy_of: Call | None = None
         self.copies: list[Call] = []
@@ -109,6 +122,7 @@ class Call:
         self.overload = event.get("overload", False)
         self.lost = event.get("lost", False)
         self.settled = event.get("settled", {})
+        self.free = event.get("free", False)
 
     @property
     def events(self) -> tuple[int, ...]:
@@ -123,6 +137,10 @@ class Call:
         if unit == "calls":
             return 1
         return self.weights.get(unit, len(self.keys) if unit == "keys" else 0)
+
+    def spent(self, unit: str) -> float:
+        """What it has used of a spend limit in the end (law G11)."""
+        return self.settled.get(unit, 0.0 if self.free else self.weight(unit))
 
     @property
     def is_aligned(self) -> bool:

@@ -1,4 +1,4 @@
-"""Laws of spend limits (G6)."""
+"""Laws of spend limits (G6), by what calls cost in the end (G11)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _judge_spending(shared: Shared, unit: str, most: float, book: Book, found: F
     for call in shared.calls:
         estimate = call.weight(unit)
         changes.append((call.start, 1, estimate, call))
-        if unit in call.settled:
-            debt = call.settled[unit] - estimate
+        debt = call.spent(unit) - estimate
+        if debt:
             changes.append((call.stopped, 2 if debt > 0 else 0, debt, call))
     changes.sort(key=lambda change: (change[0], change[1]))
     spent = 0.0

@@ -1,4 +1,4 @@
-"""What a running call says with `settle` and `hint`, wherever an enricher calls them: noted, and passed on."""
+"""What a running call says with `settle`, `billed` and `hint`: noted, and passed on."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class HeardCall:
 
     Attributes:
         settled: what the call has said that it weighed.
+        billed: whether it has said that its source bills it; None before.
         ended: whether it has returned. What it says later is not heard.
     """
 
@@ -24,6 +25,7 @@ class HeardCall:
         self._call = call
         self._said = said
         self.settled: dict[str, float] = {}
+        self.billed: bool | None = None
         self.ended = False
 
     def settle(self, weights: Weights) -> None:
@@ -33,6 +35,13 @@ class HeardCall:
                 self.settled[unit] = self.settled.get(unit, 0.0) + amount
         if self._call is not None:
             self._call.settle(weights)
+
+    def bill(self, whether: bool) -> None:
+        """See `RunningCall`."""
+        if not self.ended:
+            self.billed = whether or bool(self.billed)
+        if self._call is not None:
+            self._call.bill(whether)
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
         """See `RunningCall`."""

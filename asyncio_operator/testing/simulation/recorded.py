@@ -133,6 +133,7 @@ class RecordedEnricher(Enricher):
         noted = [list(key) if type(key) is tuple else key for key in keys]
         notes.add("call_started", keys=noted, copy_of=copied, weights=weights, **about)
         ended: dict[str, Any] = {"outcome": "result"}
+        free: bool | None = None
         heard = HeardCall(running.get(None), lambda **said: task in notes.killed or notes.add("said", **about, **said))
         mark = running.set(heard)
         refused_of.set([])
@@ -152,6 +153,7 @@ class RecordedEnricher(Enricher):
             raise
         except BaseException as error:
             ended = {"outcome": "error", **facts_of(error)}
+            free = costs_nothing(error) or None
             if isinstance(error, Exception):
                 self._reasons.failed(keys, error)
             if isinstance(error, KeyboardInterrupt):
@@ -163,7 +165,9 @@ class RecordedEnricher(Enricher):
             heard.ended = True
             running.reset(mark)
             if task not in notes.killed:
-                notes.add("call_ended", **about, **ended, settled=heard.settled or None)
+                if heard.billed is not None:
+                    free = not heard.billed
+                notes.add("call_ended", **about, **ended, settled=heard.settled or None, free=free or None)
 
     def _copied(self, same: tuple[str, str], now: float) -> str | None:
         """The running call that a call for the same keys repeats; not one that the library has cancelled at its limit.
@@ -216,6 +220,16 @@ def facts_of(error: BaseException) -> Event:
         "overload": True if overload else None,
         "lost": True if isinstance(error, ConnectionError) else None,
     }
+
+
+def costs_nothing(error: BaseException) -> bool:
+    """Whether an error says that its call was answered with an error, and so costs nothing (law G11)."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(costs_nothing(one) for one in error.exceptions)
+    billed = getattr(error, "billed", None)
+    if billed is not None:
+        return billed is False
+    return getattr(error, "retry_after", None) is not None or bool(getattr(error, "overload", False))
 
 
 def _seconds(wait: Any) -> float | None:

@@ -55,5 +55,6 @@ def _spent(before: Sequence[Event], scenario: Scenario, unit: str) -> float:
         elif event["event"] == "call_ended" and event["call"] in started:
             begun = started[event["call"]]
             counted = {"calls": 1.0, "keys": float(len(begun["keys"]))} | begun.get("weights", {})
-            spent += event.get("settled", {}).get(unit, counted.get(unit, 0.0))
+            estimate = 0.0 if event.get("free") else counted.get(unit, 0.0)
+            spent += event.get("settled", {}).get(unit, estimate)
     return spent

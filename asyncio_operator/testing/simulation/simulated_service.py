@@ -228,7 +228,7 @@ def error_of(kind: str, source: random.Random) -> Exception:
         case "retryable":
             return EnricherError("try again", retryable=True)
         case "lasting":
-            return EnricherError("never", retryable=False)
+            return EnricherError("never", retryable=False, billed=False)
         case "lost":
             return ConnectionResetError("the connection is lost")
         case "overload":

@@ -207,6 +207,16 @@ def test_Y2_a_call_that_passes_the_spend_limit_is_seen() -> None:
     assert broken(story(0.6)) == {"G6"}
 
 
+def test_Y2_a_failed_call_that_costs_nothing_leaves_its_estimate_to_others() -> None:
+    def story(free: bool) -> Story:
+        story = Story(budget="b", spend={"usd": 1.0}).task()
+        story.row(0, 9, 0, key=0).call(0, 1, [0], weights={"usd": 0.9}, free=free)
+        return story.row(0, 9, 1, key=1).call(2, 3, [1], weights={"usd": 0.5})
+
+    assert judged(story(True), "G6")
+    assert "G6" in broken(story(False))
+
+
 def test_Y2_what_a_call_of_another_worker_cost_above_its_estimate_is_known_later() -> None:
     def story(start: float, task: str = "u", worker: str = "w", killed: float | None = None) -> Story:
         story = Story(budget="b", spend={"usd": 1.0}).task(task="u", worker="x")
