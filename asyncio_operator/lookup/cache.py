@@ -16,9 +16,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import compress
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.noted_keys import NotedKeys
 from asyncio_operator.lookup.order import Order, OrderInMemory, Slot
 from asyncio_operator.policies.cache import Cache
@@ -206,6 +208,18 @@ class LookupCache:
         """When the answer for a key came, in seconds since the epoch; now, if there is none."""
         stored = self._stored(key)
         return (self._now() if stored is None else self._codec.timestamp(stored)) / 1000
+
+    def memories(self, seconds: float, timed: bool) -> tuple[Memory, Memory]:
+        """What a task remembers of rows and of misses, for what this cache has dropped to make room (law L13). An
+        answer is not used longer than here, and not beyond the time of its refresh."""
+        options = self._options
+        longest = min((cells.milliseconds for cells in (self._fresh, self._used) if cells is not None), default=inf)
+        rows, misses = min(self._written.milliseconds, longest), min(self._missing.milliseconds, longest)
+        kept = seconds if options.cache_missing else 0.0
+        return (
+            Memory(1000 * seconds, timed, self._now, rows),
+            Memory(1000 * kept, timed, self._now, misses),
+        )
 
     def noted_in(self, place: str) -> NotedKeys:
         """The keys whose answers a place has."""

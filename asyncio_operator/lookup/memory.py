@@ -2,7 +2,10 @@
 
 It is one dictionary from keys to outcomes, and a queue of blocks of keys in the order of their answers. A key that is
 in the dictionary is not asked, so it is in one block only. Forgetting a block removes its keys. Errors are not
-remembered. A cache, which also outlives the task, takes its place where one is given.
+remembered.
+
+Behind a cache it is asked, one key at a time, for what the cache does not have (law L13), as when the cache is small.
+It then returns no answer that the cache would no longer use, and none that the cache would refresh.
 
 As long as the keys ascend, from batch to batch too, no key can come again, as in a table that is sorted by its key.
 Until then the blocks keep the outcomes, and nothing is entered into the dictionary or searched in it.
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, compress, filterfalse, repeat
+from math import inf
 from sys import getsizeof
 from typing import Any, Final
 
@@ -64,16 +68,21 @@ class Memory:
         answered: whether anything was noted since the last `recall`.
 
     Args:
-        seconds: how long an answer is remembered; 0: never.
+        seconds: how long an answer is remembered, in the unit of the clock; 0: never.
         timed: outcomes say where they came from.
-        clock: returns seconds.
+        clock: returns the time.
+        limit: behind a cache: no answer is returned when this much time has passed since it came. Keys are then asked
+            for with `recall_one` alone.
     """
 
-    def __init__(self, seconds: float, timed: bool, clock: Callable[[], float]) -> None:
+    def __init__(self, seconds: float, timed: bool, clock: Callable[[], float], limit: float | None = None) -> None:
         self._seconds = seconds
+        self._limit = inf if limit is None else limit
+        self._longest = min(seconds, self._limit)
+        self._span = SPAN * self._longest
         self._timed = timed
         self._clock = clock
-        self._ascending = True
+        self._ascending = limit is None
         self._greatest: Any = None  # of the keys so far; None before the first
         self._waiting = 0  # keys that are not entered into the dictionary
         self._known: dict[Any, Any] = {}
@@ -90,7 +99,7 @@ class Memory:
         if self._noted:
             self._learn_noted()
         if self._blocks:
-            self._forget_until(self._clock() - self._seconds)
+            self._forget_old(self._clock())
         if self._ascending and self._goes_on(batch):
             return None
         known, keys = self._known, batch.keys
@@ -122,9 +131,10 @@ class Memory:
         # Most keys are in neither, and need no more than this.
         if key not in self._noted and key not in self._known:
             return absent
-        if self._noted and self._clock() - self._since >= self._seconds:
+        now = self._clock()
+        if self._noted and now - self._since >= self._longest:
             self._learn_noted()
-        self._forget_until(self._clock() - self._seconds)
+        self._forget_old(now)
         outcome = self._noted.get(key, absent)
         if outcome is absent:
             outcome = self._known.get(key, absent)
@@ -132,12 +142,12 @@ class Memory:
 
     def note(self, key: Any, outcome: Any) -> None:
         """Remember an answer, like `learn`, at the cost of one entry."""
-        if not self._seconds:
+        if not self._longest:
             return
         now = self._clock()
         if not self._noted:
             self._since = now
-        elif now - self._since > SPAN * self._seconds:
+        elif now - self._since > self._span:
             self._learn_noted()
             self._since = now
         self._noted[key] = outcome
@@ -153,7 +163,8 @@ class Memory:
 
     def _learn_noted(self) -> None:
         noted, self._noted = self._noted, {}
-        self._learn(list(noted), list(noted.values()), self._until)
+        self._forget_old(self._until)
+        self._learn(list(noted), list(noted.values()), self._since, self._until)
 
     def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
         """Remember the outcomes of keys that were asked and have just been answered, failures excepted."""
@@ -161,9 +172,10 @@ class Memory:
             answered = [type(outcome) is not Failure for outcome in outcomes]
             keys, outcomes = list(compress(keys, answered)), list(compress(outcomes, answered))
         if self._seconds and keys:
-            self._learn(keys, outcomes, self._clock())
+            now = self._clock()
+            self._learn(keys, outcomes, now, now)
 
-    def _learn(self, keys: Sequence[Any], outcomes: Sequence[Any], now: float) -> None:
+    def _learn(self, keys: Sequence[Any], outcomes: Sequence[Any], since: float, until: float) -> None:
         sample = outcomes[::SAMPLED]
         size = ENTRY + size_of(sample) // len(sample)
         # In several blocks: a block that alone is over the limit would be forgotten with all its keys.
@@ -171,9 +183,9 @@ class Memory:
         for start in range(0, len(keys), most):
             some = keys[start : start + most]
             block = self._blocks[-1] if self._blocks else None
-            if block is None or block.is_full() or now - block.begun > SPAN * self._seconds:
-                self._blocks.append(block := Block(now))
-            block.ended = now
+            if block is None or block.is_full() or until - block.begun > self._span:
+                self._blocks.append(block := Block(since))
+            block.ended = until
             block.keys += some
             block.bytes += size * len(some)
             if self._ascending:
@@ -205,8 +217,10 @@ class Memory:
         known = len(self._known) + self._waiting
         return self._bytes > MOST_BYTES or known - len(self._blocks[0].keys) >= MOST_KEYS
 
-    def _forget_until(self, time: float) -> None:
-        while self._blocks and self._blocks[0].ended <= time:
+    def _forget_old(self, now: float) -> None:
+        # The limit of a cache is exact (law L5): it counts from the oldest answer of a block.
+        blocks, last, first = self._blocks, now - self._seconds, now - self._limit
+        while blocks and (blocks[0].ended <= last or blocks[0].begun <= first):
             self._forget()
 
     def _forget(self) -> None:

@@ -100,7 +100,7 @@ class PendingKeys:
         self,
         failures: KeyFailures,
         cache: LookupCache | None,
-        memory: Memory | None = None,
+        memories: Sequence[Memory] = (),
         *,
         timed: bool,
         check: Callable[[Any, Any], Any] | None = None,
@@ -115,7 +115,8 @@ class PendingKeys:
         self.background: deque[Flight] = deque()
         self._key_failures = failures
         self._cache = cache
-        self._memory = memory
+        # Rows are noted in the first, misses in the last: behind a cache each has a time of its own.
+        self._memories = memories
         self._timed = timed
         self._check = check
         self._recorder = recorder
@@ -130,14 +131,14 @@ class PendingKeys:
         self._running: dict[Any, PendingKey] = {}
 
     def recall(self, batch: KeyBatch) -> Sequence[int]:
-        """Set the outcomes of the keys that are in the cache, or that the task remembers. Returns the positions of the
-        others."""
+        """Set the outcomes of the keys that are in the cache or, without one, that the task remembers. Returns the
+        positions of the others."""
         if batch.known:
             return self._recall_others(batch)
         keys, cache = batch.keys, self._cache
         if cache is not None:
             return self._recall_cached(batch, cache)
-        asked = None if self._memory is None else self._memory.recall(batch)
+        asked = self._memories[0].recall(batch) if self._memories else None
         if asked is None:
             return range(len(keys))
         self.shared += len(keys) - len(asked)
@@ -173,20 +174,25 @@ class PendingKeys:
         """The cached or remembered outcome for a key, or ABSENT. Starts a refresh if one is due."""
         cache = self._cache
         if cache is None:
-            memory = self._memory
-            if memory is None or not memory.answered or (outcome := memory.recall_one(key, ABSENT)) is ABSENT:
-                return ABSENT
-            self.shared += 1
-            return outcome
+            # `recall` has asked for what was answered until then.
+            return self._remembered(key) if self._memories and self._memories[0].answered else ABSENT
         answer = cache.get(key)
         if answer is ABSENT:
-            return ABSENT
+            return self._remembered(key)
         self.cache_hits += 1
         if self._kept is not None:
             self._keep(key, answer)
         if cache.refreshes:
             self._refresh(key, cache, now)
         return Answer(answer, "cache", 0, None) if self._timed else answer
+
+    def _remembered(self, key: Any) -> Any:
+        """The outcome that the task remembers for a key, or ABSENT."""
+        for memory in self._memories:
+            if (outcome := memory.recall_one(key, ABSENT)) is not ABSENT:
+                self.shared += 1
+                return outcome
+        return ABSENT
 
     def _refresh(self, key: Any, cache: LookupCache, now: float) -> None:
         """Start a refresh of a cached answer that is old enough."""
@@ -247,13 +253,14 @@ class PendingKeys:
                 answer = self._check(pending.value, answer)
             except ResultError as error:
                 return self._fail(pending, error, attempts)
-        # Before the waiters get it: one that asks again at once has to find it.
-        if self._cache is not None:
-            self._cache.put(pending.value, answer)
         latency = self._latency(pending)
         outcome = Answer(answer, "call", attempts + pending.copies, latency) if self._timed else answer
-        if self._memory is not None:
-            self._memory.note(pending.value, outcome)
+        # Before the waiters get it: one that asks again at once has to find it. The memory first: what it has must not
+        # be younger for it than for the cache.
+        if self._memories:
+            self._memories[-1 if answer is None else 0].note(pending.value, outcome)
+        if self._cache is not None:
+            self._cache.put(pending.value, answer)
         for known in self._known:
             latency, weights = self._of_last_call(pending), _weights(pending)
             known.note(pending.value, answer, attempts + pending.copies, latency, weights)
@@ -265,8 +272,10 @@ class PendingKeys:
     def found(self, pending: PendingKey, answer: Any, source: str) -> None:
         """An answer that is known elsewhere. No call was made for the key."""
         outcome = Answer(answer, source, 0, None) if self._timed else answer
-        if self._memory is not None:
-            self._memory.note(pending.value, outcome)
+        # An answer of a store behind the cache is older than its arrival here, so only the cache, which knows its age,
+        # may keep it.
+        if self._memories and self._cache is None:
+            self._memories[0].note(pending.value, outcome)
         if self._keeper is not None and source != self._keeper.source:
             self._keep(pending.value, answer)
         self._end_uncalled(pending, outcome)

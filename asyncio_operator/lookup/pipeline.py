@@ -183,8 +183,12 @@ class LookupPipeline:
             remedy=options.remedy,
             clock=clock,
         )
-        # Law L12: a cache takes the place of the memory.
-        self._memory = memory = Memory(options.remember if cache is None else 0, options.timed, clock)
+        # Laws L12 and L13: behind a cache the memory has what the cache has dropped.
+        self._memories: Sequence[Memory] = (
+            (Memory(options.remember, options.timed, clock),)
+            if cache is None
+            else cache.memories(options.remember, options.timed)
+        )
         self._delivery = Delivery(
             deliver, ordered=options.ordered, buffer=options.buffer, remembers=bool(options.remember)
         )
@@ -203,7 +207,7 @@ class LookupPipeline:
             kept = cache is not None or known
             checks = None if check is None or not kept else lambda _key, answer: check(answer)
             pending = PendingKeys(
-                failures, cache, memory, timed=options.timed, check=checks, recorder=recorder, known=known
+                failures, cache, self._memories, timed=options.timed, check=checks, recorder=recorder, known=known
             )
             self._manage(enricher, pending, known, limiter, tables, allowance, hedger)
         elif way is Way.WHOLE_BATCHES:
@@ -260,7 +264,9 @@ class LookupPipeline:
     def _ask_each(self, enricher: Enricher, tables: AnswerTables | None) -> None:
         options = self._options
         assert isinstance(options.capacity, int)
-        self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, self._failures, self._memory)
+        self._keys = self._attempts = intake = PlainIntake(
+            self._reader, self._delivery, self._failures, self._memories[0]
+        )
         invoke = invoked(enricher, options, tables)
         # More lanes than keys in the buffer would never have work.
         bounded = replace(options, capacity=min(options.capacity, options.buffer))
@@ -359,7 +365,8 @@ class LookupPipeline:
         finally:
             self._delivery.close()
             failure = await self._close_known()
-            self._memory.clear()
+            for memory in self._memories:
+                memory.clear()
             self._recorder.ended(self._clock())
             await self._reader.close(self._options.grace_period)
         if failure is not None:
@@ -376,7 +383,8 @@ class LookupPipeline:
 
     def forget(self, key: Any, outcome: Any, failure: Failure) -> None:
         """Ask for the key again in later batches: this answer is of no use, and `failure` says why."""
-        self._memory.forget(key, outcome)
+        for memory in self._memories:
+            memory.forget(key, outcome)
         self._delivery.replace(key, outcome, failure)
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:

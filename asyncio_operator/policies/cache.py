@@ -1,6 +1,7 @@
 """What a lookup cache keeps, and for how long: only the options, and nothing that acts on them.
 
-The defaults keep 10,000 answers, some megabytes of usual rows, until newer answers need the room. Without an expiry,
+The defaults keep 100,000 answers, as many as a task remembers without a cache, until newer answers need the room. With
+fewer, the task still remembers what the cache drops (law L13), but the next task does not. Without an expiry,
 the outside table is assumed not to change while a worker lives. How old an answer may be is a decision that only the
 user can make, so there is no default expiry.
 """
@@ -48,7 +49,7 @@ class Cache:
         ConfigurationError: a value has the wrong type or range, or two values contradict each other.
     """
 
-    max_rows: int = 10_000
+    max_rows: int = 100_000
     expire_after_write: Duration | None = None
     expire_after_access: Duration | None = None
     cache_missing: bool = True

@@ -295,14 +295,16 @@ def _planned(
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
     remembered = MOST_KEYS if lookups.remember else 0
     # Without a cache, the plan shows what one of the default size would save.
-    survey = Survey(sample, keys_in_a_call, (options.cache or Cache()).max_rows, remembered)
+    cache_rows = (options.cache or Cache()).max_rows
+    # Within a task its memory is behind the cache (law L13).
+    survey = Survey(sample, keys_in_a_call, max(cache_rows, remembered), remembered)
     tasks = _surveyed(df, task.layout.keys, survey)
     with described(df.sparkSession, "plan: number of rows"):
         whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None, remembered)
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
     # Twice: with a cache tasks take less time, so other workers get them, and a worker's cache knows its own tasks.
     plain = worked_off(tasks, at_once, pace, whole.asked)
-    cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)
+    cached = worked_off(tasks, at_once, pace, Caches(whole, cache_rows).asked)
     parts = at_once if divided else 1
     per_key, never = _weighed(df, task, keys_in_a_call, options.budget)
     weights, cached_weights = (

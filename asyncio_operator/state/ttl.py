@@ -50,7 +50,7 @@ class TtlCells(Cells):
 
     def __init__(self, name: str, backend: Owner, table: Table, codec: Codec, ttl: StateTtlConfig) -> None:
         super().__init__(name, backend, table, codec)
-        self._ttl = ttl.milliseconds
+        self._ttl = self.milliseconds = ttl.milliseconds
         self._now = backend.now
         self._touch = ttl.update_type is UpdateType.ON_READ_AND_WRITE
         self._return_expired = ttl.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP

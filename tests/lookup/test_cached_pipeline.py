@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.memory import MOST_KEYS
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from enrichers import TableEnricher
@@ -299,3 +301,92 @@ def test_L7_a_cache_on_disk_is_warm_for_an_enricher_that_has_asked_its_source_be
 
     asyncio.run(main())
     assert not caplog.text
+
+
+# -- L13: the task's memory behind the cache
+
+SMALL = [
+    Cache(max_rows=1),
+    Cache(max_rows=10, expire_after_write=60),
+    Cache(max_rows=10, expire_after_access=60, stale_if_error=True),
+    Cache(max_rows=10, missing_ttl=30, expire_after_write=500),
+    Cache(max_rows=10, refresh_after=50),
+    Cache(max_rows=10, store="rocksdb", directory="/somewhere"),
+]
+
+
+@pytest.mark.parametrize("cache", SMALL, ids=str)
+@pytest.mark.parametrize("missing", [False, True])
+@virtual
+async def test_L13_a_small_cache_costs_no_calls(cache: Cache, missing: bool, tmp_path: Path) -> None:
+    if cache.store == "rocksdb":
+        cache = replace(cache, directory=tmp_path)
+
+    async def answer(key: Any) -> Any:
+        return None if missing else {"x": key}
+
+    enricher = Recorded(answer)
+    keys = [list(range(30)), list(range(29, -1, -1)), list(range(30))]
+    batches, _ = await look_up(enricher, keys, cache, remember=60.0, pause=1.0)
+    assert sorted(enricher.calls) == list(range(30))
+    assert {one.source for batch in batches[1:] for one in batch.outcomes} <= {"cache", "shared"}
+
+
+def test_L13_the_default_of_a_cache_is_what_a_task_remembers() -> None:
+    assert Cache().max_rows == MOST_KEYS == 100_000
+
+
+@pytest.mark.parametrize(
+    ("cache", "missing", "life"),
+    [
+        (Cache(max_rows=1, expire_after_write=5), False, 5.0),
+        (Cache(max_rows=1, expire_after_access=5), False, 5.0),
+        (Cache(max_rows=1, refresh_after=5), False, 5.0),
+        (Cache(max_rows=1, missing_ttl=5), True, 5.0),
+        (Cache(max_rows=1, missing_ttl=5), False, 60.0),
+        (Cache(max_rows=1, expire_after_write=5, missing_ttl=20), False, 5.0),
+        (Cache(max_rows=1, cache_missing=False), True, 0.0),
+        (Cache(max_rows=1, expire_after_write=500), False, 60.0),
+    ],
+    ids=str,
+)
+@virtual
+async def test_L13_an_answer_is_served_for_the_shorter_of_remember_and_the_expiry(
+    cache: Cache, missing: bool, life: float
+) -> None:
+    async def answer(key: Any) -> Any:
+        return None if missing else {"x": key}
+
+    for ago, asked in ((life - 0.001, False), (life * 1.01 if life == 60 else life, True)):
+        if ago < 0:
+            continue
+        enricher = Recorded(answer)
+        # The second key pushes the first one out of the cache.
+        await look_up(enricher, [[1], [2], [1]], cache, remember=60.0, pause=ago / 2)
+        assert (enricher.calls == [1, 2, 1]) is asked
+
+
+@virtual
+async def test_L13_an_answer_is_never_served_longer_than_the_cache_allows_whatever_its_age_there() -> None:
+    # Answers that come within one block of the memory expire each for itself.
+    async def answer(key: Any) -> Any:
+        return {"x": key}
+
+    enricher = Recorded(answer)
+    cache = Cache(max_rows=1, expire_after_write=10)
+    await look_up(enricher, [[1], [2], [3], [4], [1, 2, 3]], cache, remember=60.0, pause=2.5)
+    assert enricher.calls == [1, 2, 3, 4, 1]
+    enricher = Recorded(answer)
+    await look_up(enricher, [[key] for key in range(200)] + [[0], [1]], cache, remember=60.0, pause=0.05)
+    assert enricher.calls == [*range(200), 0, 1]
+
+
+@virtual
+async def test_L13_use_in_the_cache_counts_as_before() -> None:
+    async def answer(key: Any) -> Any:
+        return {"x": key}
+
+    enricher = Recorded(answer)
+    cache = Cache(expire_after_access=3)
+    batches, _ = await look_up(enricher, [[1]] * 6, cache, remember=60.0, pause=2.0)
+    assert (enricher.calls, sources(batches)) == ([1], [["call"], *[["cache"]] * 5])

@@ -82,12 +82,8 @@ def test_with_a_cache_too(spark: SparkSession, max_rows: int) -> None:
         enrich(df, service(seed=max_rows), on="product", cache=cache, metrics=metrics).collect()
     figures = metrics.statistics()
     assert figures.calls + figures.cache_hits + figures.shared == told.lookups
-    if max_rows > told.distinct_keys:
-        assert told.cached_calls == told.distinct_keys == figures.calls
-    else:
-        assert told.distinct_keys < told.cached_calls < told.lookups
-        # What is being looked up is in no cache yet, and not asked for again.
-        assert 0.9 * figures.calls <= told.cached_calls <= 1.1 * (figures.calls + figures.shared), figures
+    # What a small cache has dropped, the task remembers (law L13).
+    assert told.cached_calls == told.distinct_keys == figures.calls
 
 
 def test_keys_of_several_columns_with_hostile_names_and_nulls(spark: SparkSession) -> None:

@@ -8,14 +8,11 @@ from itertools import takewhile
 from math import inf
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, Answer, Scope, scopes
+from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, REMEMBERED, Answer, Scope, lifetime, scopes
 from asyncio_operator.testing.history.known_flights import TIMER
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, may_be_refused
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
-
-REMEMBERED = 100_000
-"""Keys that a task remembers."""
 
 REMEMBERED_LONGER = 1.05
 """By this factor an answer may be remembered for longer: answers of about the same time are forgotten together."""
@@ -106,7 +103,7 @@ def _needs_a_call(run: Run) -> bool:
 
 def _gives_own_answers(scope: Scope) -> bool:
     """Whether a row that shares an answer has that of a call which ended while it was inside."""
-    remembers = "cache" not in scope.setting and scope.setting.get("remember")
+    remembers = scope.setting.get("remember")
     return not (remembers or "journal" in scope.setting or not scope.heap or scope.cache.get("stale_if_error"))
 
 
@@ -163,7 +160,7 @@ def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
             else:
                 # The latest answer when the row was read, if it is remembered, and what came while it was inside.
                 candidates = scope.candidates(row.key, row.at - book.moment, out.at + book.moment)
-                least = row.at - _longest(scope, book)
+                least = row.at - _longest(scope, out, book)
                 answers = (one for one in reversed(candidates) if _taken_at_most(one) >= least)
             # A row that shares a call which failed may share an old answer, which another task of the worker had.
             stale = out.source == "shared" and scope.cache.get("stale_if_error")
@@ -205,7 +202,7 @@ def law_l12_an_answer_is_remembered_for_its_time(book: Book, found: Finding) -> 
 def _judge_sharing(book: Book, found: Finding, *, remembers: bool) -> None:
     for scope in scopes(book):
         setting = scope.setting
-        remember = 0.0 if "cache" in setting else setting.get("remember", 0.0)
+        remember = setting.get("remember", 0.0)
         if bool(remember) is not remembers:
             continue
         for run, row, out in _outs(scope):
@@ -223,7 +220,7 @@ def _judge_sharing(book: Book, found: Finding, *, remembers: bool) -> None:
                 continue
             latest = scope.latest(row.key, end)
             if out.status in ("found", "missing") and latest is not None and remembers:
-                if row.at - _taken_at_most(latest) <= _longest(scope, book):
+                if row.at - _taken_at_most(latest) <= _longest(scope, out, book):
                     continue
             elif out.status not in ("found", "missing", "failed", "timed_out"):
                 continue
@@ -236,11 +233,14 @@ def _judge_sharing(book: Book, found: Finding, *, remembers: bool) -> None:
             found.broken(what, out.at, row.event, out.event)
 
 
-def _longest(scope: Scope, book: Book) -> float:
-    """Seconds for which a row may share an answer that has come. With `stale_if_error` it may be of any age."""
+def _longest(scope: Scope, out: Out, book: Book) -> float:
+    """Seconds for which a row may share an answer that has come. With `stale_if_error` it may be of any age. A cache
+    shortens the time (L13)."""
     if scope.cache.get("stale_if_error"):
         return inf
-    longest: float = 0.0 if "cache" in scope.setting else scope.setting.get("remember", 0.0) * REMEMBERED_LONGER
+    longest: float = scope.setting.get("remember", 0.0) * REMEMBERED_LONGER
+    if "cache" in scope.setting:
+        longest = min(longest, lifetime(scope, missing=out.status == "missing") + CACHE_CLOCK)
     return longest + book.near(longest)
 
 

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, Answer, Scope, scopes
+from asyncio_operator.testing.history.known_answers import CACHE_CLOCK, REMEMBERED, Answer, Scope, lifetime, scopes
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
@@ -26,6 +26,9 @@ from asyncio_operator.testing.history.sweeps import distinct_between
 IDLE = 60.0
 """Seconds without a task after which a worker may close what it keeps (L8)."""
 
+
+FORGOTTEN_EARLIER = 0.98
+"""By this factor an answer is forgotten before it expires: answers of about the same time are forgotten together."""
 
 FROM_A_JOURNAL = "an answer in the cache may come from the journal"
 
@@ -92,6 +95,33 @@ def law_l6_a_failure_is_replaced_by_a_stale_answer(book: Book, found: Finding) -
             if others < most:
                 what = f"row {row.row} of {run.name} is {out.status!r}, and the cache has an answer for key"
                 found.broken(f"{what} {text_of(row.key)}", out.at, *answer.call.events, row.event, out.event)
+
+
+def law_l13_a_cache_costs_no_calls(book: Book, found: Finding) -> None:
+    """A key is not called while its task remembers an answer that the cache would still use, however small that is."""
+    for scope in scopes(book):
+        remember = scope.setting.get("remember")
+        if "cache" not in scope.setting or not remember or scope.setting.get("asks_per_batch"):
+            continue
+        if "journal" in scope.setting:
+            found.undecided(FROM_A_JOURNAL)
+            continue
+        for run in scope.runs:
+            answered = sum(len(call.keys) for call in run.calls if call.outcome == "result")
+            if answered > scope.setting.get("remember_rows", REMEMBERED):
+                found.undecided("a task remembers the keys that were answered last")
+                continue
+            found.decided(len(run.calls))
+            for key, calls in run.calls_of.items():
+                for call, since in _asked_since(run, key, calls, book.moment):
+                    answer = scope.latest(key, call.start)
+                    if answer is None or answer.call.run is not run or answer.at >= since - book.moment:
+                        continue
+                    longest = min(remember, FORGOTTEN_EARLIER * lifetime(scope, missing=answer.value == []))
+                    age = call.start - answer.at
+                    if age < longest - CACHE_CLOCK - book.near(longest) and _is_kept(scope, answer, run):
+                        what = f"call {call.id!r} of {run.name} asks for key {text_of(key)}, which was answered"
+                        found.broken(f"{what} {age:.6f} s before", call.start, *answer.call.events, call.event)
 
 
 def _failed(scope: Scope) -> Iterator[tuple[Run, Row, Out]]:

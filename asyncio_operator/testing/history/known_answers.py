@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.parts import Call, Run, is_invalid
 
+REMEMBERED = 100_000
+"""Keys that a task remembers."""
+
 CACHE_CLOCK = 0.001
 """Seconds: caches measure ages in whole milliseconds."""
 
@@ -139,3 +142,14 @@ def _made_journals(book: Book) -> list[Kept]:
         if "journal" in run.setting and not run.of_rows:
             groups.setdefault(run.setting["journal"].get("name"), []).append(run)
     return list(map(Kept, groups.values()))
+
+
+def lifetime(scope: Scope, *, missing: bool) -> float:
+    """Seconds for which the cache of a scope surely uses an answer that has just come, without a call (L5, L6)."""
+    cache = scope.cache
+    if missing and cache.get("cache_missing") is False:
+        return 0.0
+    written = cache.get("missing_ttl") if missing else None
+    written = cache.get("expire_after_write") if written is None else written
+    lives = (written, cache.get("expire_after_access"), cache.get("refresh_after"))
+    return min((life for life in lives if life is not None), default=inf)

@@ -50,7 +50,7 @@ def setting(
         "buffer": options.buffer,
         "timeout": options.timeout or None,
         "attempt_timeout": options.attempt_timeout or None,
-        "remember": None if options.cache is not None else options.remember or None,
+        "remember": options.remember or None,
         "idempotent": made.enricher.idempotent,
         "max_attempts": 1 if options.retry is None else options.retry.max_attempts,
     }
