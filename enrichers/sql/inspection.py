@@ -9,7 +9,7 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,9 @@ from asyncio_operator.services.sql_causes import source_error
 from enrichers.sql.column_types import Column, column_for, column_of
 from enrichers.sql.connections import dialect_name
 from enrichers.sql.key_select import KEYS, Described, Statement
+
+FLOAT = 4
+"""The number of the type FLOAT in the protocol of MySQL."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ async def describe(connection: AsyncConnection, selection: Selection, secrets: S
     else:
         columns = {field.name: column_for(field.type) for field in selection.schema}
     described = _chosen(selection, columns, dialect_name(connection.dialect))
-    await _check(connection, described, selection, secrets)
-    return described
+    cut = await _check(connection, described, selection, secrets)
+    return replace(described, cut=cut) if cut else described
 
 
 async def _reflected(connection: AsyncConnection, selection: Selection, secrets: Secrets) -> dict[str, Column]:
@@ -125,7 +128,10 @@ def _field(selection: Selection, name: str, column: Column) -> pa.Field:
     return pa.field(name, column.arrow) if selection.schema is None else selection.schema.field(name)
 
 
-async def _check(connection: AsyncConnection, described: Described, selection: Selection, secrets: Secrets) -> None:
+async def _check(
+    connection: AsyncConnection, described: Described, selection: Selection, secrets: Secrets
+) -> frozenset[str]:
+    """Run the statement without keys. Returns the columns of which the server would send six digits only."""
     statement = Statement(described, selection.table, selection.query)
     problem: ConfigurationError | None
     try:
@@ -138,10 +144,29 @@ async def _check(connection: AsyncConnection, described: Described, selection: S
     except Exception as error:
         problem = source_error(error, selection.subject, secrets)
     else:
-        problem = _problem_of_names(described, names, selection)
+        cut = _cut(result, described)
+        problem = _problem_of_names(described, names, selection) or _problem_of_floats(cut, selection)
         if problem is None:
-            return
+            return cut
     raise problem
+
+
+def _cut(result: sa.CursorResult[Any], described: Described) -> frozenset[str]:
+    """The columns of type FLOAT of MySQL and MariaDB, which write six digits of it: 16777216 comes as 16777200."""
+    if described.dialect not in ("mysql", "mariadb"):
+        return frozenset()
+    found = result.cursor.description if result.cursor is not None else ()
+    return frozenset(name for name, kind, *_ in found if kind == FLOAT and name in described.names)
+
+
+def _problem_of_floats(cut: frozenset[str], selection: Selection) -> ConfigurationError | None:
+    if selection.query is None or not cut:
+        return None
+    name = min(cut)
+    return ConfigurationError(
+        f"{selection.subject}: the column {name!r} of the result is a FLOAT, of which the server sends six digits only "
+        f"(16777216 comes as 16777200); select it as a double, as in CAST({name} AS DOUBLE) AS {name}"
+    )
 
 
 def _problem_of_names(described: Described, names: Sequence[str], selection: Selection) -> ConfigurationError | None:

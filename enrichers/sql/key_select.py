@@ -74,11 +74,13 @@ class Described:
         schema: the columns of a row.
         key: the key columns by name.
         dialect: its name, which SQLAlchemy knows for sure only when it is connected.
+        cut: the columns of which the server would send six digits only. They are selected as doubles.
     """
 
     schema: pa.Schema
     key: Mapping[str, Column]
     dialect: str
+    cut: frozenset[str] = frozenset()
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -129,7 +131,7 @@ class Statement:
             return
         source = table_of(table or (), described.names)
         self._columns = [source.c[name] for name in described.key]
-        self._select = sa.select(*(source.c[name] for name in described.names))
+        self._select = sa.select(*(_whole(source.c[name], name in described.cut) for name in described.names))
         if not self._grouped:
             left = self._columns[0] if parts == 1 else sa.tuple_(*self._columns)
             self._condition = self._select.where(left.in_(keys))
@@ -235,6 +237,11 @@ def table_of(table: Sequence[str], names: Sequence[str]) -> sa.TableClause:
     """A table of SQLAlchemy whose columns have no type, so that values come as the driver returns them."""
     *schemas, name = table
     return sa.table(name, *map(sa.column, names), schema=".".join(schemas) or None)
+
+
+def _whole(column: Any, cut: bool) -> Any:
+    """A column with all digits. A product with 1 is a double in all versions, as `CAST ... AS DOUBLE` is not."""
+    return (column * sa.literal_column("1e0")).label(column.name) if cut else column
 
 
 def _tuple(kinds: Sequence[types.TypeEngine[Any]]) -> types.TypeEngine[Any]:
