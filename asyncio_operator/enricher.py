@@ -22,6 +22,8 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `time_left` | the seconds until the running lookup is cancelled, for a source that accepts a time limit |
 | `settle`, `billed` | under a budget: what a lookup really weighed; whether the source bills it |
 | `hint`, `Hint` | under a budget: what the source says about its limits |
+| `verdict`, `keep_verdict` | what an error says of a further call, for an error that is made of it |
+| `first_of` | the first error in a group, which shows the group in messages |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
 | `annotate` | what a lookup says about its call, for the span of that call in OpenTelemetry |
 | `CANCEL_TIMEOUT` | the seconds within which a cancelled lookup must end; a longer one is reported as hung |
@@ -51,7 +53,15 @@ from asyncio_operator.checks import (
     takes,
 )
 from asyncio_operator.clock import time_left
-from asyncio_operator.errors import ConfigurationError, ResultError, describe, function_name
+from asyncio_operator.errors import (
+    ConfigurationError,
+    ResultError,
+    describe,
+    first_of,
+    function_name,
+    keep_verdict,
+    verdict,
+)
 from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.retry import Retry
@@ -82,11 +92,13 @@ __all__ = [
     "did_you_mean",
     "duration",
     "failed_import",
+    "first_of",
     "flag",
     "function_name",
     "gives_coroutines",
     "hint",
     "is_idempotent",
+    "keep_verdict",
     "key_values",
     "missing_here",
     "natural",
@@ -96,6 +108,7 @@ __all__ = [
     "settle",
     "takes",
     "time_left",
+    "verdict",
 ]
 
 Row = Mapping[str, Any]

@@ -14,7 +14,9 @@
         └── StateMigrationError   stored state does not fit its new descriptor
 
 Law: a message says what is wrong, where, and what to do. Errors of other libraries are mapped once, where they enter,
-with ``raise ... from``. All errors survive pickling, so that a Spark task can report them.
+with ``raise ... from``. An error that is made of another one keeps what that says of a further call (`Verdict`). A
+group of errors, such as that of an `asyncio.TaskGroup`, is judged by its members and shown by its first one. All errors
+survive pickling, so that a Spark task can report them.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import urlsplit
+
+Made = TypeVar("Made", bound=BaseException)
 
 _HOST = r"(?:[^:\[\]@,]*|\[[^\[\]@,]*\])(?::[0-9]*)?"
 _HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
@@ -91,6 +96,21 @@ class EnricherError(AsyncOperatorError):
         self.overload = overload
         self.any_key = any_key
         self.billed = billed
+
+    @staticmethod
+    def of(error: BaseException) -> EnricherError:
+        """An error with the text of the first member of a group, what all its members say, and the group as its cause.
+
+        It may not be retried if one member may not, and waits as long as the longest `retry_after` says. Groups may
+        hold groups. An `EnricherError` is returned as it is.
+        """
+        if isinstance(error, EnricherError):
+            return error
+        first = first_of(error)
+        text = str(first) if isinstance(first, EnricherError) else describe_error(first)
+        made = EnricherError(text, **verdict(error))
+        made.__cause__ = error
+        return made
 
 
 class MissingKeyError(EnricherError):
@@ -168,7 +188,7 @@ def function_error(
     where = f" for {unit} {element}" if element else ""
     error = FunctionError(f"{failed}{where}{says}", element=element, attempts=attempts)
     error.__cause__ = cause
-    return error
+    return error if cause is None else keep_verdict(error, cause)
 
 
 def function_name(function: object) -> str:
@@ -199,7 +219,11 @@ def shown_address(address: str | Callable[[], str]) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Type and text of an error for a message. If the text cannot be made, the result is the type alone."""
+    """Type and text of an error for a message. If the text cannot be made, the result is the type alone.
+
+    Of a group it is that of the first member.
+    """
+    error = first_of(error)
     try:
         text = text_of(error)
     except BaseException:
@@ -208,11 +232,94 @@ def describe_error(error: BaseException) -> str:
 
 
 def said(error: BaseException, name: str, reading: Callable[[Any], Any] = lambda value: value) -> Any:
-    """An attribute of an error, converted by `reading`; None if it does not exist or cannot be read."""
+    """An attribute of an error, converted by `reading`; None if it does not exist or cannot be read.
+
+    What a group itself does not say, its members say together: `retryable` is false if it is for one, and true if it is
+    for all; `retry_after` is the longest; `overload` and `any_key` are true if they are for one; anything else is what
+    the first says.
+    """
     try:
-        return reading(getattr(error, name, None))
+        value = getattr(error, name, None)
+        if value is None and isinstance(error, BaseExceptionGroup):
+            value = _said_together(name, [said(one, name) for one in members(error)])
+        return reading(value)
     except BaseException:
         return None
+
+
+def _said_together(name: str, values: list[Any]) -> Any:
+    if name == "billed":
+        return True if True in values else None if None in values else False
+    if name == "retryable":
+        return False if False in values else True if all(value is True for value in values) else None
+    if name == "retry_after":
+        waits = [value for value in values if wait_of(value) is not None]
+        return max(waits, key=lambda value: wait_of(value) or 0.0, default=None)
+    if name in ("overload", "any_key"):
+        return any(values)
+    return values[0]
+
+
+def members(error: BaseException) -> list[BaseException]:
+    """The errors in a group and in the groups in it, in their order; an error that is no group is its only member."""
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseExceptionGroup):
+            waiting += reversed(one.exceptions)
+        else:
+            found.append(one)
+    return found
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first member of a group, which shows the group; an error that is no group is itself."""
+    return members(error)[0] if isinstance(error, BaseExceptionGroup) else error
+
+
+def wait_of(retry_after: Any) -> float | None:
+    """The seconds of a `retry_after`: a number, a timedelta, or the text of a number. None if it is neither."""
+    if isinstance(retry_after, timedelta):
+        retry_after = retry_after.total_seconds()
+    elif isinstance(retry_after, str):
+        try:
+            retry_after = float(retry_after)
+        except ValueError:
+            return None
+    if isinstance(retry_after, bool) or not isinstance(retry_after, int | float):
+        return None
+    return float(retry_after) if 0 <= retry_after < float("inf") else None
+
+
+class Verdict(TypedDict):
+    """What an error says of a further call: the arguments of an `EnricherError`."""
+
+    retryable: bool | None
+    retry_after: float | None
+    overload: bool
+    any_key: bool
+    billed: bool | None
+
+
+def verdict(error: BaseException) -> Verdict:
+    """What an error, or a group of errors, says of a further call; for an `EnricherError` that is made of it (X14)."""
+    retryable = said(error, "retryable")
+    return Verdict(
+        retryable=retryable if isinstance(retryable, bool) else None,
+        retry_after=said(error, "retry_after", wait_of),
+        overload=said(error, "overload", bool) is True,
+        any_key=said(error, "any_key", bool) is True,
+        billed=said(error, "billed", lambda billed: billed if isinstance(billed, bool) else None),
+    )
+
+
+def keep_verdict(made: Made, error: BaseException) -> Made:
+    """`made`, an error of any class that is made of `error`, with what that says of a further call (X14)."""
+    for name, value in verdict(error).items():
+        if value is not None and (value is not False or name in ("retryable", "billed")):
+            setattr(made, name, value)
+    return made
 
 
 def text_of(value: object, limit: int = 2000) -> str:

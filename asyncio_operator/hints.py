@@ -77,6 +77,9 @@ def _led_to(error: BaseException, contexts: bool = False) -> Iterator[BaseExcept
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         yield cause
+        if isinstance(cause, BaseExceptionGroup):
+            for one in cause.exceptions:
+                yield from _led_to(one, contexts)
         before = cause.__cause__
         if before is None and contexts and not cause.__suppress_context__:
             before = cause.__context__

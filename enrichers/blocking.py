@@ -34,6 +34,7 @@ from asyncio_operator.enricher import (
     missing_here,
     positive_int,
     takes,
+    verdict,
 )
 from asyncio_operator.services.causes import import_error
 from enrichers.weighing import Weigh, weigh_with
@@ -257,12 +258,11 @@ class _Threads:
                 self._local.client = setup()
             except Exception as error:
                 missing = missing_here(error)
+                kept = verdict(error) | {"any_key": True}
+                if missing is not None:
+                    kept["retryable"] = False
                 raise EnricherError(
-                    f"{self._subject}: setup failed: {missing or f'{type(error).__name__}: {error}'}",
-                    retryable=getattr(error, "retryable", None) if missing is None else False,
-                    retry_after=getattr(error, "retry_after", None),
-                    overload=bool(getattr(error, "overload", False)),
-                    any_key=True,
+                    f"{self._subject}: setup failed: {missing or EnricherError.of(error)}", **kept
                 ) from error
         return self._local.client
 

@@ -30,7 +30,9 @@ from asyncio_operator.enricher import (
     duration,
     function_name,
     gives_coroutines,
+    keep_verdict,
     takes,
+    verdict,
 )
 from enrichers.names import names_of
 from enrichers.table_index import TableIndex
@@ -158,7 +160,7 @@ class TableEnricher(Enricher):
             raise
         except Exception as error:
             problem = f"{self!r}: the table could not be loaded: {self._words_of(error)}"
-            raise EnricherError(problem) from self._shown(error)
+            raise EnricherError(problem, **verdict(error)) from self._shown(error)
         self._set("_index", index)
         if self._reloading is not None:
             self._reloading.cancel()
@@ -309,8 +311,8 @@ class TableEnricher(Enricher):
         except ConfigurationError:
             raise
         except Exception as error:
-            problem = f"{self!r}: the source cannot be read: {self._words_of(error)}"
-            raise ConfigurationError(problem) from self._shown(error)
+            problem = ConfigurationError(f"{self!r}: the source cannot be read: {self._words_of(error)}")
+            raise keep_verdict(problem, error) from self._shown(error)
 
     def _check(self, schema: pa.Schema, all_columns: Sequence[str] = ()) -> None:
         for name in (*self.key, *(self.columns or all_columns)):
@@ -338,7 +340,7 @@ class TableEnricher(Enricher):
         return None if isinstance(self.source, str) and _shown_path(self.source) != self.source else error
 
     def _words_of(self, error: BaseException) -> str:
-        return type(error).__name__ if self._shown(error) is None else f"{type(error).__name__}: {error}"
+        return type(error).__name__ if self._shown(error) is None else str(EnricherError.of(error))
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

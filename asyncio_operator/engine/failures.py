@@ -20,6 +20,7 @@ from asyncio_operator.errors import (
     describe,
     describe_error,
     function_error,
+    members,
 )
 
 
@@ -30,7 +31,7 @@ def is_ordinary(error: BaseException) -> bool:
 
 def ends_the_run(error: BaseException) -> bool:
     """Whether no option may hide the error (laws G6 and G7)."""
-    return isinstance(error, BudgetExceeded | CoordinatorError)
+    return any(isinstance(one, BudgetExceeded | CoordinatorError) for one in members(error))
 
 
 def element_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:

@@ -15,6 +15,7 @@ from asyncio_operator.errors import (
     ResultError,
     describe,
     describe_error,
+    first_of,
     said,
 )
 from asyncio_operator.hints import failed_import, missing_here
@@ -85,7 +86,7 @@ class KeyFailures:
 
     def count(self, error: BaseException) -> None:
         """Count a key that failed."""
-        self.errors[type(error).__name__] += 1
+        self.errors[type(first_of(error)).__name__] += 1
 
     def timeout(self, key: Any, started: float) -> Failure:
         """The outcome of a key that passed its deadline."""
@@ -114,6 +115,7 @@ def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int,
 def _own_text(enricher: Enricher, key: str, error: BaseException) -> str | None:
     """What the error of an enricher says after its own name and the key, which the message names already; None if it
     does not begin with its name."""
+    error = first_of(error)
     kind = type(error).__name__
     text = describe_error(error).removeprefix(f"{kind}: ")
     if not isinstance(error, EnricherError) or not text.startswith(f"{type(enricher).__qualname__}("):

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from asyncio_operator.errors import AsyncOperatorError, FunctionError, describe_error, text_of
+from asyncio_operator.errors import AsyncOperatorError, FunctionError, describe_error, keep_verdict, text_of
 
 logger = logging.getLogger("asyncio_operator.tasks")
 
@@ -55,7 +55,7 @@ def encodable(error: BaseException) -> BaseException:
     try:
         return _encodable(error)
     except BaseException:
-        return FunctionError(describe_error(error))
+        return keep_verdict(FunctionError(describe_error(error)), error)
 
 
 def _encodable(error: BaseException) -> BaseException:
@@ -75,9 +75,12 @@ def stand_in(error: BaseException) -> FunctionError:
     if isinstance(error, FunctionError):
         same = FunctionError(text_of(error, MOST_TEXT), element=text_of(error.element), attempts=error.attempts)
     else:
-        same = FunctionError(describe_error(error))
+        group = f"{type(error).__name__} of " if isinstance(error, BaseExceptionGroup) else ""
+        same = FunctionError(f"{group}{describe_error(error)}")
+    keep_verdict(same, error)
     before = [one for one in (error.__cause__, error.__context__) if one is not None]
-    same.__cause__ = OriginalError(_readable([*before, error][0]))
+    cause = [*before, error][0]
+    same.__cause__ = keep_verdict(OriginalError(_readable(cause)), cause)
     same.__traceback__ = error.__traceback__
     # The traceback contains paths of source files, which may be the text that cannot be encoded.
     return same if _is_text(same) else same.with_traceback(None)

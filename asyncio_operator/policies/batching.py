@@ -34,12 +34,14 @@ class Batching:
         object.__setattr__(self, "linger", duration("linger", self.linger))
 
 
-def splits(error: Exception) -> bool:
+def splits(error: BaseException) -> bool:
     """Whether a batch that failed with this error is called again in halves, because one element may cause it (law B4).
 
     It is not split if no single element causes the error: a refusal, a timeout, a lost connection, overload, an error
     that any other key would meet too, or one that the source itself calls retryable. More calls would make these worse.
     """
+    if isinstance(error, BaseExceptionGroup):
+        return all(splits(one) for one in error.exceptions)
     if isinstance(error, CircuitOpenError | TimeoutError | ConnectionError):
         return False
     return not (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from asyncio_operator.errors import CircuitOpenError, said
+from asyncio_operator.errors import CircuitOpenError, members, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
@@ -19,6 +19,11 @@ class Call(Protocol):
 
     started: float
     age: float
+
+
+def is_overload(error: BaseException) -> bool:
+    """Whether an error of a call says that the source has too much to do."""
+    return any(isinstance(one, TimeoutError) for one in members(error)) or bool(said(error, "overload", bool))
 
 
 class Limits:
@@ -101,7 +106,7 @@ class Limits:
         if self._breaker is not None:
             self._breaker.failed(self._age(now), call.age)
         if self._controller is not None:
-            overload = error is None or isinstance(error, TimeoutError) or bool(said(error, "overload", bool))
+            overload = error is None or is_overload(error)
             self._controller.failed(now, now - call.started, self.calls, overload)
 
     def abandoned(self, call: Call) -> None:

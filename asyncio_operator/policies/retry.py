@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal
 
 from asyncio_operator.checks import (
-    LARGEST,
     Duration,
     duration,
     flag,
@@ -31,7 +29,15 @@ from asyncio_operator.checks import (
     positive_int,
     seconds,
 )
-from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, ResultError, describe, said
+from asyncio_operator.errors import (
+    ConfigurationError,
+    ElementTimeoutError,
+    ResultError,
+    describe,
+    members,
+    said,
+    wait_of,
+)
 
 Random = Callable[[], float]
 """Each call returns a new random number, uniform in [0, 1)."""
@@ -143,7 +149,12 @@ class Retry:
             plain_function("if_result", self.if_result, allowed, "the result")
 
     def retries(self, error: BaseException) -> bool:
-        """Whether an attempt that ended in this error is repeated, as long as attempts and time are left."""
+        """Whether an attempt that ended in this error is repeated, as long as attempts and time are left.
+
+        One member of a group that may not be repeated ends it (law X14), unless `on` names groups.
+        """
+        if isinstance(error, BaseExceptionGroup) and said(error, "retryable") is not False and not self._named(error):
+            return all(self.retries(one) for one in members(error))
         if isinstance(error, ResultError) or said(error, "retryable") is False:
             return False
         if self.on == RETRYABLE:
@@ -153,6 +164,11 @@ class Retry:
         if isinstance(error, Exception):
             return isinstance(error, kinds)
         return _is_cancellation(type(error)) and (isinstance(error, kinds) or Exception in kinds)
+
+    def _named(self, group: BaseException) -> bool:
+        """Whether `on` has a class of groups that this one has."""
+        kinds = () if self.on == RETRYABLE else _kinds(self.on)
+        return any(issubclass(kind, BaseExceptionGroup) and isinstance(group, kind) for kind in kinds)
 
     def refusal(self, error: BaseException, attempts: int) -> str:
         """For a message: why no attempt follows one that ended in this error; empty if the attempts were used up."""
@@ -216,16 +232,5 @@ def _is_cancellation(kind: type) -> bool:
 
 def asked_wait(error: BaseException) -> float | None:
     """The seconds that an error asks to wait before the next call, by its `retry_after`; None if it asks nothing."""
-    asked: float | None = said(error, "retry_after", _wait_of)
+    asked: float | None = said(error, "retry_after", wait_of)
     return asked
-
-
-def _wait_of(retry_after: Any) -> float | None:
-    """The seconds that an error asks to wait, or None if the value cannot be used."""
-    if isinstance(retry_after, timedelta):
-        retry_after = retry_after.total_seconds()
-    elif isinstance(retry_after, str):
-        retry_after = float(retry_after)
-    if isinstance(retry_after, bool) or not isinstance(retry_after, int | float):
-        return None
-    return float(retry_after) if 0 <= retry_after <= LARGEST else None

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from asyncio_operator.checks import gives_coroutines, takes
-from asyncio_operator.errors import ConfigurationError, function_name
+from asyncio_operator.errors import ConfigurationError, function_name, keep_verdict
 from asyncio_operator.hints import missing_here
 
 T = TypeVar("T")
@@ -93,7 +93,8 @@ class SecretSource(Generic[T]):
             lack = missing_here(error)
             problem = ConfigurationError(f"{named} raised {type(error).__name__}{f': {lack}' if lack else ''}")
             problem.__cause__ = _bare(error) if lack else None
-            raise problem
+            # What it says of a further call is no secret.
+            raise keep_verdict(problem, error)
         if given is None:
             raise ConfigurationError(
                 f"{named} returned None; if it reads an environment variable, that is not set in this process (with "

@@ -17,7 +17,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from asyncio_operator.clock import monotonic, time_left
-from asyncio_operator.errors import EnricherError, describe, text_of
+from asyncio_operator.errors import EnricherError, describe, first_of, text_of
 from asyncio_operator.telemetry.annotations import Attributes, noted
 
 SCOPE = "asyncio_operator"
@@ -127,6 +127,7 @@ def _error_type(error: BaseException, said: dict[str, Any]) -> str:
     if isinstance(error, asyncio.CancelledError):
         left = time_left()
         return "timeout" if left is not None and left <= 0 else "cancelled"
+    error = first_of(error)
     cause = error.__cause__ if isinstance(error, EnricherError) and error.__cause__ is not None else error
     kind = type(cause)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

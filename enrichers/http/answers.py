@@ -16,7 +16,16 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from asyncio_operator import AsyncOperatorError, ConfigurationError
-from asyncio_operator.enricher import Found, describe, did_you_mean, function_name, gives_coroutines, takes
+from asyncio_operator.enricher import (
+    Found,
+    describe,
+    did_you_mean,
+    first_of,
+    function_name,
+    gives_coroutines,
+    keep_verdict,
+    takes,
+)
 from enrichers.http.bodies import CodingError, decoded
 from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
@@ -32,9 +41,13 @@ class UnreadableError(ValueError):
     Attributes:
         any_key: whether no key can cause it, because the answer to a batch has none of the forms of such answers.
         retryable: whether the next answer may be different.
+        retry_after, overload: what a function of the user says.
     """
 
-    def __init__(self, problem: str, *, any_key: bool = False, retryable: bool = False) -> None:
+    retry_after: float | None = None
+    overload = False
+
+    def __init__(self, problem: str, *, any_key: bool = False, retryable: bool | None = False) -> None:
         super().__init__(problem)
         self.any_key = any_key
         self.retryable = retryable
@@ -194,11 +207,11 @@ def _called(argument: str, function: Callable[[Any], Any], answer: Any, show: Ca
     except AsyncOperatorError:
         raise
     except Exception as error:
+        first = first_of(error)
         # The text of a KeyError is the repr of its argument, which `show` would quote a second time.
-        words = error.args[0] if type(error) is KeyError and error.args else str(error)
-        raise UnreadableError(
-            f"{argument}: {function_name(function)} raised {type(error).__name__}: {show(words)}"
-        ) from error
+        words = first.args[0] if type(first) is KeyError and first.args else str(first)
+        problem = UnreadableError(f"{argument}: {function_name(function)} raised {type(first).__name__}: {show(words)}")
+        raise keep_verdict(problem, error) from error
 
 
 def _follow(answer: Any, steps: Sequence[str], path: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from asyncio_operator import EnricherError
-from asyncio_operator.enricher import Found, annotate, billed
+from asyncio_operator.enricher import Found, annotate, billed, verdict
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secrets import of_header
 from asyncio_operator.services.span_attributes import server
@@ -223,9 +223,7 @@ class Exchange:
             problem = EnricherError(text, retryable=error.retryable)
         except EnricherError as error:
             # No headers: the request was not sent, or was refused without them.
-            problem = EnricherError(
-                f"{self._subject}: {error}", retryable=error.retryable, any_key=error.any_key, billed=False
-            )
+            problem = EnricherError(f"{self._subject}: {error}", **(verdict(error) | {"billed": False}))
             problem.__cause__ = error.__cause__
         except Exception as error:
             problem = failure(error, self._about(keys), self._plans.secrets)
@@ -264,7 +262,7 @@ class Exchange:
         except UnreadableError as error:
             secrets = self._plans.secrets
             text = f"{self._about(keys)}: {secrets.hide(str(error))}"
-            problem = EnricherError(text, retryable=error.retryable, any_key=error.any_key)
+            problem = EnricherError(text, **verdict(error))
             # A parser's error may show the answer, and a service may repeat a request header in its answer.
             if not secrets.shown_by(error.__cause__):
                 problem.__cause__ = error.__cause__
@@ -273,14 +271,7 @@ class Exchange:
             secrets = self._plans.secrets
             if not secrets.shown_by(error):
                 raise
-            problem = EnricherError(
-                f"{self._about(keys)}: {secrets.hide(str(error))}",
-                retryable=error.retryable,
-                retry_after=error.retry_after,
-                overload=error.overload,
-                any_key=error.any_key,
-                billed=error.billed,
-            )
+            problem = EnricherError(f"{self._about(keys)}: {secrets.hide(str(error))}", **verdict(error))
         # Outside of the handlers: otherwise the other error, with its secrets, would be the context of this one.
         raise problem
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import missing_here
+from asyncio_operator.enricher import missing_here, verdict
 from asyncio_operator.services.secret_source import SecretSource
 
 T = TypeVar("T")
@@ -74,15 +74,18 @@ async def asked(source: SecretSource[T], given: T | Callable[[], T | Awaitable[T
     """A secret, from its function if it has one.
 
     Raises:
-        EnricherError: the function failed. Its words are not shown, because they may contain a secret. No key causes
-            this error. If this process lacks something, such as an environment variable, a retry does not help.
+        EnricherError: the function failed. Its words are not shown, because they may contain a secret, but what it says
+            of a further call, such as `retry_after`, is kept. No key causes this error. If this process lacks
+            something, such as an environment variable, a retry does not help.
     """
     try:
         return await source.get(given)
     except ConfigurationError as error:
         problem = error
-    retryable = False if missing_here(problem) else None
-    raise EnricherError(str(problem), retryable=retryable, any_key=True) from problem.__cause__
+    kept = verdict(problem) | {"any_key": True}
+    if missing_here(problem):
+        kept["retryable"] = False
+    raise EnricherError(str(problem), **kept) from problem.__cause__
 
 
 async def from_function(function: HeaderFunction) -> Fresh:

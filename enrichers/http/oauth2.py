@@ -14,16 +14,19 @@ import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import describe
+from asyncio_operator.enricher import describe, verdict
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.bodies import decoded
+from enrichers.http.error_bodies import lasting_refusal, parsed_error
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import Fresh, asked, check_headers
+from enrichers.http.limit_headers import read_hints
 from enrichers.http.request_plan import Request
 from enrichers.http.session import Answer, Client, RefusedError
 from enrichers.http.url_parts import read_url, shown_url
@@ -124,17 +127,17 @@ class OAuth2:
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 answer = await client.fetch(*self._request(secret))
             if not 200 <= answer.status < 300:
-                problem = status_error(subject, answer.status, answer.body, secrets, wait=None, lasting=None)
+                problem = _refusal(subject, answer, secrets)
             else:
                 return self._read(answer, secrets)
         except TimeoutError:
             problem = EnricherError(f"{subject}: no answer within {REQUEST_TIMEOUT:g} s", retryable=True)
         except (RefusedError, _UnreadableError) as error:
-            problem = EnricherError(f"{subject}: {error}", retryable=False)
+            problem = EnricherError(f"{subject}: {error}", **verdict(error))
         except Exception as error:
             problem = failure(error, subject, secrets)
         # Outside of the handlers: a frame of theirs holds the secret.
-        raise EnricherError(str(problem), retryable=problem.retryable, any_key=True)
+        raise EnricherError(str(problem), **(verdict(problem) | {"any_key": True})) from problem.__cause__
 
     def _request(self, secret: str) -> tuple[Request, dict[str, str]]:
         form = {"grant_type": "client_credentials", **({} if self.scope is None else {"scope": self.scope})}
@@ -166,8 +169,18 @@ class OAuth2:
         return Fresh(headers, _seconds(given.get("expires_in")))
 
 
+def _refusal(subject: str, answer: Answer, secrets: Secrets) -> EnricherError:
+    """The error for an answer without a token. It says when to return, if the service does."""
+    parsed = parsed_error(answer.body)
+    hints = read_hints(answer.status, answer.headers.items(), parsed, datetime.now(UTC).timestamp())
+    lasting = lasting_refusal(answer.status, answer.body, parsed)
+    return status_error(subject, answer.status, answer.body, secrets, wait=hints.wait, lasting=lasting)
+
+
 class _UnreadableError(Exception):
     """A token that cannot be used; the message shows nothing of it."""
+
+    retryable = False
 
 
 def _seconds(expires_in: object) -> float | None:

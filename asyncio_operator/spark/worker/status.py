@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator.errors import text_of
+from asyncio_operator.errors import first_of, text_of
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.spark.worker.answers import FOUND, Answers
 
@@ -43,8 +43,9 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
     else:
         status["status"] = "found" if kind == FOUND else "missing"
     if outcome.error is not None:
-        status["error_type"] = type(outcome.error).__name__
-        status["error_message"] = _message(outcome.error)
+        error = first_of(outcome.error)
+        status["error_type"] = type(error).__name__
+        status["error_message"] = _message(error)
     return status
 
 

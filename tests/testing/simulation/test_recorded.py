@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import FixedBackoff, Retry
-from asyncio_operator.errors import EnricherError
+from asyncio_operator.errors import EnricherError, wait_of
 from asyncio_operator.policies import retry
 from asyncio_operator.testing import Simulation
 from asyncio_operator.testing.simulation.judge import broken
@@ -21,8 +21,8 @@ def test_R7_a_wait_that_the_library_reads_as_shorter_is_seen(monkeypatch: pytest
     lookup = Lookup(options, Service(errors=0.6, error="asked"))
     scenario = Scenario(1, (lookup,), (Task(tuple(range(20))),))
     assert Simulation.from_scenario(scenario).violations() == []
-    right = retry._wait_of
-    monkeypatch.setattr(retry, "_wait_of", lambda value: None if value is None else (right(value) or 0.0) / 2)
+    right = wait_of
+    monkeypatch.setattr(retry, "wait_of", lambda value: None if value is None else (right(value) or 0.0) / 2)
     assert any(one.startswith("R7") for one in Simulation.from_scenario(scenario).violations())
 
 
