@@ -247,7 +247,8 @@ class Client:
     def _proxy(self, url: URL) -> Proxy | None:
         origin = str(url.origin())
         if origin not in self._proxies:
-            self._proxies[origin] = proxy_for(url.scheme, f"{url.host}:{url.port}")
+            host = f"[{url.host}]" if ":" in (url.host or "") else url.host
+            self._proxies[origin] = proxy_for(url.scheme, f"{host}:{url.port}")
         return self._proxies[origin]
 
     async def _context(self) -> ssl.SSLContext | None:
