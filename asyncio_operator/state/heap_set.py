@@ -1,17 +1,17 @@
-"""Priority-queue sets in memory: one heap with a map per key group, a heap of heaps, and one for input sorted by key.
+"""Priority-queue sets in memory: one order with an index per key group, a set per key group, one for input by key.
 
 Of equal elements a set keeps one. Elements of equal priority leave in the order in which they were added. Two elements
 are equal if Python calls them equal and their keys are the same key (see `keys`): an element of key 1 and one of key
 True are two elements.
 
 `HeapPriorityQueueSet` is the faster one. `KeyGroupPartitionedPriorityQueue` keeps the elements of each key group in a
-heap of its own, so that a key group can be removed or added without touching the others. `BatchPriorityQueueSet` holds
+set of its own, so that a key group can be removed or added without touching the others. `BatchPriorityQueueSet` holds
 the elements of one key at a time, so it has no key groups and no snapshot, and hashes no keys.
 
-A heap entry is ``(priority, number, name, key group)``. It is alive while the map of its key group has that number
-under that name. The name is the element itself if the element is a tuple and its key is an int or a text, because equal
-tuples then have the same key; otherwise it is a `_Named`. So most entries hold nothing that the garbage collector has
-to follow.
+An entry is ``(priority, number, name, key group)``, and the entries are kept in order (see `ordered`). The name is the
+element itself if the element is a tuple and its key is an int or a text, because equal tuples then have the same key;
+otherwise it is a `_Named`. So most entries hold nothing that the garbage collector has to follow. The index of a key
+group finds an entry by its name.
 Source: Flink's ``HeapPriorityQueueSet``, ``KeyGroupPartitionedPriorityQueue`` and
 ``BatchExecutionInternalPriorityQueueSet``.
 """
@@ -19,14 +19,16 @@ Source: Flink's ``HeapPriorityQueueSet``, ``KeyGroupPartitionedPriorityQueue`` a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
 from itertools import count
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.heap_queue import SLIM_EVERY, SPARE, HeapPriorityQueue, prune, slimmed, withdraw
+from asyncio_operator.state.heap_queue import HeapPriorityQueue
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, key_hash
 from asyncio_operator.state.keys import Key, serialize_key
+from asyncio_operator.state.ordered import OrderedEntries
+from asyncio_operator.state.parted_dict import PART, SLIM_EVERY, PartedDict
 from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet, check_function, check_priority
 
 T = TypeVar("T")
@@ -44,7 +46,7 @@ def _element(name: Any) -> Any:
 
 
 class HeapPriorityQueueSet(PriorityQueueSet[T]):
-    """One heap, and per key group a map from its elements to their numbers.
+    """One order of all elements, and per key group an index of its elements.
 
     Args:
         key: the priority of an element; read when it is added.
@@ -58,9 +60,9 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
     """
 
     __slots__ = (
+        "_entries",
         "_first",
         "_groups",
-        "_heap",
         "_key",
         "_key_groups",
         "_key_of",
@@ -85,8 +87,8 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         self._key_groups = key_groups
         self._first, self._last = key_groups.start, key_groups.end
         self._max_parallelism = max_parallelism
-        self._heap: list[_Entry] = []
-        self._groups: dict[int, dict[Any, int]] = {}
+        self._entries = OrderedEntries()
+        self._groups: dict[int, PartedDict[Any, _Entry]] = {}
         self._sequence = count() if sequence is None else sequence
         self._size = 0
 
@@ -114,99 +116,130 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         name: Any = element if plain else _Named((serialize_key(key), element))
         members = self._groups.get(group)
         if members is None:
-            members = self._groups[group] = {}
-        number = next(self._sequence)
-        entry = (priority, number, name, group)
+            members = self._groups[group] = PartedDict()
+        part = members.parts[0] if len(members.parts) == 1 else members.part(name)
+        entry = (priority, next(self._sequence), name, group)
         # One look-up finds an equal element and adds this one if there is none: this is the path of every timer.
-        if members.setdefault(name, number) is not number:
+        if part.setdefault(name, entry) is not entry:
             return False
         try:
-            heappush(self._heap, entry)
+            is_head = self._entries.add(entry)
         except BaseException:
-            withdraw(self._heap, entry)
-            del members[name]
+            del part[name]
             raise
+        if len(part) > PART:
+            members.split()
         self._size += 1
-        return self._heap[0] is entry
+        return is_head
 
     def poll(self) -> T | None:
-        """O(log n) amortised."""
-        heap = self._heap
-        if not heap:
+        """O(log n)."""
+        if not self._size:
             return None
-        _, _, name, group = heappop(heap)
+        _, _, name, group = self._entries.take()
         members = self._groups[group]
-        del members[name]
-        if not len(members) % SLIM_EVERY:
-            self._groups[group] = slimmed(members)
+        part = members.parts[0] if len(members.parts) == 1 else members.part(name)
+        del part[name]
+        if not len(part) % SLIM_EVERY:
+            members.slim(part)
         self._size -= 1
-        if len(heap) > self._size:
-            prune(heap, self._size, self._is_alive)
         return name if type(name) is not _Named else name[1]  # type: ignore[no-any-return]
 
     def peek(self) -> T | None:
         """O(1)."""
-        return _element(self._heap[0][2]) if self._heap else None
+        front = self._entries.front
+        return _element(front[0][2]) if front else None
 
     def remove(self, element: T) -> bool:
-        """O(log n) amortised; `element` may be an equal copy. True if the head has changed."""
+        """O(log n); `element` may be an equal copy. True if the head has changed."""
         key = self._key_of(element)
         return self.remove_from(group_of(key, self._key_groups, self._max_parallelism), key, element)
 
     def remove_from(self, group: int, key: Key, element: T) -> bool:
         """As `remove`, for an element whose key and key group are known."""
+        members = self._groups.get(group)
+        if members is None:
+            return False
         kind = type(key)
         plain = (kind is int or kind is str) and isinstance(element, tuple)
         name: Any = element if plain else _Named((serialize_key(key), element))
-        members = self._groups.get(group, {})
-        number = members.pop(name, None)
-        if number is None:
+        part = members.parts[0] if len(members.parts) == 1 else members.part(name)
+        entry = part.pop(name, None)
+        if entry is None:
             return False
-        if not len(members) % SLIM_EVERY:
-            self._groups[group] = slimmed(members)
+        if not len(part) % SLIM_EVERY:
+            members.slim(part)
         self._size -= 1
-        was_head = self._heap[0][1] == number
-        prune(self._heap, self._size, self._is_alive)
-        return was_head
+        return self._entries.remove(entry)
+
+    def adjust(self, element: T) -> bool:
+        """Give an element that is inside, or an equal one, the place of its present priority. O(log n).
+
+        Among elements of the same priority it comes last, as if it had been added now. False if it is absent, or the
+        head has not changed.
+
+        Raises:
+            StateError, TypeError: as of `add`. Nothing is changed.
+        """
+        key = self._key_of(element)
+        group = group_of(key, self._key_groups, self._max_parallelism)
+        members = self._groups.get(group)
+        kind = type(key)
+        plain = (kind is int or kind is str) and isinstance(element, tuple)
+        name: Any = element if plain else _Named((serialize_key(key), element))
+        old = None if members is None else members.part(name).get(name)
+        if members is None or old is None:
+            return False
+        priority = self._key(element)
+        check_priority(priority, element)
+        head = self._entries.front[0]
+        entry = (priority, next(self._sequence), old[2], group)
+        # Added first: if that fails, the old entry is still there.
+        self._entries.add(entry)
+        self._entries.remove(old)
+        members.part(name)[name] = entry
+        return old is head or self._entries.front[0] is not head
 
     def head(self) -> tuple[Any, int]:
         """Priority and number of the head, by which the set is ranked among others. The set must not be empty."""
-        return self._heap[0][0], self._heap[0][1]
+        first = self._entries.front[0]
+        return first[0], first[1]
 
     def clear(self) -> None:
         """Takes every element out."""
-        self._heap.clear()
+        self._entries.clear()
         self._groups.clear()
         self._size = 0
 
     def subset_for_key_group(self, group: int) -> list[T]:
         """The elements of a key group, in the order they were added."""
         check_group(group, self._key_groups)
-        return list(map(_element, self._groups.get(group, ())))
+        members = self._groups.get(group)
+        entries = () if members is None else sorted(members.values(), key=itemgetter(1))
+        return [_element(entry[2]) for entry in entries]
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[T]:
-        return iter([_element(name) for members in self._groups.values() for name in members])
-
-    def _is_alive(self, entry: _Entry) -> bool:
-        # By number too: an equal element that was removed and added again has a new entry, and this one stays dead.
-        return self._groups[entry[3]].get(entry[2]) == entry[1]
+        return iter([_element(entry[2]) for entry in self._entries])
 
     def _check(self) -> None:
         """Every invariant of the structure, for tests."""
-        alive = [entry for entry in self._heap if self._is_alive(entry)]
-        assert len(alive) == self._size == sum(map(len, self._groups.values()))
-        assert not self._heap or self._is_alive(self._heap[0])
-        assert len(self._heap) <= 2 * self._size + SPARE
+        self._entries._check()
+        held = [entry for members in self._groups.values() for entry in members.values()]
+        assert len(held) == self._size
+        assert sorted(map(id, held)) == sorted(map(id, self._entries))
         for group, members in self._groups.items():
-            for name in members:
-                assert group_of(self._key_of(_element(name)), self._key_groups, self._max_parallelism) == group
+            for part in members.parts:
+                for name, entry in part.items():
+                    assert entry[2:] == (name, group)
+                    assert members.part(name) is part
+                    assert group_of(self._key_of(_element(name)), self._key_groups, self._max_parallelism) == group
 
 
 class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
-    """A heap of heaps: one set per key group, ranked by their heads. Arguments as of `HeapPriorityQueueSet`."""
+    """One set per key group, ranked by their heads. Arguments as of `HeapPriorityQueueSet`."""
 
     __slots__ = ("_key", "_key_groups", "_key_of", "_max_parallelism", "_ranked", "_sequence", "_sets", "_size")
 
@@ -246,7 +279,7 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
             raise
 
     def poll(self) -> T | None:
-        """O(log n) amortised."""
+        """O(log n)."""
         first = self._ranked.poll()
         if first is None:
             return None
@@ -262,7 +295,7 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         return None if first is None else first.peek()
 
     def remove(self, element: T) -> bool:
-        """O(log n) amortised; `element` may be an equal copy. True if the head has changed."""
+        """O(log n); `element` may be an equal copy. True if the head has changed."""
         key = self._key_of(element)
         group = group_of(key, self._key_groups, self._max_parallelism)
         found = self._sets.get(group)
@@ -347,7 +380,7 @@ class BatchPriorityQueueSet(PriorityQueue[T]):
         return self._elements.add_to(0, key, element)
 
     def poll(self) -> T | None:
-        """O(log n) amortised."""
+        """O(log n)."""
         return self._elements.poll()
 
     def peek(self) -> T | None:
@@ -355,7 +388,7 @@ class BatchPriorityQueueSet(PriorityQueue[T]):
         return self._elements.peek()
 
     def remove(self, element: T) -> bool:
-        """O(log n) amortised; `element` may be an equal copy. True if the head has changed."""
+        """O(log n); `element` may be an equal copy. True if the head has changed."""
         return self._elements.remove_from(0, self._key_of(element), element)
 
     def clear(self) -> None:

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from asyncio_operator.state import BatchPriorityQueueSet, HeapPriorityQueue
-from tests.state.queue_kinds import KINDS, drain, make_queue, name_of
+from asyncio_operator.state import BatchPriorityQueueSet, HeapPriorityQueue, heap_queue, heap_set, ordered, parted_dict
+from tests.state.queue_kinds import KINDS, drain, make_queue
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -98,8 +98,15 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.close()
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_P_state_machine_against_a_sorted_list(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "block"), [(kind, block) for kind in KINDS for block in (2, 512) if block > 2 or not isinstance(kind, int)]
+)
+def test_P_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatch):
+    # Small blocks and parts are split and joined all the time.
+    monkeypatch.setattr(ordered, "BLOCK", block)
+    for module in (heap_queue, heap_set, parted_dict):
+        monkeypatch.setattr(module, "PART", block)
+        monkeypatch.setattr(module, "SLIM_EVERY", block)
     machine = type("Machine", (QueueMachine,), {"kind": kind, "directory": tmp_path})
-    examples = 6 if isinstance(kind, int) else 60
+    examples = 6 if isinstance(kind, int) else 40
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import random
 import tracemalloc
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from decimal import Decimal
 
 import numpy as np
@@ -19,10 +21,13 @@ from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import (
     BatchPriorityQueueSet,
     HeapPriorityQueue,
+    HeapPriorityQueueSet,
     KeyGroupRange,
     RocksDBCachingPriorityQueueSet,
     key_group,
     key_group_range,
+    ordered,
+    parted_dict,
 )
 from asyncio_operator.timers import Timer
 from tests.state.queue_kinds import (
@@ -420,7 +425,7 @@ def test_P4_the_plain_queue_removes_an_object_that_is_in_it_often_as_fast():
     queue: HeapPriorityQueue[object] = HeapPriorityQueue(lambda element: 0)
     element = object()
     queue.add_all([element] * 100)
-    held = queue._entries[id(element)]
+    held = queue._index.part(id(element))[id(element)]
     assert isinstance(held, OrderedDict)  # whose first entry is found in constant time, unlike a dict's
     for left in range(99, -1, -1):
         assert queue.remove(element)
@@ -473,3 +478,135 @@ def test_P5_the_subset_has_elements_of_any_bytes(queue_set):
     queue_set.add_all(elements)
     found = {group: sorted(queue_set.subset_for_key_group(group)) for group in ALL_GROUPS}
     assert found == {group: [one for one in elements if key_group(one[1], 128) == group] for group in ALL_GROUPS}
+
+
+class Counted(int):
+    """A priority that counts its comparisons."""
+
+    comparisons = 0
+
+    def __lt__(self, other):
+        Counted.comparisons += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other):
+        Counted.comparisons += 1
+        return int(self) > int(other)
+
+    def __eq__(self, other):
+        Counted.comparisons += 1
+        return int(self) == int(other)
+
+    __hash__ = int.__hash__
+
+
+ORDERS: dict[str, Callable[[list], list]] = {
+    "first to last": sorted,
+    "last to first": lambda elements: sorted(elements, reverse=True),
+    "as they were added": lambda elements: elements,
+    "the first one last": lambda elements: sorted(elements)[1:] + sorted(elements)[:1],
+    "from the middle": lambda elements: sorted(elements, key=lambda element: abs(element[0] - 500_000)),
+}
+
+
+@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
+@pytest.mark.parametrize("order", ORDERS)
+def test_P4_no_removal_waits_for_those_before_it(kind, order, tmp_path):
+    numbers = random.Random(4)
+    elements = [(Counted(numbers.randrange(1_000_000)), 1, number) for number in range(6_000)]
+    queue = make_queue(kind, tmp_path)
+    queue.add_all(elements)
+    most = 0
+    for element in ORDERS[order](elements):
+        before = Counted.comparisons
+        queue.remove(element)
+        most = max(most, Counted.comparisons - before)
+    assert queue.is_empty()
+    # A comparison of two entries may compare their priorities twice. One block is sorted, whatever the size.
+    assert most < 2 * ordered.BLOCK * math.log2(ordered.BLOCK)
+
+
+@pytest.mark.parametrize("size", [10, 1_000, 50_000])
+def test_P4_the_index_of_a_large_queue_is_in_small_parts(size, monkeypatch):
+    monkeypatch.setattr("asyncio_operator.state.heap_queue.PART", 64)
+    monkeypatch.setattr(parted_dict, "PART", 64)
+    elements = [object() for _ in range(size)]
+    queue = HeapPriorityQueue(id)
+    queue.add_all(elements)
+    queue._check()
+    assert max(map(len, queue._index.parts)) <= 8 * 64
+    for element in elements:
+        queue.remove(element)
+    assert len(queue._index.parts) <= 1 + len(elements) // 64
+    assert len(queue._index) == 0
+
+
+class Task:
+    """An element whose priority changes while it is inside."""
+
+    def __init__(self, at):
+        self.at = at
+
+
+def adjustable(kind):
+    if kind is HeapPriorityQueue:
+        return kind(lambda task: task.at)
+    return kind(lambda task: task.at, id, ALL_GROUPS, 128)
+
+
+@pytest.mark.parametrize("kind", [HeapPriorityQueue, HeapPriorityQueueSet], ids=name_of)
+@given(
+    st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.lists(st.tuples(st.integers(0, 11), st.integers(-3, 3)))
+)
+def test_P4_an_element_is_moved_when_its_priority_has_changed(kind, priorities, changes):
+    queue, tasks = adjustable(kind), [Task(at) for at in priorities]
+    queue.add_all(tasks)
+    model = list(tasks)
+    for place, at in changes:
+        task = tasks[place % len(tasks)]
+        head = min(model, key=lambda other: other.at)
+        task.at = at
+        model.remove(task)
+        model.append(task)
+        changed = queue.adjust(task)
+        assert changed or min(model, key=lambda other: other.at) is head
+        queue._check()
+    assert drain(queue) == sorted(model, key=lambda task: task.at)
+    assert queue.adjust(tasks[0]) is False
+
+
+@pytest.mark.parametrize("kind", [HeapPriorityQueue, HeapPriorityQueueSet], ids=name_of)
+def test_P4_an_element_keeps_its_place_if_its_new_priority_is_refused(kind):
+    queue, tasks = adjustable(kind), [Task(at) for at in range(3)]
+    queue.add_all(tasks)
+    tasks[0].at = math.nan
+    with pytest.raises(StateError, match="nan"):
+        queue.adjust(tasks[0])
+    tasks[0].at = "soon"
+    with pytest.raises(TypeError):
+        queue.adjust(tasks[0])
+    queue._check()
+    assert drain(queue) == tasks
+
+
+@pytest.mark.parametrize("cache_size", CACHE_SIZES)
+def test_P6_the_head_is_deserialised_once(cache_size, tmp_path):
+    queue = make_queue(cache_size, tmp_path / "queue")
+    read = []
+    deserialize = queue._serializer.deserialize
+
+    def counted(data):
+        read.append(data)
+        return deserialize(data)
+
+    queue._serializer.deserialize = counted
+    queue.add_all([(number, 0) for number in (5, 3, 4)])
+    assert [queue.peek() for _ in range(100)] == [(3, 0)] * 100
+    assert queue.poll() == (3, 0)
+    assert len(read) == 1
+    queue.add((1, 0))
+    assert queue.peek() == (1, 0)
+    queue.remove((1, 0))
+    assert drain(queue) == [(4, 0), (5, 0)]
+    assert len(read) == 4
+    queue.close()

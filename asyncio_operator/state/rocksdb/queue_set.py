@@ -94,6 +94,8 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         # By element: its key group, and whether it is to be on disk. On disk it is the other way round, so a change
         # that undoes one in here cancels it.
         self._pending: dict[bytes, tuple[bytes, bool]] = {}
+        # The element that was deserialised last, for `peek`, and the bytes that it was made from.
+        self._head: tuple[bytes, T] | None = None
         self._hint = b""
         self._header = {
             "format": QUEUE_FORMAT,
@@ -146,11 +148,17 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         # No element is smaller now, so the next refill may begin here, behind the deletions.
         self._hint = data
         self._drop(data, group)
-        return self._element(data)
+        head, self._head = self._head, None
+        return head[1] if head is not None and head[0] is data else self._element(data)
 
     def peek(self) -> T | None:
-        """The smallest element, or None."""
-        return self._element(self._cache[0][0]) if self._cache or self._fill() else None
+        """The smallest element, or None. It is deserialised once, for any number of calls and the `poll` after them."""
+        if not self._cache and not self._fill():
+            return None
+        data = self._cache[0][0]
+        if self._head is None or self._head[0] is not data:
+            self._head = (data, self._element(data))
+        return self._head[1]
 
     def remove(self, element: T) -> bool:
         """Removes an element, or an equal copy of it. False if it is absent, or the head surely has not changed."""
