@@ -148,7 +148,7 @@ FLOATS = [
 async def test_X12_every_digit_of_a_float_comes_and_finds_its_row(
     mariadb: MariadbServer, kind: str, schema: str | None
 ) -> None:
-    fits = [n for n in FLOATS if not (n[0] == "-" and "unsigned" in kind) and not (n == "3.4e38" and "," in kind)]
+    fits = [n for n in FLOATS if not (n[0] == "-" and "unsigned" in kind) and not ("e" in n and "," in kind)]
     rows = [f"({number}, {number}, {i})" for i, number in enumerate(fits)]
     await mariadb.execute(
         "SET SESSION sql_mode = ''",
@@ -169,10 +169,12 @@ async def test_X12_every_digit_of_a_float_comes_and_finds_its_row(
 async def test_X12_a_query_that_would_cut_a_float_is_refused_with_what_works(mariadb: MariadbServer) -> None:
     await mariadb.execute("CREATE OR REPLACE TABLE fq (id int, v float)", "INSERT INTO fq VALUES (1, 16777216)")
     query = "SELECT id, {} FROM fq WHERE id IN :keys"
+    advised = ""
     for kind in ("double", "float", "decimal(20,2)"):
         with pytest.raises(ConfigurationError, match="sends six digits only") as raised:
             SqlEnricher(mariadb.url, query=query.format("v"), key="id", schema=f"id int, v {kind}").schema()
-    advised = str(raised.value).partition("as in ")[2]
+        advised = str(raised.value)
+    advised = advised.partition("as in ")[2]
     async with opened(mariadb, table=None, query=query.format(advised), schema="id int, v double") as enricher:
         assert await enricher.lookup(1) == {"v": 16777216.0}
 
