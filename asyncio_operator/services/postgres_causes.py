@@ -52,6 +52,7 @@ CAUSES = {
     "57P03": Cause("the server is starting or shutting down", retryable=True),
     "57P04": Cause("the database was dropped"),
     "58": Cause("the server has a system error", retryable=True),
+    "58P01": Cause("a file that the query reads does not exist", any_key=False),
     "72": Cause("the server has removed old rows that the statement had to read (snapshot too old)", retryable=True),
     "XX": Cause("the server has an internal error", retryable=None, any_key=False),
 }

@@ -1,9 +1,11 @@
 """Converts errors of SQLAlchemy, and of the driver below it, to errors of this package. No other module does.
 
-What an error means is looked up in this order: whether SQLAlchemy found the connection lost; the error number of MySQL
-and MariaDB; the name of SQLite's error code; the SQLSTATE, of drivers that have one; the class of the error, which is
-the same for all drivers. Drivers put errors of the statement into the class of lost connections, and the reverse, so
-the class comes last. The words of an error are the driver's: SQLAlchemy's own text repeats the statement and its keys.
+What an error means is looked up in this order: the error number of MySQL and MariaDB; whether SQLAlchemy found the
+connection lost; the name of SQLite's error code; the SQLSTATE, of drivers that have one; the class of the error, which
+is the same for all drivers. Drivers put errors of the statement into the class of lost connections, and the reverse, so
+the class comes last. What is not known may be of one key (law X14): only errors that are known to be of the server, the
+connection or the statement fail a whole batch. The words of an error are the driver's: SQLAlchemy's own text repeats
+the statement and its keys.
 """
 
 from __future__ import annotations
@@ -37,33 +39,43 @@ VALUE = Cause("the server cannot take a value", any_key=False)
 TOO_LARGE = Cause("the statement is larger than the server allows", any_key=False, kind=TooLargeError)
 DAMAGED = Cause("the database cannot be read")
 UNREADABLE = Cause("the key or its rows cannot be converted", any_key=False)
+UNKNOWN = Cause("the server answered with an error", retryable=None, any_key=False)
+FOREIGN = Cause("the character set of the column cannot hold the key", any_key=False)
+READ_ONLY = Cause("the server is read-only, as after a failover", retryable=True)
+FULL_DISK = Cause("the server has no space left", retryable=True)
 
 MYSQL = {
     1040: FULL,
-    **dict.fromkeys((1044, 1045, 1251, 1698, 1862), CREDENTIALS),
+    **dict.fromkeys((1044, 1045, 1130, 1251, 1524, 1698, 1820, 1862, 3118, 3159, 3955, 4151), CREDENTIALS),
     1049: NO_DATABASE,
-    **dict.fromkeys((1053, 1079, 1152, 1184, 1927, 2006, 2013, 2055, 4031), LOST),
+    **dict.fromkeys(
+        (1042, 1043, 1053, 1077, 1079, 1080, 1152, *range(1154, 1162), 1184, 1927, 2006, 2013, 2055, 4031), LOST
+    ),
     **dict.fromkeys((1142, 1143, 1227, 1370), PRIVILEGES),
-    **dict.fromkeys((1153, 1301), TOO_LARGE),
-    1203: FULL,
-    1226: FULL,
-    1205: LOCKED,
-    1213: ROLLED_BACK,
-    **dict.fromkeys((1028, 1037, 1038, 1041, 1135), BUSY),
-    **dict.fromkeys((1267, 1292, 1366, 1300), VALUE),
+    **dict.fromkeys((1153, 1301, 2020), TOO_LARGE),
+    **dict.fromkeys((1203, 1226), FULL),
+    **dict.fromkeys((1205, 3572), LOCKED),
+    **dict.fromkeys((1020, 1180, 1213, 1412, 1613, 1614), ROLLED_BACK),
+    **dict.fromkeys((1015, 1016, 1023, 1024, 1030, 1037, 1038, 1041, 1135, 1637), BUSY),
+    **dict.fromkeys((1290, 1792, 1836), READ_ONLY),
+    **dict.fromkeys((1021, 1114), FULL_DISK),
+    1129: Cause("the server refuses this machine after too many failed connections", retryable=True),
+    **dict.fromkeys((1267, 1270, 1271, 1977, 3854), FOREIGN),
+    **dict.fromkeys((1139, 1242, 1264, 1265, 1292, 1300, 1365, 1366, 1367, 1411, 1441, 1690), VALUE),
     **dict.fromkeys((1317, 1969, 3024), CANCELLED),
-    **dict.fromkeys((1054, 1064, 1146, 1193, 1305), STATEMENT),
-    **dict.fromkeys((2002, 2003, 2005), NOT_REACHABLE),
+    **dict.fromkeys((1054, 1064, 1109, 1146, 1193, 1305, 1356), STATEMENT),
+    **dict.fromkeys((2002, 2003, 2005, 2026), NOT_REACHABLE),
 }
 """Causes by the error number of MySQL, MariaDB and their client library. The server's texts are translated."""
 
 SQLITE = {
-    "SQLITE_ERROR": STATEMENT,
     "SQLITE_BUSY": LOCKED,
     "SQLITE_LOCKED": LOCKED,
     "SQLITE_PROTOCOL": LOCKED,
     "SQLITE_INTERRUPT": CANCELLED,
     "SQLITE_NOMEM": BUSY,
+    "SQLITE_FULL": FULL_DISK,
+    "SQLITE_READONLY": READ_ONLY,
     "SQLITE_IOERR": Cause("the database cannot be read", retryable=True),
     "SQLITE_CANTOPEN": Cause("the file of the database cannot be opened"),
     "SQLITE_CORRUPT": DAMAGED,
@@ -75,19 +87,32 @@ SQLITE = {
 }
 """Causes by the name of SQLite's error code; the longest name that begins that of an error."""
 
+_STATEMENT = re.compile(
+    r"^(no such (table|column|function|collation sequence|module|index|view)|ambiguous column name|near \".*\": syntax "
+    r"error|incomplete input|unrecognized token|wrong number of arguments to function|row value misused|sub-select "
+    r"returns)",
+    re.DOTALL,
+)
+"""What SQLite says of a statement that it refuses. Its code SQLITE_ERROR is also that of malformed JSON in a row, and
+its texts are not translated."""
+
 STATES = {
     "08": LOST,
     "22": VALUE,
     "28": CREDENTIALS,
     "3D": NO_DATABASE,
     "40": ROLLED_BACK,
+    "25006": READ_ONLY,
     "42": STATEMENT,
+    "42000": UNKNOWN,  # of ODBC: also for errors that a row raises
     "42501": PRIVILEGES,
     "53": BUSY,
     "53300": FULL,
     "55P03": LOCKED,
     "57": BUSY,
     "57014": CANCELLED,
+    "53100": FULL_DISK,
+    "HY000": UNKNOWN,
     "HYT00": NO_ANSWER,
     "HYT01": NO_ANSWER,
 }
@@ -98,7 +123,6 @@ CLASSES: tuple[tuple[type[BaseException], Cause], ...] = (
     (TimeoutError, NO_ANSWER),
     (ConnectionAbortedError, LOST),
     (OSError, NOT_REACHABLE),
-    (exc.OperationalError, BUSY),
     (exc.InterfaceError, LOST),
     (exc.ProgrammingError, STATEMENT),
     (exc.NotSupportedError, STATEMENT),
@@ -107,6 +131,7 @@ CLASSES: tuple[tuple[type[BaseException], Cause], ...] = (
     (exc.InternalError, Cause("the server has an internal error", retryable=None, any_key=False)),
     (exc.TimeoutError, NO_ANSWER),
     (exc.DisconnectionError, LOST),
+    (exc.DBAPIError, UNKNOWN),
 )
 
 _PARAMETERS = re.compile("too many SQL variables")
@@ -123,8 +148,13 @@ def cause_of(error: BaseException) -> Cause:
             return LOST
     if isinstance(driver, SqliteError):
         return _of_sqlite(driver)
-    state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
-    if isinstance(state, str):
+    if isinstance(error, exc.DBAPIError):
+        if type(number) is int and number >= 1000:
+            return UNKNOWN
+        if error.statement is None and isinstance(error, exc.OperationalError | exc.InterfaceError):
+            return BUSY  # while it connected, which no key can spoil
+    state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None) or number
+    if isinstance(state, str) and len(state) == 5:
         found = [STATES[state[:length]] for length in (5, 2) if state[:length] in STATES]
         if found:
             return found[0]
@@ -146,6 +176,10 @@ def _of_sqlite(error: SqliteError) -> Cause:
     name = getattr(error, "sqlite_errorname", None) or ""
     if _PARAMETERS.search(str(error)):
         return TOO_LARGE
+    if _STATEMENT.search(str(error)):
+        return STATEMENT
+    if name == "SQLITE_ERROR":
+        return VALUE
     known = [code for code in SQLITE if name.startswith(code)]
     return SQLITE[max(known, key=len)] if known else UNREADABLE
 
@@ -153,6 +187,11 @@ def _of_sqlite(error: SqliteError) -> Cause:
 def is_lost(error: BaseException) -> bool:
     """Whether an error says that its connection was lost, so that another connection may work."""
     return cause_of(error) is LOST
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether an error says that a text cannot be converted to the character set that it is compared with."""
+    return cause_of(error) is FOREIGN
 
 
 def lookup_error(error: Exception, subject: str, keys: str, secrets: Secrets) -> EnricherError:

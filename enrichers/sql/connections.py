@@ -56,6 +56,9 @@ LIMITS = {
 """By dialect, how a session is limited, and how the limit is taken back. Other databases end a statement by themselves
 when its connection is closed, or have no limit for a session."""
 
+THREE_BYTES = ("utf8", "utf8mb3")
+"""Character sets of MySQL and MariaDB that lack all characters beyond U+FFFF."""
+
 Rows = tuple[Sequence[str], Sequence[Any]]
 
 
@@ -209,9 +212,8 @@ class Database:
         self.url, self.secrets = url, secrets_of(url, arguments)
         _check_file(url)
         try:
-            self._engine = create_async_engine(
-                url, connect_args=dict(arguments), poolclass=NullPool, hide_parameters=True
-            )
+            address, given = _in_unicode(url, arguments)
+            self._engine = create_async_engine(address, connect_args=given, poolclass=NullPool, hide_parameters=True)
         except ImportError as error:
             problem = ConfigurationError(
                 f"url: the driver of {sa.make_url(url).drivername!r} is not installed ({error}); install it with pip, "
@@ -256,6 +258,18 @@ class Database:
                 asked.cancel()
                 await asyncio.wait([asked])
             await closed_in_time(connection.close())
+
+
+def _in_unicode(url: str, arguments: Mapping[str, Any]) -> tuple[sa.URL, dict[str, Any]]:
+    """The URL and the arguments with utf8mb4 in place of utf8, by which MySQL and MariaDB mean only the characters of
+    three bytes: they would send an emoji as a question mark."""
+    address, given = sa.make_url(url), dict(arguments)
+    if address.get_backend_name() in ("mysql", "mariadb"):
+        if address.query.get("charset") in THREE_BYTES:
+            address = address.update_query_dict({"charset": "utf8mb4"})
+        if given.get("charset") in THREE_BYTES:
+            given["charset"] = "utf8mb4"
+    return address, given
 
 
 def _check_file(url: str) -> None:

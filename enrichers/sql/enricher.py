@@ -20,7 +20,7 @@ from asyncio_operator.enricher import Found, as_schema, duration, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secret_source import location, shown_source
 from asyncio_operator.services.span_attributes import database
-from asyncio_operator.services.sql_causes import lookup_error, source_error
+from asyncio_operator.services.sql_causes import is_foreign, lookup_error, source_error
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url
 from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
 from enrichers.names import names_of, shown_keys
@@ -134,8 +134,8 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         connections, statement = self._opened()
         canonical = self._canonical(keys)
         found: dict[Any, Any] = {}
-        for call in statement.calls(canonical):
-            found |= await self._found(connections, statement, call, canonical, keys)
+        for *call, asked in statement.calls(canonical):
+            found |= await self._found(connections, statement, call, asked, keys)
         return [*map(found.get, canonical)]
 
     async def _all_rows(self) -> dict[Any, Any]:
@@ -146,18 +146,24 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         self,
         connections: Connections,
         statement: Statement,
-        call: tuple[Any, dict[str, Any]],
-        canonical: Sequence[Any] | None,
+        call: Sequence[Any],
+        asked: Sequence[Any] | None,
         keys: Sequence[Any],
     ) -> dict[Any, Any]:
-        """The rows of one statement, by canonical key."""
+        """The rows of one statement, by canonical key. `asked` are the canonical keys of the statement."""
         try:
             names, records = await connections.fetch(*call)
         except Exception as error:
+            if asked is not None and is_foreign(error) and (parts := _parts(asked)) is not None:
+                # The keys that the character set of the column has are found; the others are misses (law L9).
+                found: dict[Any, Any] = {}
+                for *again, part in (one for half in parts for one in statement.calls(half)):
+                    found |= await self._found(connections, statement, again, part, keys)
+                return found
             problem = lookup_error(error, self._subject(), shown_keys(keys), connections.secrets)
         else:
             try:
-                return statement.collect(names, records, canonical)
+                return statement.collect(names, records, asked)
             except UnfitError as error:
                 self._refuse(error)
             except StrangerError as error:
@@ -218,6 +224,23 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
 
     def __repr__(self) -> str:
         return self._shown(shown_source(self.url))
+
+
+def _parts(asked: Sequence[Any]) -> list[Sequence[Any]] | None:
+    """The halves of keys; nothing for a single key with a character beyond ASCII; None for any other single key."""
+    if len(asked) > 1:
+        # Sorted by their last character, because a smaller character set often holds the beginning of a greater one.
+        ordered = sorted(asked, key=_highest)
+        middle = len(ordered) // 2
+        return [ordered[:middle], ordered[middle:]]
+    return [] if asked and _highest(asked[0]) > "\x7f" else None
+
+
+def _highest(key: Any) -> str:
+    """The last character, by code point, of the texts of a key."""
+    return max(
+        "".join(part for part in (key if isinstance(key, tuple) else (key,)) if isinstance(part, str)), default=""
+    )
 
 
 def _check_query(query: str, schema: object) -> None:

@@ -21,9 +21,12 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import source_error
+from enrichers.key_kinds import Texts
 from enrichers.sql.column_types import Column, column_for, column_of
 from enrichers.sql.connections import dialect_name
 from enrichers.sql.key_select import KEYS, Described, Statement
+
+MYSQLS = ("mysql", "mariadb")
 
 FLOAT = 4
 """The number of the type FLOAT in the protocol of MySQL."""
@@ -48,13 +51,47 @@ async def describe(connection: AsyncConnection, selection: Selection, secrets: S
     Raises:
         ConfigurationError: a table, a column or a privilege is missing, a type cannot be used, the query is wrong.
     """
+    await _check_characters(connection, selection)
     if selection.schema is None:
         columns = await _reflected(connection, selection, secrets)
     else:
         columns = {field.name: column_for(field.type) for field in selection.schema}
     described = _chosen(selection, columns, dialect_name(connection.dialect))
+    described = replace(described, without_row_values=await _splits_rows(connection, described, selection))
     cut = await _check(connection, described, selection, secrets)
     return replace(described, cut=cut) if cut else described
+
+
+async def _check_characters(connection: AsyncConnection, selection: Selection) -> None:
+    """Raise if the server would send question marks for what the character set of the connection does not have."""
+    if dialect_name(connection.dialect) not in MYSQLS:
+        return
+    sets = "@@character_set_client, @@character_set_connection, @@character_set_results"
+    found = {*(await connection.exec_driver_sql(f"SELECT {sets}")).one()} - {"utf8mb4"}
+    if found:
+        raise ConfigurationError(
+            f"{selection.subject}: the connection uses the character set {min(map(str, found))}, and the server sends "
+            "'?' for each character that it does not have; leave charset= out of url and connect_args, or set "
+            "charset=utf8mb4, also in an init_command"
+        )
+
+
+async def _splits_rows(connection: AsyncConnection, described: Described, selection: Selection) -> bool:
+    """Whether a composite key has a text in another character set than that of the connection. MariaDB 10.11 converts
+    such texts in `id = 'x'` and `id IN ('x', 'y')`, but in `(id, n) IN (('x', 1), ('y', 2))` it misses rows."""
+    texts = {name for name, column in described.key.items() if isinstance(column.kind, Texts)}
+    if len(described.key) == 1 or not texts or selection.table is None or described.dialect not in MYSQLS:
+        return False
+    *schemas, table = selection.table
+    found = await connection.execute(
+        sa.text(
+            "SELECT column_name, character_set_name FROM information_schema.columns "
+            "WHERE table_schema = coalesce(:schema, database()) AND table_name = :table"
+        ),
+        {"schema": ".".join(schemas) or None, "table": table},
+    )
+    sets = {row[0]: row[1] for row in found.all()}
+    return any(sets.get(name, "") not in ("utf8mb4", None) for name in texts)
 
 
 async def _reflected(connection: AsyncConnection, selection: Selection, secrets: Secrets) -> dict[str, Column]:
@@ -153,7 +190,7 @@ async def _check(
 
 def _cut(result: sa.CursorResult[Any], described: Described) -> frozenset[str]:
     """The columns of type FLOAT of MySQL and MariaDB, which write six digits of it: 16777216 comes as 16777200."""
-    if described.dialect not in ("mysql", "mariadb"):
+    if described.dialect not in MYSQLS:
         return frozenset()
     found = result.cursor.description if result.cursor is not None else ()
     return frozenset(name for name, kind, *_ in found if kind == FLOAT and name in described.names)

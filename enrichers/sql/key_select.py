@@ -4,9 +4,9 @@
     SELECT columns, keys FROM "table" WHERE ("a", "b") IN ((?, ?), ...)
     SELECT columns, keys FROM "table" WHERE "a" = ? AND "b" IN (?, ?, ...) OR "a" = ? AND "b" IN (...)
 
-The third form is for databases without row values. Keys are always
-parameters. SQLAlchemy quotes names where they need it. A query of the user has the parameter ``:keys``, which becomes
-the list in brackets.
+The third form is for databases without row values, and for MySQL and MariaDB if a key column has another character set
+than utf8mb4: there row values miss rows that the other forms find. Keys are always parameters. SQLAlchemy quotes names
+where they need it. A query of the user has the parameter ``:keys``, which becomes the list in brackets.
 
 Rows of a table whose key was not asked for are ignored: a collation that ignores case, or blanks at the end, finds rows
 whose key is another one for Spark. In the result of a query such rows are an error, because a query that changes its
@@ -75,12 +75,14 @@ class Described:
         key: the key columns by name.
         dialect: its name, which SQLAlchemy knows for sure only when it is connected.
         cut: the columns of which the server would send six digits only. They are selected as doubles.
+        without_row_values: whether row values find the keys of this table less surely than their parts do.
     """
 
     schema: pa.Schema
     key: Mapping[str, Column]
     dialect: str
     cut: frozenset[str] = frozenset()
+    without_row_values: bool = False
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -121,7 +123,8 @@ class Statement:
         self._dialect = dialect
         self._strict = query is not None
         self._types = [parameter_type(column, dialect) for column in self._key]
-        self._grouped = query is None and len(self._key) > 1 and dialect in WITHOUT_ROW_VALUES
+        without = dialect in WITHOUT_ROW_VALUES or described.without_row_values
+        self._grouped = query is None and len(self._key) > 1 and without
         parts = len(self._key)
         self._most = max(1, MOST_PARAMETERS.get(dialect, OTHERWISE) // (parts + self._grouped))
         keys = sa.bindparam(KEYS, expanding=True, type_=self._types[0] if parts == 1 else _tuple(self._types))
@@ -136,15 +139,15 @@ class Statement:
             left = self._columns[0] if parts == 1 else sa.tuple_(*self._columns)
             self._condition = self._select.where(left.in_(keys))
 
-    def calls(self, canonical: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Statements and their parameters for canonical keys, each key once."""
+    def calls(self, canonical: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any], Sequence[Any]]]:
+        """Statements, their parameters and their keys, for canonical keys, each key once."""
         keys = list(dict.fromkeys(key for key in canonical if key is not None))
         for start in range(0, len(keys), self._most):
             part = keys[start : start + self._most]
             if self._grouped:
-                yield self._select.where(self._groups(part)), {}
+                yield self._select.where(self._groups(part)), {}, part
             else:
-                yield self._select if self._strict else self._condition, {KEYS: self._parameters(part)}
+                yield self._select if self._strict else self._condition, {KEYS: self._parameters(part)}, part
 
     def without_keys(self) -> tuple[Any, dict[str, Any]]:
         """A statement that finds nothing, but checks names and privileges."""

@@ -35,7 +35,21 @@ RETRYABLE = [
 FOR_ANY_KEY = ["28000", "28P01", "3D000", "42501", "42601", "42703", "42883", "42P01", "57P04", "26000", "42P05"]
 """Asking again is of no use, and neither is asking for other keys: no half of a batch is worth a call."""
 
-OF_A_KEY = ["22000", "22003", "22012", "22021", "22P02", "23502", "23505", "23514", "40002", "54000", "P0001", "0A000"]
+OF_A_KEY = [
+    "22000",
+    "22003",
+    "22012",
+    "22021",
+    "22P02",
+    "23502",
+    "23505",
+    "23514",
+    "40002",
+    "54000",
+    "58P01",
+    "P0001",
+    "0A000",
+]
 """A key or its rows may be why: a batch is split until that stands alone."""
 
 

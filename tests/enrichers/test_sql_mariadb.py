@@ -129,56 +129,6 @@ async def test_keys_of_every_type_find_their_row(mariadb: MariadbServer) -> None
             assert await enricher.lookup(value) == {"v": 7}, kind
 
 
-FLOATS = [
-    "0.1",
-    "16777216",
-    "-16777215",
-    "1234567",
-    "123456.789",
-    "1e-10",
-    "3.4e38",
-    "20240229",
-    "0.30000001",
-    "-1e-38",
-]
-
-
-@pytest.mark.parametrize("kind", ["float", "float(24)", "float unsigned", "float(30,4)", "double", "real"])
-@pytest.mark.parametrize("schema", [None, "id {0}, v {0}, n int"])
-async def test_X12_every_digit_of_a_float_comes_and_finds_its_row(
-    mariadb: MariadbServer, kind: str, schema: str | None
-) -> None:
-    fits = [n for n in FLOATS if not (n[0] == "-" and "unsigned" in kind) and not ("e" in n and "," in kind)]
-    rows = [f"({number}, {number}, {i})" for i, number in enumerate(fits)]
-    await mariadb.execute(
-        "SET SESSION sql_mode = ''",
-        f"CREATE OR REPLACE TABLE fl (id {kind}, v {kind}, n int)",
-        f"INSERT INTO fl VALUES {', '.join(rows)}",
-    )
-    stored = await mariadb.fetch("SELECT id + 0e0, n FROM fl")
-    with_schema = {} if schema is None else {"schema": schema.format("double")}
-    async with opened(mariadb, table="fl", columns=["v", "n"], **with_schema) as enricher:
-        found = await enricher.lookup_many([key for key, _ in stored])
-        assert found == [{"v": key, "n": n} for key, n in stored]
-        if kind == "float":
-            assert await enricher.lookup(0.1) is None, "the server finds nothing either: no float is 0.1"
-    async with opened(mariadb, table="fl", key=["n", "id"], columns=["v"], **with_schema) as enricher:
-        assert await enricher.lookup_many([(n, key) for key, n in stored]) == [{"v": key} for key, _ in stored]
-
-
-async def test_X12_a_query_that_would_cut_a_float_is_refused_with_what_works(mariadb: MariadbServer) -> None:
-    await mariadb.execute("CREATE OR REPLACE TABLE fq (id int, v float)", "INSERT INTO fq VALUES (1, 16777216)")
-    query = "SELECT id, {} FROM fq WHERE id IN :keys"
-    advised = ""
-    for kind in ("double", "float", "decimal(20,2)"):
-        with pytest.raises(ConfigurationError, match="sends six digits only") as raised:
-            SqlEnricher(mariadb.url, query=query.format("v"), key="id", schema=f"id int, v {kind}").schema()
-        advised = str(raised.value)
-    advised = advised.partition("as in ")[2]
-    async with opened(mariadb, table=None, query=query.format(advised), schema="id int, v double") as enricher:
-        assert await enricher.lookup(1) == {"v": 16777216.0}
-
-
 async def test_a_date_that_python_cannot_hold_is_an_error_of_its_key(mariadb: MariadbServer) -> None:
     await mariadb.execute(
         "CREATE OR REPLACE TABLE z (id int, v date, w bit(1), x time)",
