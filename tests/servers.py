@@ -101,6 +101,7 @@ class Server(Started):
         self.directory = Path(tempfile.mkdtemp(prefix=prefix))
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner: pwd.struct_passwd | None = None
 
     def start(self) -> None:
         """Start and wait until it is ready."""
@@ -168,7 +169,16 @@ class Server(Started):
 
     def _as_owner(self) -> dict[str, Any]:
         """Arguments for `subprocess` that run a program as another user."""
-        return {}
+        if self._owner is None:
+            return {}
+        return {"user": self._owner.pw_uid, "group": self._owner.pw_gid, "extra_groups": []}
+
+    def _own(self, *paths: Path) -> None:
+        """Run the program as a user that may do little, with these files, where it refuses to run as root."""
+        self._owner = _unprivileged_user()
+        if self._owner:
+            for path in (self.directory, *paths):
+                shutil.chown(path, self._owner.pw_uid, self._owner.pw_gid)
 
     @property
     def _log(self) -> Path:
@@ -187,11 +197,9 @@ class PostgresServer(Server):
         super().__init__("pg-")
         self.password = password
         self._data = self.directory / "data"
-        self._owner = _unprivileged_user()
         self._settings = SETTINGS | settings
         self._bin = self._binaries()
-        if self._owner:
-            shutil.chown(self.directory, self._owner.pw_uid, self._owner.pw_gid)
+        self._own()
         self._init()
 
     @property
@@ -277,11 +285,6 @@ class PostgresServer(Server):
 
     def _binaries(self) -> Path:
         return _reachable_binaries()
-
-    def _as_owner(self) -> dict[str, Any]:
-        if self._owner is None:
-            return {}
-        return {"user": self._owner.pw_uid, "group": self._owner.pw_gid, "extra_groups": []}
 
 
 class Standby(PostgresServer):

@@ -2,9 +2,10 @@
 
 The table is made at first use if it is missing and the user may create it; otherwise the error has the statement. Each
 request of an exchange (`exchange`) is one statement, and a transaction of its own: so no lock is held while messages
-travel, and the state is that of the last transaction. Time is ``clock_timestamp()``. A server is
-named by when it was started, so one that was promoted, restored or started again has another name. Rows are small and
-often replaced, so pages keep room for new versions (HOT updates).
+travel, and the state is that of the last transaction. Behind a pooler nothing may be set for a session: there the
+statement gets a transaction around it if the session's own settings would not let it run (`TRANSACTION`). Time is
+``clock_timestamp()``. A server is named by when it was started, so one that was promoted, restored or started again has
+another name. Rows are small and often replaced, so pages keep room for new versions (HOT updates).
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ CREATE = (
 
 GRANT = "GRANT SELECT, INSERT, UPDATE ON asyncio_operator_budgets TO this_user"
 
-SESSION = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+MODE = "ISOLATION LEVEL READ COMMITTED, READ WRITE"
+
+SESSION = f"SET SESSION CHARACTERISTICS AS TRANSACTION {MODE}"
+
+TRANSACTION = f"BEGIN {MODE}; SET LOCAL idle_in_transaction_session_timeout = '2s'"
+"""For a role or a database with other defaults. A worker that is stopped in between would else keep the row locked."""
 
 SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
 
@@ -64,8 +70,8 @@ SWAP = f"""
         extract(epoch FROM clock_timestamp())::float8 AS now, {SERVER} AS server
 """
 
-LOST_STATEMENTS = {"26000", "42P05"}
-"""Prepared statements went to another session: a pooler is in between."""
+OTHER_DEFAULTS = (asyncpg.SerializationError, asyncpg.ReadOnlySQLTransactionError)
+"""What a statement raises if transactions of its session are not by default as in `MODE`."""
 
 
 class PostgresCoordinator:
@@ -79,7 +85,8 @@ class PostgresCoordinator:
         self._exchange = Client(self, answer)
         self._connection: Any = None
         self._dsn = source if isinstance(source, str) else ""
-        self._prepares = True
+        self._statements: dict[str, Any] = {}
+        self._default = True
 
     async def ask(self, message: Json) -> Json:
         try:
@@ -93,8 +100,6 @@ class PostgresCoordinator:
             self._drop()
             raise
         except Exception as error:
-            if getattr(error, "sqlstate", None) in LOST_STATEMENTS:
-                self._prepares = False
             problem = self._problem(error)
             self._drop()
         except BaseException:
@@ -110,20 +115,20 @@ class PostgresCoordinator:
             with contextlib.suppress(
                 asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError
             ):
-                await self._connection.execute(CREATE)
+                await self._connection.execute(f"SET TRANSACTION {MODE}; {CREATE}")
         return _stored(await self._posted(identity, message))
 
     async def _posted(self, identity: str, message: str) -> Any:
         try:
-            return await self._connection.fetchrow(POST, self._name, identity, message)
+            return await self._row(POST, self._name, identity, message)
         except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
             # The connection may have been lost long ago. The same message may be posted twice, unlike a swap.
             await self._connect()
-            return await self._connection.fetchrow(POST, self._name, identity, message)
+            return await self._row(POST, self._name, identity, message)
 
     async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
         values = stored.version, stored.server, new_version, text, answered
-        row = await self._connection.fetchrow(SWAP, self._name, *values)
+        row = await self._row(SWAP, self._name, *values)
         if row is None:
             raise CoordinatorError(f"the coordinator {self.shown}: {self.place} was deleted")
         return None if row["version"] == new_version else _stored(row)
@@ -131,9 +136,31 @@ class PostgresCoordinator:
     async def _connect(self) -> None:
         self._drop()
         self._dsn = await DSN.get(self._source, ASK_TIMEOUT)
-        cached = 100 if self._prepares else 0
-        self._connection = await connect(self._dsn, ASK_TIMEOUT, "asyncio-operator budget", statement_cache_size=cached)
-        await self._connection.execute(SESSION)
+        self._statements = {}
+        self._connection = await connect(self._dsn, ASK_TIMEOUT, "asyncio-operator budget")
+        if self._connection.own:
+            await self._connection.execute(SESSION)
+
+    async def _row(self, sql: str, *values: Any) -> Any:
+        """The row that a statement returns. In a session of our own the statement is prepared once."""
+        connection = self._connection
+        if connection.own:
+            if sql not in self._statements:
+                self._statements[sql] = await connection.prepare(sql)
+            return await self._statements[sql].fetchrow(*values)
+        if self._default:
+            try:
+                return await connection.fetchrow(sql, *values)
+            except OTHER_DEFAULTS:
+                self._default = False
+        await connection.execute(TRANSACTION)
+        try:
+            row = await connection.fetchrow(sql, *values)
+        except asyncpg.PostgresError:
+            await connection.execute("ROLLBACK")
+            raise
+        await connection.execute("COMMIT")
+        return row
 
     def _problem(self, error: Exception) -> CoordinatorError:
         cause, hidden = cause_of(error, self._dsn), secrets_of(self._dsn)

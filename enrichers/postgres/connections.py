@@ -1,10 +1,9 @@
 """Connections: one for a query of the driver, several for the lookups of a worker.
 
-A connection is usable when it has answered a first statement. `connect_timeout` limits both, because a server may
-accept a client and then be silent. When a lookup is cancelled, asyncpg sends a cancel request, and the pool takes the
-connection back when the server has cancelled the statement. A killed worker sends no cancel request; then the server
-ends the statement itself (see `Session`). Connections are not reset between statements: lookups change nothing in their
-session, and a reset would cost a second round trip per statement.
+`services.postgres_client` makes them. When a lookup is cancelled, asyncpg sends a cancel request, and the pool takes
+the connection back when the server has cancelled the statement. A killed worker sends no cancel request; then the
+server ends the statement itself (see `LookupSession`). Connections are not reset between statements: lookups change
+nothing in their session, and a reset would cost a second round trip per statement.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import Any, TypeVar
 import asyncpg
 
 from asyncio_operator.enricher import time_left
-from asyncio_operator.services import postgres_client
 from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.postgres_causes import cause_of
+from asyncio_operator.services.postgres_client import Session, connect
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, secrets_of
 from enrichers.pool import Pool, warn_of_fewer
 
@@ -43,59 +42,14 @@ LONGEST = 2.0**20
 
 LIMIT = """
     SELECT pg_catalog.set_config('statement_timeout', '{milliseconds}', false)
-    WHERE pg_catalog.pg_backend_pid() = {process} AND NOT (
+    WHERE NOT (
         SELECT reset_val FROM pg_catalog.pg_settings WHERE name = 'statement_timeout'
     )::int8 BETWEEN 1 AND {milliseconds}
 """
-"""Limits a session, unless the DSN, the role or the database has a lower limit; then it returns no row.
-
-A pooler, such as PgBouncer, gives its clients process numbers of its own. Behind a pooler the next statement may run in
-another session, and this session may serve another client. So nothing is set there.
-"""
+"""Limits a session, unless the DSN, the role or the database has a lower limit; then it returns no row."""
 
 
-WATCHED = """
-    SELECT pg_catalog.set_config(name, '2000', false) FROM pg_catalog.pg_settings
-    WHERE name = 'client_connection_check_interval' AND context = 'user' AND reset_val = '0'
-    AND pg_catalog.pg_backend_pid() = {process}
-"""
-"""Makes the server check every two seconds whether its client still exists, and end the statement if not: a killed
-process does not close its connection properly. Since PostgreSQL 14. A value that an administrator has set stays, and so
-does one that the user may not set."""
-
-
-class ConnectingLoop:
-    """The event loop, as asyncpg uses it while it connects.
-
-    asyncpg asks for TLS through a protocol with a future, `on_data`. If it is cancelled before it waits for that
-    future, no task does, and asyncio logs the error that the end of the connection puts into it. So a connection that
-    fails, or is cancelled, takes its future with it.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loop, name)
-
-    async def create_connection(self, factory: Callable[[], Any], *address: Any, **options: Any) -> Any:
-        futures: list[asyncio.Future[Any]] = []
-
-        def make() -> Any:
-            protocol = factory()
-            if hasattr(protocol, "on_data"):
-                futures.append(protocol.on_data)
-            return protocol
-
-        try:
-            return await self.loop.create_connection(make, *address, **options)
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
-
-
-class Session(asyncpg.Connection):  # type: ignore[misc]
+class LookupSession(Session):
     """A connection whose server ends a statement that runs for longer than any lookup can wait for it.
 
     The server's limit is not set for each lookup, because that would cost a round trip. It is a power of two in seconds
@@ -103,19 +57,17 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
     it is set once. It is later than the lookup's own deadline, so it never ends a statement that a lookup waits for.
 
     Attributes:
-        allowed: seconds; 0 before the first lookup, infinity if no limit is set, or the server does not allow one.
+        allowed: seconds; 0 before the first lookup, infinity if no limit is set: a lookup has none, the server does not
+            allow it, or a pooler is in between.
     """
 
     allowed = 0.0
 
-    def __init__(self, protocol: Any, transport: Any, loop: ConnectingLoop, *more: Any) -> None:
-        super().__init__(protocol, transport, loop.loop, *more)
-
     async def allow(self, left: float | None) -> None:
         """Let statements run for at least `left` seconds, or without limit if `left` is None."""
-        seconds = inf if left is None or left >= LONGEST else 2.0 ** max(0, frexp(left)[1])
+        seconds = inf if left is None or left >= LONGEST or not self.own else 2.0 ** max(0, frexp(left)[1])
         if seconds < inf:
-            limit = LIMIT.format(milliseconds=int(1000 * seconds), process=self.get_server_pid())
+            limit = LIMIT.format(milliseconds=int(1000 * seconds))
             seconds = seconds if await self.execute(limit) == "SELECT 1" else inf
         elif self.allowed:
             await self.execute("RESET statement_timeout")
@@ -145,7 +97,7 @@ class Connections:
         self._size = size
         self._timeout = connect_timeout
         self._statement_cache_size = statement_cache_size
-        self._pool: Pool[Session]
+        self._pool: Pool[LookupSession]
         self.dsn = dsn if isinstance(dsn, str) else ""
 
     async def open(self) -> None:
@@ -185,9 +137,16 @@ class Connections:
         """Close every connection, cutting those that take longer than `CLOSE_TIMEOUT`."""
         await self._pool.close()
 
-    async def _connect(self) -> Session:
+    async def _connect(self) -> LookupSession:
         self.dsn = await DSN.get(self._source, self._timeout)
-        return await connect(self.dsn, self._timeout, statement_cache_size=self._statement_cache_size)
+        session: LookupSession = await connect(
+            self.dsn,
+            self._timeout,
+            APPLICATION_NAME,
+            statement_cache_size=self._statement_cache_size,
+            kind=LookupSession,
+        )
+        return session
 
     def _is_full(self, problem: BaseException) -> bool:
         return cause_of(problem, self.dsn).overload
@@ -208,32 +167,13 @@ REMEDY = (
 )
 
 
-async def connect(dsn: str, seconds: float | None, **options: Any) -> Session:
-    """A connection with an application name that has answered a first statement, all within `seconds`."""
-    async with asyncio.timeout(seconds):
-        session: Session = await postgres_client.connect(
-            dsn,
-            seconds,
-            APPLICATION_NAME,
-            max_cacheable_statement_size=0,
-            connection_class=Session,
-            loop=ConnectingLoop(asyncio.get_running_loop()),
-            **options,
-        )
-        try:
-            # On some systems a server cannot check its client, and refuses the setting.
-            with contextlib.suppress(asyncpg.PostgresError):
-                await session.execute(WATCHED.format(process=session.get_server_pid()))
-        except BaseException:
-            session.terminate()
-            raise
-    return session
-
-
 async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any], Awaitable[T]]) -> T:
-    """The result of `question` for a new connection, which is closed afterwards."""
+    """The result of `question` for a new connection, which is closed afterwards.
+
+    No statement is asked twice, so none is kept, whatever the enricher's `statement_cache_size` is.
+    """
     try:
-        connection = await connect(dsn, connect_timeout, command_timeout=QUESTION_TIMEOUT)
+        connection = await connect(dsn, connect_timeout, APPLICATION_NAME, command_timeout=QUESTION_TIMEOUT)
     except Exception:
         # TLS ends with a message from both sides, and the loop may end after this query.
         await asyncio.sleep(FAREWELL)
