@@ -74,6 +74,8 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
 
     own = True
 
+    _server_caps: Any
+
     def __init__(self, protocol: Any, transport: Any, loop: ConnectingLoop, *more: Any) -> None:
         super().__init__(protocol, transport, loop.loop, *more)
 
@@ -90,7 +92,7 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
         """The name of a prepared statement. asyncpg numbers them, alike in every process.
 
         Behind a pooler such a number could name the statement of another client, whose rows would be taken for the
-        answer. A name that nobody else has is an error there.
+        answer. A name that occurs once is an error there.
         """
         return f"__asyncio_operator_{prefix}_{uuid4().hex}__"
 

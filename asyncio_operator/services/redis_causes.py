@@ -70,7 +70,8 @@ CERTIFICATE = Cause("the certificate of the server does not verify")
 # The server's words are the same in all versions.
 WORDS = {
     "READONLY ": NO_WRITES,
-    "OOM command not allowed": NO_WRITES,
+    "against a read only replica": NO_WRITES,  # in a script, since Redis 7
+    "command not allowed when used memory": NO_WRITES,
     "MISCONF ": NO_WRITES,
     "NOREPLICAS ": NO_WRITES,
     "called with the client already authenticated": NO_PASSWORD,

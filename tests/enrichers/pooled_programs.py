@@ -23,9 +23,10 @@ QUERY = "SELECT id, mood, moods, price FROM pooled WHERE id = ANY ($1)"
 
 def driver(dsn: str) -> Any:
     """Descriptions of a table and of a query, and a table that does not exist."""
+    sources: list[dict[str, Any]] = [{"table": "pooled"}, {"query": QUERY}]
     fields = [
         str(PostgresEnricher(dsn, key="id", statement_cache_size=0, **source).schema().field("price").type)
-        for source in ({"table": "pooled"}, {"query": QUERY})
+        for source in sources
     ]
     try:
         PostgresEnricher(dsn, table="poole", key="id", statement_cache_size=0).schema()
@@ -36,7 +37,7 @@ def driver(dsn: str) -> Any:
 def worker(dsn: str) -> Any:
     """Lookups by rows, of many batches at a time, and in Arrow columns: made of rows up to some number of keys."""
 
-    async def rows(**source: str) -> Any:
+    async def rows(**source: Any) -> Any:
         async with _opened(PostgresEnricher(dsn, key="id", statement_cache_size=0, **source)) as enricher:
             parts = [KEYS[start : start + 7] for start in range(0, 200, 7)]
             found = await asyncio.gather(*map(enricher.lookup_many, parts))
