@@ -13,7 +13,8 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -35,12 +36,20 @@ from asyncio_operator.enricher import (
     verdict,
 )
 from enrichers.names import names_of
+from enrichers.table_files import NotParquetError, TableFiles, simplified
 from enrichers.table_index import TableIndex
 from enrichers.threads import run_in_thread
 from enrichers.typed import row_converter
 
 Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
-Source: TypeAlias = str | os.PathLike[str] | pa.Table | Callable[[], Rows] | Callable[[], Awaitable[Rows]]
+Source: TypeAlias = (
+    str
+    | os.PathLike[str]
+    | Sequence[str | os.PathLike[str]]
+    | pa.Table
+    | Callable[[], Rows]
+    | Callable[[], Awaitable[Rows]]
+)
 
 logger = logging.getLogger("asyncio_operator.table")
 
@@ -76,10 +85,10 @@ class TableEnricher(Enricher):
     """Rows of a table in memory.
 
     Args:
-        source: one of: the path of a Parquet file or directory, which every worker can read; a `pyarrow.Table`, which
-            is sent with the job; a function without arguments that returns a `pyarrow.Table` or a sequence of mappings
-            (an ordinary function runs in a thread); an enricher that has ``async def rows()``, such as a
-            `PostgresEnricher` of a table.
+        source: one of: the path of a Parquet file or directory, which every worker can read, or a list of files; a
+            `pyarrow.Table`, which is sent with the job; a function without arguments that returns a `pyarrow.Table` or
+            a sequence of mappings (an ordinary function runs in a thread); an enricher that has ``async def rows()``,
+            such as a `PostgresEnricher` of a table.
         key: the key column, or a list of key columns. Rows with a null in a key column are left out.
         columns: the columns to add; by default all except the key columns.
         reload_every: seconds, or a timedelta, from the end of one loading to the start of the next; never by default.
@@ -115,10 +124,19 @@ class TableEnricher(Enricher):
     ) -> None:
         if isinstance(source, Enricher):
             source = _WholeTable(source)
-        if not (isinstance(source, str | os.PathLike | pa.Table) or callable(source)):
+        is_path = isinstance(source, str | os.PathLike)
+        if (
+            isinstance(source, Sequence)
+            and not is_path
+            and source
+            and all(isinstance(one, str | os.PathLike) for one in source)
+        ):
+            source = tuple(map(os.fspath, source))
+        elif not (is_path or isinstance(source, pa.Table) or callable(source)):
             raise ConfigurationError(
-                f"source is {describe(source)}; it must be the path of a Parquet file or directory, a pyarrow.Table, "
-                "an enricher that has `rows()`, or a function that returns a table or a sequence of mappings"
+                f"source is {describe(source)}; it must be the path of a Parquet file or directory, a list of files, "
+                "a pyarrow.Table, an enricher that has `rows()`, or a function that returns a table or a sequence of "
+                "mappings"
             )
         if callable(source):
             takes("source", source)
@@ -239,23 +257,25 @@ class TableEnricher(Enricher):
         """The data of a source that is not asynchronous."""
         if callable(self.source):
             return self.source()
-        if not isinstance(self.source, str):
+        if isinstance(self.source, pa.Table):
             return self.source
-        dataset = self._parquet(self.source)
-        known = self._described or self._given
-        # Only the needed columns are read.
-        columns = None if self.columns is None else [*dict.fromkeys((*self.key, *self.columns))]
-        if columns is not None and known is None:
-            self._check(dataset.schema)
-        return dataset.read(columns=columns)
+        with self._reading() as files:
+            return files.read(self.key, self._needed(), self._given, self._table)
 
-    def _parquet(self, path: str) -> Any:
-        """Opens the file or directory at a path, and reads only the schema."""
-        from pyarrow import parquet
+    def _needed(self) -> Sequence[str] | None:
+        """The columns of files that are read; None for all."""
+        return self.columns if self._given is None or self.columns is not None else self._given.names
 
+    @contextmanager
+    def _reading(self) -> Iterator[TableFiles]:
+        """Finds the files of the source, and names it in errors."""
+        assert isinstance(self.source, str | tuple)
         try:
-            return parquet.ParquetDataset(path)
-        except pa.ArrowInvalid as error:
+            yield TableFiles(self.source)
+        except ConfigurationError as error:
+            text = str(error)
+            raise ConfigurationError(text if text.startswith(repr(self)) else f"{self!r}: {text}") from None
+        except NotParquetError as error:
             raise ConfigurationError(
                 f"{self!r}: the source cannot be read as Parquet; a path must lead to a Parquet file or directory: for "
                 "any other format, such as CSV, make the table in a function, as in source=lambda: "
@@ -273,7 +293,7 @@ class TableEnricher(Enricher):
         known = self._given if self._given is not None else self._described
         if known is None:
             self._check(given.schema)
-            return given.cast(_simplified(given.schema))
+            return given.cast(simplified(given.schema))
         self._check(given.schema, known.names)
         needed = {*self.key, *self._chosen(known)}
         names = [name for name in known.names if name in needed]
@@ -294,6 +314,10 @@ class TableEnricher(Enricher):
         """Names and types of the source's columns: the given ones, or the source's own."""
         if self._described is None:
             schema = self._given if self._given is not None else self._ask()
+            if self._given is not None and isinstance(self.source, str | tuple):
+                # A path may be one that only workers can read; what can be seen from here is checked here.
+                with suppress(OSError), self._reading():
+                    pass
             self._check(schema)
             self._set("_described", schema)
         assert self._described is not None
@@ -302,8 +326,9 @@ class TableEnricher(Enricher):
     def _ask(self) -> pa.Schema:
         """The schema of the source."""
         try:
-            if isinstance(self.source, str):
-                return _simplified(self._parquet(self.source).schema)
+            if isinstance(self.source, str | tuple):
+                with self._reading() as files:
+                    return simplified(files.schema(self.key, self.columns))
             if isinstance(self.source, _WholeTable):
                 return self.source.schema()
             given = run_in_thread(self.source, "table") if gives_coroutines(self.source) else self._read()  # type: ignore[arg-type]
@@ -337,7 +362,11 @@ class TableEnricher(Enricher):
 
     def _shown(self, error: BaseException) -> BaseException | None:
         """The error, or None if its text may contain a secret of the path."""
-        return None if isinstance(self.source, str) and _shown_path(self.source) != self.source else error
+        paths = self._paths()
+        return None if [*map(_shown_path, paths)] != [*paths] else error
+
+    def _paths(self) -> Sequence[str]:
+        return (self.source,) if isinstance(self.source, str) else self.source if isinstance(self.source, tuple) else ()
 
     def _words_of(self, error: BaseException) -> str:
         return type(error).__name__ if self._shown(error) is None else str(EnricherError.of(error))
@@ -355,6 +384,8 @@ class TableEnricher(Enricher):
         source: object = self.source
         if isinstance(source, str):
             shown = describe(_shown_path(source))
+        elif isinstance(source, tuple):
+            shown = describe([*map(_shown_path, source)])
         elif isinstance(source, pa.Table):
             shown = f"<table of {source.num_rows} rows>"
         else:
@@ -368,22 +399,6 @@ class TableEnricher(Enricher):
 def _shown_path(path: str) -> str:
     """A path without possible secrets: the credentials of a URI, and the options of the file system."""
     return re.sub(r"//[^/]*@", "//***@", path.partition("?")[0] + ("?***" if "?" in path else ""))
-
-
-def _simplified(schema: pa.Schema) -> pa.Schema:
-    """The schema in types that Spark has: values in place of dictionaries and views, microseconds in place of
-    nanoseconds."""
-    fields = []
-    for column in schema:
-        kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
-        if kinds.is_timestamp(kind) and kind.unit == "ns":
-            kind = pa.timestamp("us", kind.tz)
-        elif kinds.is_string_view(kind):
-            kind = pa.string()
-        elif kinds.is_binary_view(kind):
-            kind = pa.binary()
-        fields.append(pa.field(column.name, kind))
-    return pa.schema(fields)
 
 
 def _from_rows(rows: Sequence[Any], schema: pa.Schema | None) -> pa.Table:
