@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from sqlalchemy import types
 from asyncio_operator import ConfigurationError
 from enrichers.key_kinds import Floats, Kind, Numerics, Texts, Uuids, kind_of
 from enrichers.scalars import scalar
+from enrichers.sql.spellings import spellings_of
 
 MAX_PRECISION = 38  # of Spark's decimals
 FREE_SCALE = 18  # where the database does not say: what Spark itself takes for decimals of unknown size
@@ -189,6 +191,8 @@ def _converter(arrow: pa.DataType) -> Callable[[Any], Any]:
         return _bytes
     found = scalar(arrow, text=False)
     assert found is not None
+    if kinds.is_timestamp(arrow) and arrow.tz is None:
+        return lambda value: found(f"{value} 00:00" if isinstance(value, str) and len(value) == 10 else value)
     return found
 
 
@@ -246,6 +250,8 @@ def _is_encodable(text: str) -> bool:
 def parameter_type(column: Column, dialect: str) -> types.TypeEngine[Any]:
     """The type of a parameter for keys of a column. The values of keys are those of `as_parameter`."""
     arrow = column.arrow
+    if spellings_of(arrow, dialect) is not None:
+        return types.String()
     if isinstance(column.kind, Uuids):
         return types.Uuid(as_uuid=False)
     if isinstance(column.kind, Numerics):
@@ -273,5 +279,10 @@ _PARAMETERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[], types.TypeE
 def as_parameter(keys: Sequence[Any], column: Column, dialect: str) -> Sequence[Any]:
     """Canonical keys as the driver takes them. SQLite compares numbers by value, and has no decimals."""
     if dialect == "sqlite" and isinstance(column.kind, Numerics):
-        return [int(key) if key == key.to_integral_value() else float(key) for key in keys]
+        return [_number(key) for key in keys]
     return keys
+
+
+def _number(key: Decimal) -> int | float:
+    whole = key == key.to_integral_value() and -(2**63) <= key < 2**63
+    return int(key) if whole else float(key)

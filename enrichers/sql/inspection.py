@@ -18,13 +18,20 @@ from sqlalchemy import exc
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import describe as shown
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import source_error
-from enrichers.key_kinds import Texts
+from enrichers.key_kinds import Instants, Texts
 from enrichers.sql.column_types import Column, column_for, column_of
 from enrichers.sql.connections import dialect_name
-from enrichers.sql.key_select import KEYS, Described, Statement
+from enrichers.sql.key_select import KEYS, Described, Statement, table_of
+from enrichers.sql.spellings import other_spelling, spellings_of
+
+LOOKED_AT = 1000
+"""How many values of a key column of SQLite are looked at, to see how times are written there."""
+
+WRITTEN = {pa.date32().id: "2024-02-29", pa.timestamp("us").id: "2024-02-29 12:30:00"}
 
 MYSQLS = ("mysql", "mariadb")
 
@@ -59,6 +66,8 @@ async def describe(connection: AsyncConnection, selection: Selection, secrets: S
     described = _chosen(selection, columns, dialect_name(connection.dialect))
     described = replace(described, without_row_values=await _splits_rows(connection, described, selection))
     cut = await _check(connection, described, selection, secrets)
+    if selection.table is not None:
+        await _check_spellings(connection, described, selection)
     return replace(described, cut=cut) if cut else described
 
 
@@ -92,6 +101,25 @@ async def _splits_rows(connection: AsyncConnection, described: Described, select
     )
     sets = {row[0]: row[1] for row in found.all()}
     return any(sets.get(name, "") not in ("utf8mb4", None) for name in texts)
+
+
+async def _check_spellings(connection: AsyncConnection, described: Described, selection: Selection) -> None:
+    """Raise if SQLite holds times in a form that no key can find, as numbers or with a zone."""
+    for name, column in described.key.items():
+        if spellings_of(column.arrow, described.dialect) is None:
+            continue
+        field = table_of(selection.table or (), [name]).c[name]
+        result = await connection.execute(sa.select(field).where(field.is_not(None)).limit(LOOKED_AT))
+        value = other_spelling([row[0] for row in result], column.arrow)
+        if value is not None:
+            stored = {int: "bigint", float: "double"}.get(type(value), "string")
+            example = WRITTEN[column.arrow.id] + "Z" * isinstance(column.kind, Instants)
+            raise ConfigurationError(
+                f"{selection.subject}: the key column {name!r} is {column.arrow}, but it holds {shown(value)}, which "
+                "no key of that type finds, because SQLite compares such columns as texts or numbers; write it as "
+                f"{example!r}, or name the type that is stored with schema=, as in "
+                f"{f'{name} {stored}, ...'!r}, and give keys of that type"
+            )
 
 
 async def _reflected(connection: AsyncConnection, selection: Selection, secrets: Secrets) -> dict[str, Column]:

@@ -18,6 +18,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +28,7 @@ from sqlalchemy import types
 
 from enrichers.key_kinds import Others
 from enrichers.sql.column_types import Column, MisfitError, as_parameter, canonical_keys, parameter_type, values_of
+from enrichers.sql.spellings import MOST, spellings_of
 
 KEYS = "keys"
 """The parameter of a query."""
@@ -126,7 +129,9 @@ class Statement:
         without = dialect in WITHOUT_ROW_VALUES or described.without_row_values
         self._grouped = query is None and len(self._key) > 1 and without
         parts = len(self._key)
-        self._most = max(1, MOST_PARAMETERS.get(dialect, OTHERWISE) // (parts + self._grouped))
+        self._spell = [spellings_of(column.arrow, dialect) for column in self._key]
+        ways = prod(1 if spell is None else MOST for spell in self._spell)
+        self._most = max(1, MOST_PARAMETERS.get(dialect, OTHERWISE) // ((parts + self._grouped) * ways))
         keys = sa.bindparam(KEYS, expanding=True, type_=self._types[0] if parts == 1 else _tuple(self._types))
         self._condition: Any = None
         if query is not None:
@@ -212,10 +217,18 @@ class Statement:
 
     def _parameters(self, keys: Sequence[Any]) -> Sequence[Any]:
         if len(self._key) == 1:
+            [spell] = self._spell
+            if spell is not None:
+                return [text for key in keys for text in spell(key)]
             return as_parameter(keys, self._key[0], self._dialect)
         columns = zip(*keys, strict=True)
+        made = zip(*(as_parameter(v, c, self._dialect) for v, c in zip(columns, self._key, strict=True)), strict=True)
+        if self._spell.count(None) == len(self._spell):
+            return [*made]
         return [
-            *zip(*(as_parameter(v, c, self._dialect) for v, c in zip(columns, self._key, strict=True)), strict=True)
+            one
+            for key in made
+            for one in product(*(s(part) if s else (part,) for s, part in zip(self._spell, key, strict=True)))
         ]
 
     def _groups(self, keys: Sequence[Any]) -> Any:

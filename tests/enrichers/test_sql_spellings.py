@@ -1,0 +1,150 @@
+"""Dates, times and decimals as keys in SQLite, which has no type for them: every way to write one finds its row."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.testing import check_enricher
+from enrichers import SqlEnricher
+from enrichers.scalars import scalar
+from enrichers.sql.column_types import column_for
+from enrichers.sql.spellings import MOST, moments, spellings_of, zoned
+from tests.enrichers.test_sql_enricher import opened
+
+AT = datetime(2024, 2, 29, 12)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite+aiosqlite:///{path}"
+
+
+def fill(path: Path, kind: str, values: list[Any]) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE IF EXISTS t")
+    connection.execute(f"CREATE TABLE t (id {kind}, v INTEGER)")
+    connection.executemany("INSERT INTO t VALUES (?, ?)", [(value, i) for i, value in enumerate(values)])
+    connection.commit()
+    connection.close()
+
+
+@given(st.datetimes(min_value=datetime(1, 1, 1)))
+def test_L10_a_time_is_read_back_from_each_of_its_spellings(moment: datetime) -> None:
+    for convert, texts, expected in (
+        (scalar(column_for_time(None), text=False), moments(moment), moment),
+        (scalar(column_for_time("UTC"), text=False), zoned(moment), moment.replace(tzinfo=UTC)),
+    ):
+        assert convert is not None
+        assert len({*texts}) == len(texts) <= MOST
+        assert {convert(text) for text in texts if len(text) > 10} == {expected}
+
+
+def column_for_time(zone: str | None) -> Any:
+    import pyarrow as pa
+
+    return column_for(pa.timestamp("us", tz=zone)).arrow
+
+
+WRITTEN: list[tuple[datetime, list[str]]] = [
+    (AT, ["2024-02-29 12:00:00", "2024-02-29T12:00:00", "2024-02-29 12:00", "2024-02-29T12:00:00.000000000"]),
+    (AT, ["2024-02-29 12:00:00.000", "2024-02-29 12:00:00.000000"]),
+    (
+        AT.replace(microsecond=120_000),
+        ["2024-02-29 12:00:00.12", "2024-02-29T12:00:00.120", "2024-02-29 12:00:00.120000"],
+    ),
+    (AT.replace(microsecond=1), ["2024-02-29 12:00:00.000001", "2024-02-29T12:00:00.000001000"]),
+    (AT.replace(hour=0), ["2024-02-29", "2024-02-29 00:00", "2024-02-29T00:00:00.0"]),
+    (datetime(1, 1, 1, 0, 0, 1), ["0001-01-01 00:00:01"]),
+]
+
+
+@pytest.mark.parametrize(("key", "stored"), WRITTEN)
+@pytest.mark.parametrize("kind", ["DATETIME", "TIMESTAMP"])
+async def test_X12_a_time_is_found_however_it_is_written(
+    path: Path, url: str, kind: str, key: datetime, stored: list[str]
+) -> None:
+    fill(path, kind, [*stored, "", None, "soon"])
+    expected = [{"v": i} for i in range(len(stored))]
+    async with opened(url, table="t") as enricher:
+        found = await enricher.lookup(key)
+        assert [*(found if isinstance(found, list) else [found])] == expected
+        assert await enricher.lookup_many([key + timedelta(microseconds=3)]) == [None]
+    query = "SELECT id, v FROM t WHERE id IN :keys ORDER BY v"
+    async with opened(url, table=None, query=query, schema="id timestamp_ntz, v bigint") as enricher:
+        assert await enricher.lookup_many([AT.replace(year=2000), key]) == [None, found]
+    async with opened(url, table="t", key=["v", "id"], columns=["id"]) as enricher:
+        pairs = [(i, key) for i in range(len(stored))]
+        assert await enricher.lookup_many(pairs) == [{"id": key}] * len(stored)
+
+
+async def test_X12_a_time_with_a_zone_is_found_if_it_is_written_in_utc(path: Path, url: str) -> None:
+    fill(path, "TIMESTAMP", ["2024-02-29 12:00:00+00:00", "2024-02-29T12:00:00.000Z"])
+    key = AT.replace(hour=14, tzinfo=timezone(timedelta(hours=2)))
+    async with opened(url, table="t", schema="id timestamp, v bigint") as enricher:
+        assert await enricher.lookup(key) == [{"v": 0}, {"v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "named", "key"),
+    [
+        ("DATETIME", 1709208000, "bigint", 1709208000),
+        ("DATETIME", 2460370.25, "double", 2460370.25),
+        ("DATETIME", "2024-02-29 12:00:00+01:00", "string", "2024-02-29 12:00:00+01:00"),
+        ("DATETIME", "2024-02-29_12:00:00", "string", "2024-02-29_12:00:00"),
+        ("DATETIME", "2024-02-29 12", "string", "2024-02-29 12"),
+        ("DATE", "2024-02-29 00:00:00", "string", "2024-02-29 00:00:00"),
+        ("DATE", 20240229, "bigint", 20240229),
+    ],
+)
+async def test_X12_a_time_that_no_key_would_find_is_refused_with_what_works(
+    path: Path, url: str, kind: str, value: Any, named: str, key: Any
+) -> None:
+    fill(path, kind, [value])
+    with pytest.raises(ConfigurationError, match=f"the key column 'id' is .*'id {named}, ...'"):
+        SqlEnricher(url, table="t", key="id").schema()
+    async with opened(url, table="t", schema=f"id {named}, v bigint") as enricher:
+        assert await enricher.lookup(key) == {"v": 0}
+
+
+async def test_a_date_alone_in_a_column_of_times_is_midnight(path: Path, url: str) -> None:
+    fill(path, "DATETIME", ["2024-02-29"])
+    async with opened(url, table="t", key="v", columns=["id"]) as enricher:
+        assert await enricher.lookup(0) == {"id": datetime(2024, 2, 29)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "keys", "others"),
+    [
+        ("DATE", ["2024-02-29"], [date(2024, 2, 29)], [date(1, 1, 1), date(9999, 12, 31)]),
+        ("BOOLEAN", [True], [True], [False]),
+        ("NUMERIC(10, 2)", [1.25], [Decimal("1.25"), Decimal("1.250"), 1.25], [Decimal("1.3"), Decimal("1e30")]),
+        ("NUMERIC(30, 0)", [10**18], [10**18, Decimal(10**18)], [10**19, -(10**20), Decimal(2**63)]),
+        ("DECIMAL(20, 4)", ["7.5000"], [Decimal("7.5")], [Decimal("7.50001")]),
+        ("INTEGER", [2**63 - 1], [2**63 - 1], [2**63, -(2**63) - 1, Decimal("0.5"), 2**200]),
+        ("TEXT", ["a", "\0"], ["a"], ["\ud800", "\U0001f600", "x" * 10_000, "a\0"]),
+        ("CHAR(2)", ["a"], ["a", "a "], ["abc", "\udfff"]),
+    ],
+)
+def test_L9_a_key_that_its_column_cannot_hold_is_a_miss(
+    path: Path, url: str, kind: str, stored: list[Any], keys: list[Any], others: list[Any]
+) -> None:
+    fill(path, kind, stored)
+    check_enricher(lambda: SqlEnricher(url, table="t", key="id"), known={key: {"v": 0} for key in keys}, missing=others)
+
+
+def test_only_sqlite_has_spellings() -> None:
+    assert spellings_of(column_for_time(None), "mariadb") is None
