@@ -33,6 +33,7 @@ from asyncio_operator.engine.deadlines import Timeouts
 from asyncio_operator.engine.failures import stray_cancellation
 from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, present_run, uncancel, wait_for_calls
 from asyncio_operator.engine.timing import Alarm, Turn, start_task
+from asyncio_operator.engine.watch import watched
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
@@ -122,7 +123,8 @@ class Lanes:
         """
         self._appoint()
         try:
-            await self._finished
+            with watched(self._name, Lanes._work.__code__):
+                await self._finished
         finally:
             self.stop()
             interrupted = await wait_for_calls(self._lanes, self._grace_period)

@@ -22,7 +22,6 @@ from asyncio_operator.lookup.cache_directories import caches
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.loop.watch import LoopWatch
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
 from asyncio_operator.telemetry.propagation import Propagated, extracted, in_task
 
@@ -63,7 +62,6 @@ def outputs_of(
     """
     thread = loop_thread()
     check = check_taker or spark_watch()
-    held = LoopWatch(thread.ident, name)
 
     async def in_trace_context(source: ToLoop, sink: FromLoop) -> None:
         with extracted(propagated):
@@ -81,8 +79,6 @@ def outputs_of(
     with in_task(propagated), frame:
         frame.start(TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read))
         for output in frame.sink:
-            if output is PULSE:
-                held.look()
             yield output
             # After the yield, because only then has the caller written something that Spark can refuse.
             if output is PULSE and check is not None:

@@ -416,7 +416,7 @@ def test_a_function_that_holds_the_loop_is_told(
     with caplog.at_level(logging.WARNING, "asyncio_operator"):
         assert results(blocks_the_loop, ints(1)) == [1]
     caplog.handler.removeFilter(tell)
-    assert "blocks_the_loop holds the event loop" in caplog.text
+    assert "blocks_the_loop blocked the event loop" in caplog.text
 
 
 def test_an_error_of_spark_s_input_ends_the_run_as_it_is() -> None:
