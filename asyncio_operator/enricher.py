@@ -12,7 +12,8 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `canonical_key` | the canonical value of a key: equal for all spellings of the same key |
 | `key_values` | the canonical keys of an Arrow column; loads pyarrow |
 | `KeyIndex` | finds the rows of a table by their keys, in columns; loads pyarrow and numpy |
-| `as_schema` | the columns, from a `pyarrow.Schema` or Spark DDL text; loads pyarrow on first use |
+| `as_schema` | the columns, from a `pyarrow.Schema`, Spark DDL text or a `StructType`; loads pyarrow on first use |
+| `StructType` | for annotations: a Spark `StructType`, without PySpark |
 | `positive_int`, `natural`, `duration`, `flag`, `one_of` | check an option, with the messages of all other options |
 | `gives_coroutines` | whether an object is a coroutine function, or its ``__call__`` is one |
 | `is_idempotent` | whether two calls of a function have the effect of one: its attribute `idempotent` |
@@ -24,6 +25,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `hint`, `Hint` | under a budget: what the source says about its limits |
 | `verdict`, `keep_verdict` | what an error says of a further call, for an error that is made of it |
 | `first_of` | the first error in a group, which shows the group in messages |
+| `named_options` | makes a function name the option that was meant, if it does not have the given one |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
 | `annotate` | what a lookup says about its call, for the span of that call in OpenTelemetry |
 | `CANCEL_TIMEOUT` | the seconds within which a cancelled lookup must end; a longer one is reported as hung |
@@ -62,7 +64,7 @@ from asyncio_operator.errors import (
     keep_verdict,
     verdict,
 )
-from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
+from asyncio_operator.hints import did_you_mean, failed_import, missing_here, named_options, not_installed
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
@@ -74,7 +76,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_arrays import key_values
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
-    from asyncio_operator.arrow.schema import as_schema
+    from asyncio_operator.arrow.schema import StructType, as_schema
 
 __all__ = [
     "CANCEL_TIMEOUT",
@@ -84,6 +86,7 @@ __all__ = [
     "Hint",
     "KeyIndex",
     "Row",
+    "StructType",
     "annotate",
     "as_schema",
     "billed",
@@ -101,6 +104,7 @@ __all__ = [
     "keep_verdict",
     "key_values",
     "missing_here",
+    "named_options",
     "natural",
     "not_installed",
     "one_of",
@@ -293,7 +297,7 @@ if not TYPE_CHECKING:
         {
             "asyncio_operator.arrow.key_arrays": "key_values",
             "asyncio_operator.arrow.key_index": "KeyIndex",
-            "asyncio_operator.arrow.schema": "as_schema",
+            "asyncio_operator.arrow.schema": "StructType as_schema",
             "asyncio_operator.arrow.key_identity": "canonical_key",
         },
         needs={f"asyncio_operator.arrow.{module}": _PYARROW for module in ("key_arrays", "key_index", "schema")},

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from asyncio_operator.errors import ConfigurationError
@@ -98,11 +99,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def named_options(face: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def named_options(
+    face: str, elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes a function say which option was meant, if it is called with one that it does not have.
 
     Args:
         face: what the user calls.
+        elsewhere: for options of other libraries or functions, what belongs where.
 
     Raises:
         ConfigurationError: by the function, for such an option.
@@ -116,7 +120,8 @@ def named_options(face: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for name in options:
                 if name not in known:
                     offered = [other for other in known if other != "self"]
-                    raise ConfigurationError(f"{name!r} is not an option of {face}; {did_you_mean(name, offered)}")
+                    remedy = elsewhere.get(name) or did_you_mean(name, offered)
+                    raise ConfigurationError(f"{name!r} is not an option of {face}; {remedy}")
             return function(*arguments, **options)
 
         return called

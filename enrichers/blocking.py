@@ -42,6 +42,8 @@ from enrichers.weighing import Weigh, weigh_with
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from asyncio_operator.enricher import StructType
+
 logger = logging.getLogger("asyncio_operator.blocking")
 
 
@@ -53,7 +55,7 @@ class BlockingEnricher(Enricher):
         function: ``def f(key)``, called in a thread. It returns a mapping from column names to values, a sequence of
             such mappings, or None for a miss. With `setup` it is ``def f(client, key)``. None if there is a
             `function_many`.
-        schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+        schema: the columns that a found row adds, as a `pyarrow.Schema`, a Spark DDL string or a `StructType`.
         max_workers: the maximum number of threads of one worker, and so of calls at the same time, whatever the
             capacity; 32 by default, as in `BlockingFunction`.
         function_many: ``def f(keys)``, or ``def f(client, keys)``. It returns one answer for each key, in their order,
@@ -86,7 +88,7 @@ class BlockingEnricher(Enricher):
     def __init__(
         self,
         function: Callable[..., Found] | None,
-        schema: pa.Schema | str,
+        schema: pa.Schema | str | StructType,
         max_workers: int = 32,
         *,
         function_many: Callable[..., Sequence[Found]] | None = None,

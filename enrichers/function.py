@@ -31,6 +31,8 @@ from enrichers.weighing import Weigh, weigh_with
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from asyncio_operator.enricher import StructType
+
 Lookup = Callable[[Any], Awaitable[Found]]
 
 
@@ -41,7 +43,7 @@ class FunctionEnricher(Enricher):
         async_function: ``async def f(key)``. It returns a mapping from column names to values, a sequence of such
             mappings, or None for a miss. Anything else, or an error, is a failure of the key. A key is one value, or,
             if `on` of `enrich` names several columns, one tuple in their order.
-        schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+        schema: the columns that a found row adds, as a `pyarrow.Schema`, a Spark DDL string or a `StructType`.
         weigh: under a budget: a function of the list of keys of a call, here always one, which returns what the call
             is likely to weigh, such as ``{"tokens": 1300}``. It gets an empty list for the least that any call weighs.
         idempotent: whether two calls for a key have the effect of one. Spark may run any task twice, and with it the
@@ -52,7 +54,12 @@ class FunctionEnricher(Enricher):
     """
 
     def __init__(
-        self, async_function: Lookup, schema: pa.Schema | str, *, weigh: Weigh | None = None, idempotent: bool = True
+        self,
+        async_function: Lookup,
+        schema: pa.Schema | str | StructType,
+        *,
+        weigh: Weigh | None = None,
+        idempotent: bool = True,
     ) -> None:
         if inspect.isasyncgenfunction(async_function):
             raise ConfigurationError(
@@ -94,7 +101,7 @@ class FunctionEnricher(Enricher):
 
 
 def enricher(
-    schema: pa.Schema | str, *, weigh: Weigh | None = None, idempotent: bool = True
+    schema: pa.Schema | str | StructType, *, weigh: Weigh | None = None, idempotent: bool = True
 ) -> Callable[[Lookup], FunctionEnricher]:
     """A decorator that makes a `FunctionEnricher` from an ``async def f(key)``. It needs no Spark session.
 

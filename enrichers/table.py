@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -40,6 +40,10 @@ from enrichers.table_files import NotParquetError, TableFiles, simplified
 from enrichers.table_index import TableIndex
 from enrichers.threads import run_in_thread
 from enrichers.typed import row_converter
+
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import StructType
+
 
 Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
 Source: TypeAlias = (
@@ -92,9 +96,9 @@ class TableEnricher(Enricher):
         key: the key column, or a list of key columns. Rows with a null in a key column are left out.
         columns: the columns to add; by default all except the key columns.
         reload_every: seconds, or a timedelta, from the end of one loading to the start of the next; never by default.
-        schema: names and types of the source's columns, key columns included, as a `pyarrow.Schema` or DDL text. Other
-            columns are left out. Default: the driver asks the source, and calls a function once for that. Mappings are
-            converted as by `enrichers.typed`; tables are cast without loss.
+        schema: names and types of the source's columns, key columns included, as a `pyarrow.Schema`, DDL text or a
+            `StructType`. Other columns are left out. Default: the driver asks the source, and calls a function once for
+            that. Mappings are converted as by `enrichers.typed`; tables are cast without loss.
 
     Raises:
         ConfigurationError: an argument is wrong. `schema` and `key_schema` raise it if the source cannot be read, or
@@ -120,7 +124,7 @@ class TableEnricher(Enricher):
         columns: Sequence[str] | None = None,
         reload_every: float | timedelta | None = None,
         *,
-        schema: pa.Schema | str | None = None,
+        schema: pa.Schema | str | StructType | None = None,
     ) -> None:
         if isinstance(source, Enricher):
             source = _WholeTable(source)

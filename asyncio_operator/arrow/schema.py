@@ -1,4 +1,4 @@
-"""Schemas as users write them: a `pyarrow.Schema`, or text in Spark's DDL, read without a Spark session.
+"""Schemas as users write them: a `pyarrow.Schema`, text in Spark's DDL, or a Spark `StructType`, read without Spark.
 
     column  := name [":"] type ["NOT NULL"] ["COMMENT" 'text']
     type    := word | ("decimal" | "char" | "varchar") ["(" numbers ")"]
@@ -8,13 +8,14 @@ Words are case-insensitive. A name in backticks may contain any character; a bac
 parser runs in the JVM, so a decorator at module level could not use it. Law: for every text that both accept,
 `as_schema` returns the same as ``to_arrow_schema(StructType.fromDDL(text), timezone="UTC")``, except that it drops
 comments and that char and varchar are strings. Types that an enricher cannot return (intervals, variant, void, time)
-are refused.
+are refused. A `StructType` is known by its method `json`, so that PySpark is not imported.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -55,22 +56,62 @@ _TYPES = {
 _MAX_PRECISION = 38  # of Spark's decimals, and of Arrow's 128-bit ones
 
 
-def as_schema(schema: pa.Schema | str) -> pa.Schema:
-    """The schema itself, or the one that a Spark DDL text describes, such as ``"temperature double, wind double"``.
+class StructType(Protocol):
+    """The part of Spark's `StructType` that is read here."""
+
+    def json(self) -> str: ...
+
+    def simpleString(self) -> str: ...  # noqa: N802
+
+
+def as_schema(schema: pa.Schema | str | StructType) -> pa.Schema:
+    """The schema itself, or the one that a Spark DDL text describes, such as ``"temperature double, wind double"``, or
+    that of a Spark `StructType`.
 
     Raises:
         ConfigurationError: the text is not DDL (the message shows the place), names a column twice, or is empty.
     """
     if isinstance(schema, str):
         schema = pa.schema(_Parser(schema).columns())
-    if not isinstance(schema, pa.Schema):
-        raise ConfigurationError(
-            f"schema is {describe(schema)}; it must be a pyarrow.Schema or Spark DDL text, like 'name string, age int'"
-        )
+    elif not isinstance(schema, pa.Schema):
+        schema = _of_struct_type(schema)
     for name in schema.names:
         if schema.names.count(name) > 1:
             raise ConfigurationError(f"schema: the column {name!r} occurs twice; give each column its own name")
     return schema
+
+
+def _of_struct_type(schema: Any) -> pa.Schema:
+    tree = None
+    if not isinstance(schema, type) and callable(getattr(schema, "json", None)) and hasattr(schema, "simpleString"):
+        tree = json.loads(schema.json())
+    if not isinstance(tree, dict) or tree.get("type") != "struct":
+        raise ConfigurationError(
+            f"schema is {describe(schema)}; it must be a pyarrow.Schema, a Spark StructType, or Spark DDL text, like "
+            "'name string, age int'"
+        )
+    if not tree["fields"]:
+        raise ConfigurationError("schema is a StructType without a column; give it at least one")
+    return pa.schema(_of_json(tree, "schema"))
+
+
+def _of_json(tree: Any, where: str) -> pa.DataType:
+    """The type that the JSON of a Spark type describes. `where` names the column in messages."""
+    match tree:
+        case str():
+            try:
+                return _Parser(tree).whole_type()
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{where}: {error}") from None
+        case {"type": "array", "elementType": element, "containsNull": nullable}:
+            return pa.list_(pa.field("element", _of_json(element, where), nullable))
+        case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nullable}:
+            of_key, of_value = _of_json(key, where), _of_json(value, where)
+            return pa.map_(pa.field("key", of_key, nullable=False), pa.field("value", of_value, nullable))
+        case {"type": "struct", "fields": fields}:
+            of_fields = [(one, _of_json(one["type"], f"{where}.{one['name']}")) for one in fields]
+            return pa.struct([pa.field(one["name"], kind, one["nullable"]) for one, kind in of_fields])
+    raise ConfigurationError(f"{where} has a type of a user's own, {describe(tree)}; use the type that it is stored as")
 
 
 class _Token(NamedTuple):
@@ -96,6 +137,13 @@ class _Parser:
         if self._token.kind != "end":
             self._fail("',' or the end was expected")
         return fields
+
+    def whole_type(self) -> pa.DataType:
+        """The whole text as one type."""
+        kind = self._type()
+        if self._token.kind != "end":
+            self._fail("the end was expected")
+        return kind
 
     def _fields(self) -> list[pa.Field]:
         fields = [self._field()]

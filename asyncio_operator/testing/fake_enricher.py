@@ -24,6 +24,8 @@ from asyncio_operator.hints import not_installed
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from asyncio_operator.arrow.schema import StructType
+
 Latency = float | Callable[[random.Random], float]
 Failures = int | float | Callable[[Any, int], bool | BaseException | None]
 
@@ -60,7 +62,8 @@ class FakeEnricher(Enricher):
             calls that fail. Or a function of a key and the number of its call, from 1: it returns true for a failure,
             or the error to raise. A call for many keys fails if one of its keys fails. The error is an
             `EnricherError` with `retryable=True`, unless the function returns another one.
-        schema: the columns, as a `pyarrow.Schema` or DDL text; by default those that Arrow infers from all rows.
+        schema: the columns, as a `pyarrow.Schema`, DDL text or a `StructType`; by default those that Arrow infers from
+            all rows.
         max_batch: the maximum number of keys in one `lookup_many`.
         seed: seed of all random values; every `open` starts the sequence again.
 
@@ -90,7 +93,7 @@ class FakeEnricher(Enricher):
         latency: Latency = 0.0,
         failures: Failures = 0,
         *,
-        schema: pa.Schema | str | None = None,
+        schema: pa.Schema | str | StructType | None = None,
         max_batch: int = 1,
         seed: int = 0,
     ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from ssl import SSLContext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from asyncio_operator.enricher import (
     duration,
     flag,
     function_name,
+    named_options,
     one_of,
     positive_int,
     takes,
@@ -41,9 +42,38 @@ from enrichers.http.template import KEYS
 from enrichers.names import names_of
 from enrichers.weighing import Weigh, weigh_with
 
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import StructType
+
+
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REDIRECTS = ("same_host", "any", "never")
 EMPTY_KEYS = ("error", "miss")
+_LOGIN = (
+    "pass headers={'Authorization': ...}, a function that returns headers, headers=OAuth2(...) for tokens of a token "
+    "service, or the user and password in the URL"
+)
+_TLS = "ssl= takes a file of authorities, or a function that returns an SSLContext, also with a client certificate"
+
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("timeout", "timeouts", "total_timeout", "read_timeout"),
+        "the time of a lookup is timeout= of enrich or Lookup, and connect_timeout= limits only making a connection",
+    ),
+    **dict.fromkeys(("auth", "token", "bearer", "api_key", "username", "password", "oauth2"), _LOGIN),
+    **dict.fromkeys(("json", "data", "body", "content"), "the body is json_body=, a JSON value with {key} in it"),
+    **dict.fromkeys(("query", "query_params"), "parameters of the query are params="),
+    **dict.fromkeys(("verify", "cert", "ssl_context", "verify_ssl"), _TLS),
+    **dict.fromkeys(("proxy", "proxies"), "with trust_env=True the proxies of the environment are used"),
+    **dict.fromkeys(("allow_redirects", "follow_redirects"), 'redirects= is "same_host", "any" or "never"'),
+    **dict.fromkeys(
+        ("retry", "retries", "max_retries", "rate_limit", "budget", "cache", "capacity", "circuit_breaker", "hedge"),
+        "it is an option of enrich and Lookup",
+    ),
+    **dict.fromkeys(("cookies",), "pass headers={'Cookie': ...}"),
+}
+"""Options of other HTTP clients, and of `enrich`, with what belongs where."""
+
 BATCH = 100
 """The default number of keys in a request: this many short keys fit into a URL, and most services accept such lists."""
 
@@ -65,7 +95,7 @@ class HttpEnricher(Enricher):
 
     Args:
         url: ``https://host/airports/{key}``. The path and the query may contain parts of the key.
-        schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+        schema: the columns that a found row adds, as a `pyarrow.Schema`, a Spark DDL string or a `StructType`.
         key: the name, or the names, of the parts of the key; "key" by default.
         method: GET, POST, PUT, PATCH or DELETE.
         headers: a mapping; or, for tokens that expire, an `OAuth2` or a function that returns a mapping. The function
@@ -120,11 +150,12 @@ class HttpEnricher(Enricher):
     _exchange: Exchange | None = None
     """What asks the service, while it is open."""
 
+    @named_options("HttpEnricher", ELSEWHERE)
     def __init__(
         self,
         url: str,
         *,
-        schema: pa.Schema | str,
+        schema: pa.Schema | str | StructType,
         key: str | Sequence[str] = "key",
         method: str = "GET",
         headers: Headers = None,

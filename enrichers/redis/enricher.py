@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -25,6 +25,10 @@ from enrichers.redis.connections import Connections
 from enrichers.redis.key_names import Names
 from enrichers.scalars import scalar
 from enrichers.typed import NoColumnError, json_decoder, row_converter
+
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import StructType
+
 
 KINDS = ("json", "hash", "string")
 
@@ -49,7 +53,7 @@ class RedisEnricher(Enricher):
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or a function without arguments that
             returns the URL. `open` calls the function, and so does every new connection, in a thread. A string is sent
             to the workers inside the job; a function keeps the password out of the job.
-        schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+        schema: the columns that a found row adds, as a `pyarrow.Schema`, a Spark DDL string or a `StructType`.
         key_template: the name in Redis, with ``{key}`` in place of the key.
         key: names of the parts of a composite key, in order. The template then contains them: ``{origin}:{hour}``.
         kind: the kind of value. "json": an object, or an array of objects for several rows. "hash": a hash of Redis,
@@ -80,7 +84,7 @@ class RedisEnricher(Enricher):
         self,
         url: Url,
         *,
-        schema: pa.Schema | str,
+        schema: pa.Schema | str | StructType,
         key_template: str = "{key}",
         key: str | Sequence[str] = "key",
         kind: Literal["json", "hash", "string"] = "json",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -29,6 +29,9 @@ from enrichers.sql.connections import Connections, Database
 from enrichers.sql.inspection import Selection, describe
 from enrichers.sql.key_select import KEYS, AbsentError, Described, Statement, StrangerError, UnfitError
 
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import StructType
+
 
 @dataclass(frozen=True, init=False, repr=False)
 class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
@@ -43,8 +46,8 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         columns: the columns to add; by default all except the key columns.
         query: a SELECT in place of `table`, with the parameter ``:keys``, as in ``WHERE id IN :keys``. Its result must
             contain the key columns too, with unchanged keys. Several rows of a key keep its order.
-        schema: names and types of the columns of the source, the key columns too, as a `pyarrow.Schema` or a Spark DDL
-            string. A query needs it. The columns of a table are in its catalog.
+        schema: names and types of the columns of the source, the key columns too, as a `pyarrow.Schema`, a `StructType`
+            or a Spark DDL string. A query needs it. The columns of a table are in its catalog.
         connect_args: arguments of the driver by name, such as an `ssl.SSLContext`, or a function without arguments that
             returns them. A function keeps them out of the job, and can make objects that cannot be sent.
         pool_size: maximum number of connections of one worker. 4 by default: a few keep a Python process busy with
@@ -81,7 +84,7 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         key: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         query: str | None = None,
-        schema: pa.Schema | str | None = None,
+        schema: pa.Schema | str | StructType | None = None,
         connect_args: Arguments | None = None,
         pool_size: int = 4,
         max_batch: int = 500,

@@ -212,3 +212,46 @@ def test_it_needs_no_spark() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "a int, b string NOT NULL, `c d` timestamp_ntz COMMENT 'x'",
+        "a array<map<string, decimal(7,2)>> NOT NULL, s struct<x: int, `y.z`: array<struct<q: timestamp>>>",
+        "a tinyint, b smallint, c bigint, d float, e double, f boolean, g binary, h date, i decimal(38,18)",
+    ],
+)
+def test_a_struct_type_of_spark_is_a_schema(ddl: str, spark: SparkSession) -> None:
+    from pyspark.sql.types import StructType
+
+    assert as_schema(StructType.fromDDL(ddl)) == as_schema(ddl)
+
+
+def test_a_struct_type_keeps_what_may_be_null_inside_of_it() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
+
+    given = StructType(
+        [
+            StructField("a", ArrayType(IntegerType(), False)),
+            StructField("m", MapType(StringType(), ArrayType(LongType()), False)),
+            StructField("s", StructType([StructField("x", StringType(), False)]), False),
+        ]
+    )
+    assert as_schema(given) == to_arrow_schema(given, timezone="UTC")
+
+
+def test_a_type_of_spark_that_is_no_schema_is_refused_with_words() -> None:
+    from pyspark.sql.types import CalendarIntervalType, IntegerType, StructField, StructType, VariantType
+
+    for wrong, says in [
+        (IntegerType(), "it must be a pyarrow.Schema, a Spark StructType, or"),
+        (StructType, "it must be a pyarrow.Schema, a Spark StructType, or"),
+        (StructType(), "without a column"),
+        (StructType([StructField("v", VariantType())]), "schema.v: .*unknown type"),
+        (StructType([StructField("s", StructType([StructField("i", CalendarIntervalType())]))]), "schema.s.i: "),
+        (StructType([StructField("a", IntegerType())] * 2), "'a' occurs twice"),
+    ]:
+        with pytest.raises(ConfigurationError, match=says):
+            as_schema(wrong)

@@ -302,3 +302,22 @@ def test_a_function_for_headers_is_shown_by_its_name_and_pickled_without_the_sec
 def test_credentials_in_the_url_and_in_headers_are_one_too_many() -> None:
     with pytest.raises(ConfigurationError, match="pass one"):
         make("https://bob:pw@api.example/{key}", headers={"authorization": "Bearer x"})
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("timeout", "timeout= of enrich"),
+        ("auth", "headers="),
+        ("oauth2", r"headers=OAuth2\(...\)"),
+        ("json", "json_body="),
+        ("data", "json_body="),
+        ("verify", "ssl="),
+        ("retry", "an option of enrich"),
+        ("jsn_body", "did you mean 'json_body'"),
+    ],
+)
+def test_an_option_of_something_else_is_told_where_it_belongs(option: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"'{option}' is not an option of HttpEnricher; .*{says}") as caught:
+        HttpEnricher("http://h/{key}", schema="a int", **dict[str, Any]({option: "hunter2"}))
+    assert "hunter2" not in str(caught.value)
