@@ -87,7 +87,7 @@ def _certificate(name: str, authority: Any, *identities: str, **options: Any) ->
 @pytest.fixture(scope="module")
 def server() -> Iterator[TlsServer]:
     if binaries() is None:
-        pytest.skip("no PostgreSQL with SSL on this machine, such as Debian's package postgresql")
+        pytest.skip("a PostgreSQL with TLS is not installed (Debian's package postgresql)")
     server = TlsServer(password="hunter2")
     with server:
         yield server

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import shutil
 from html.parser import HTMLParser
 
 import pytest
 
 from asyncio_operator.trace import Trace
 from asyncio_operator.trace.stories import SPANS
+from tests.browser import Browser, needs_chromium
 from tests.trace.helpers import HOSTILE, everything, head_of_line, new_trace, simple
 
 
@@ -168,27 +168,19 @@ def test_each_element_of_a_job_has_its_task(write):
 
 
 def test_in_a_browser_the_axis_begins_with_the_first_call_and_the_slowest_are_listed(tmp_path):
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("there is no Chromium here")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    needs_chromium()
     of_tasks().html(tmp_path / "page.html")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with Browser() as browser:
         for width, scheme, paper in ((1400, "light", "rgb(255, 255, 255)"), (390, "dark", "rgb(20, 24, 29)")):
-            tab = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
-            said: list[str] = []
-            tab.on("console", lambda message, said=said: said.append(message.text))
-            tab.on("pageerror", lambda error, said=said: said.append(str(error)))
-            tab.goto(f"file://{tmp_path}/page.html")
+            tab = browser.tab(width=width, scheme=scheme)
+            tab.open(f"file://{tmp_path}/page.html")
             assert tab.evaluate("[view.t0, view.r1]") == [1000, 4]
-            slowest = tab.locator("#slowest li").all_inner_texts()
+            slowest = tab.texts("#slowest li")
             assert len(slowest) == 4
             assert slowest[0].endswith("2,100 ms, 1 call, stage 3, partition 1, last error: OSError: gone")
             assert "<b>1</b> 1" in slowest[0]
-            tab.locator("#slowest button").first.click()
+            tab.click("#slowest button")
             assert tab.evaluate("view.t0") != 1000
             assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == paper
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            assert said == []
-        browser.close()
+            assert tab.said == []

@@ -7,7 +7,6 @@ import http.client
 import json
 import logging
 import re
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, Tas
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace
 from asyncio_operator.trace.stories import Story
+from tests.browser import Browser, needs_chromium
 from tests.spark.helpers import wait_until
 
 HOSTILE = "<img src=x onerror='window.bad=1'><script>window.bad=1</script>"
@@ -389,46 +389,37 @@ def test_V2_a_port_is_not_shared_by_two_pages_and_no_name_is_asked_for(
 def test_V2_in_a_browser_nothing_hostile_runs_and_buttons_do_what_they_say(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("there is no Chromium here")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    needs_chromium()
     monkeypatch.setattr(live_page, "EVERY", 0.1)
     first = ledger.begin(Lookup("prices", "", None, slow_keys()))
     second = ledger.begin(Lookup(HOSTILE, "planes"))
     # Two lookups of one task.
     ledger.extend([report(first, 10), report(second, 20, part="planes")])
-    with LivePage(ledger, 0, "127.0.0.1") as page, playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with LivePage(ledger, 0, "127.0.0.1") as page, Browser() as browser:
         for width, scheme in ((1400, "light"), (390, "dark")):
-            tab = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
-            said: list[str] = []
-            loaded: list[str] = []
-            tab.on("console", lambda message, said=said: said.append(message.text))
-            tab.on("pageerror", lambda error, said=said: said.append(str(error)))
-            tab.on("request", lambda request, loaded=loaded: loaded.append(request.url))
-            tab.goto(page.url)
-            tab.wait_for_selector("#tasks td")
-            assert tab.inner_text("#numbers dd >> nth=0") == "10"
-            assert tab.inner_text("#state").startswith("1 task runs, ")
-            assert tab.inner_text("#tasks th >> nth=2") == "task ID"
-            assert tab.locator(".chart text").all_text_contents()[:3] == ["0", "0.5", "1"]
-            assert HOSTILE in tab.inner_text("#errors")
-            assert "2,000" in tab.inner_text("#slowest")
-            tab.click(f"#lookups button:has-text({json.dumps('planes: ')})")
-            assert tab.inner_text("#numbers dd >> nth=0") == "20"
+            tab = browser.tab(width=width, scheme=scheme)
+            tab.open(page.url)
+            tab.wait_for("document.querySelector('#tasks td')")
+            assert tab.texts("#numbers dd")[0] == "10"
+            assert tab.texts("#state")[0].startswith("1 task runs, ")
+            assert tab.texts("#tasks th")[2] == "task ID"
+            assert tab.texts(".chart text")[:3] == ["0", "0.5", "1"]
+            assert HOSTILE in tab.texts("#errors")[0]
+            assert "2,000" in tab.texts("#slowest")[0]
+            tab.click("#lookups button", text="planes: ")
+            assert tab.texts("#numbers dd")[0] == "20"
             tab.click("button[data-span='60']")
-            assert tab.get_attribute("button[data-span='60']", "aria-pressed") == "true"
-            tab.click("#tasks th >> nth=4")
-            assert tab.inner_text("#tasks th >> nth=4").startswith("rows")
-            assert tab.eval_on_selector_all(".chart path", "all => all.length") >= 12
+            assert tab.evaluate("document.querySelector(`button[data-span='60']`).ariaPressed") == "true"
+            tab.click("#tasks th", 4)
+            assert tab.texts("#tasks th")[4].startswith("rows")
+            assert len(tab.texts(".chart path")) >= 12
             tab.click("#pause")
-            assert tab.inner_text("#pause") == "Go on"
+            assert tab.texts("#pause") == ["Go on"]
             assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-            assert tab.evaluate("window.bad") is None
-            assert said == []
-            assert all(url.startswith(page.url) for url in loaded)
-        browser.close()
+            assert tab.evaluate("window.bad === undefined")
+            assert tab.said == []
+            assert tab.loaded
+            assert all(url.startswith(page.url) for url in tab.loaded)
 
 
 def test_V4_prometheus_reads_the_figures_of_each_lookup(ledger: Ledger, page: LivePage) -> None:
