@@ -12,12 +12,16 @@ SYSTEMS = {"mssql": "microsoft.sql_server", "oracle": "oracle.db"}
 """Databases that the conventions name in another way than SQLAlchemy."""
 
 
+_PORTS = {"http": 80, "https": 443}
+"""The conventions require the port of an HTTP service, also where its URL does not name it."""
+
+
 def server(url: str) -> dict[str, str | int]:
     """Host and port of a URL; nothing if it names several servers, or none."""
     found: dict[str, str | int] = {}
     with suppress(ValueError):
         parts = urlsplit(url)
-        port, host = parts.port, parts.hostname
+        port, host = parts.port or _PORTS.get(parts.scheme), parts.hostname
         if host and "," not in host:
             found["server.address"] = host
             if port:

@@ -27,6 +27,26 @@ LONGEST_TEXT = 500
 """Characters of an error in a span."""
 
 
+_HTTP = (
+    "http.request.method",
+    "http.response.status_code",
+    "server.address",
+    "server.port",
+    "url.template",
+)
+_DATABASE = (
+    "db.system.name",
+    "db.namespace",
+    "db.collection.name",
+    "db.operation.name",
+    "server.address",
+    "server.port",
+)
+# As the conventions advise them.
+_HTTP_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
+_DATABASE_BUCKETS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
+
+
 class Instruments:
     """The metrics of calls: one set for a process, whose API passes them on to whatever provider is set."""
 
@@ -36,6 +56,18 @@ class Instruments:
         self.errors = meter.create_counter(f"{SCOPE}.errors", "{call}", "Calls that have failed")
         self.in_flight = meter.create_up_down_counter(f"{SCOPE}.calls.in_flight", "{call}", "Calls that run now")
         self.duration = meter.create_histogram(f"{SCOPE}.call.duration", "s", "Durations of calls")
+        self.http = meter.create_histogram(
+            "http.client.request.duration",
+            "s",
+            "Duration of HTTP client requests.",
+            explicit_bucket_boundaries_advisory=_HTTP_BUCKETS,
+        )
+        self.database = meter.create_histogram(
+            "db.client.operation.duration",
+            "s",
+            "Duration of database client operations.",
+            explicit_bucket_boundaries_advisory=_DATABASE_BUCKETS,
+        )
 
 
 _instruments: Instruments | None = None
@@ -86,7 +118,9 @@ class ObservedCalls:
             instruments.errors.add(1, labels)
             raise
         finally:
-            instruments.duration.record(monotonic() - started, labels)
+            duration = monotonic() - started
+            instruments.duration.record(duration, labels)
+            self._record_by_convention(duration, said)
             instruments.calls.add(1, labels)
             instruments.in_flight.add(-1, self._labels)
             # Another context resets them only if the loop is gone.
@@ -95,6 +129,17 @@ class ObservedCalls:
                 api_context.detach(token)
             span.set_attributes(said)
             span.end()
+
+    def _record_by_convention(self, duration: float, said: dict[str, Any]) -> None:
+        """Record the metric that the conventions require, with their attributes and no others."""
+        found = {**self._attributes, **said}
+        if "http.request.method" in found:
+            instrument, names = self._instruments.http, _HTTP
+        elif self._database:
+            instrument, names = self._instruments.database, _DATABASE
+        else:
+            return
+        instrument.record(duration, {name: found[name] for name in (*names, "error.type") if name in found})
 
     def _of_call(self, value: Any) -> dict[str, Any]:
         keys = len(value) if self._many else 1

@@ -318,3 +318,52 @@ def test_V4_the_trace_of_a_call_is_an_exemplar_of_its_duration(seen: Seen) -> No
         pytest.skip("the SDK has exemplars since its version 1.28")
     spans = {span.context.span_id for span in seen.spans if span.context is not None}
     assert {one.span_id for point in durations for one in point.exemplars} == spans
+
+
+async def test_V4_requests_and_statements_have_the_durations_of_the_conventions(seen: Seen, tmp_path: Path) -> None:
+    import sqlite3
+
+    async with FakeService({"a": {"name": "A"}}, errors={}) as service:
+        http = HttpEnricher(service.url + "/rows/{key}?token=s3cret", schema="name string")
+        assert await rows(http, ["a", "none"], retry=None) == [{"name": "A"}, None]
+        port = int(service.url.rpartition(":")[2])
+    [lost] = await rows(http, ["a"], retry=None)
+    assert isinstance(lost, EnricherError)
+    common = {
+        "http.request.method": "GET",
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "url.template": "/rows/{key}",
+    }
+    found, missing, failed = sorted(
+        (dict(point.attributes) for point in seen.metric("http.client.request.duration")),
+        key=lambda one: str(one.get("http.response.status_code", "without")),
+    )
+    assert found == {**common, "http.response.status_code": 200}
+    assert missing == {**common, "http.response.status_code": 404}
+    assert failed.pop("error.type").startswith("aiohttp.")
+    assert failed == common
+
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.executescript("CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT)")
+    database.close()
+    assert await rows(SqlEnricher(f"sqlite+aiosqlite:///{tmp_path}/shop.db", table="products", key="id"), [1]) == [None]
+    [point] = seen.metric("db.client.operation.duration")
+    assert point.count == 1
+    assert (
+        dict(point.attributes).items()
+        >= {
+            "db.system.name": "sqlite",
+            "db.operation.name": "SELECT",
+            "db.collection.name": "products",
+        }.items()
+    )
+    assert 0.001 in point.explicit_bounds
+
+
+async def test_V4_a_request_without_a_port_has_that_of_its_scheme() -> None:
+    from asyncio_operator.services.span_attributes import server
+
+    assert server("https://api.test/x") == {"server.address": "api.test", "server.port": 443}
+    assert server("http://api.test/x") == {"server.address": "api.test", "server.port": 80}
+    assert server("postgresql://db.test/x") == {"server.address": "db.test"}
