@@ -157,6 +157,18 @@ class Enricher(ABC):
         """
         return None
 
+    def check_keys(self, keys: pa.Schema) -> None:
+        """Check the caller's key columns on the driver, before a job runs: their names and types, in the order of a
+        key's parts. By default all types are accepted that match `key_schema`.
+
+        Raises:
+            ConfigurationError: no key of such a type can be looked up. The message names the column and a remedy.
+        """
+
+    max_calls: int | None = None
+    """How many calls one open enricher runs at the same time, if it limits them itself, as a pool of connections or
+    threads does; None: as many as its caller starts. `plan` computes with it."""
+
     def __repr__(self) -> str:
         """The enricher's name in messages. Override it if a class has several sources, and show no secret."""
         return type(self).__qualname__
@@ -282,6 +294,8 @@ def require_enricher(enricher: object) -> None:
     if (kind.lookup, kind.lookup_many, kind.lookup_columns) == (Enricher.lookup, Enricher.lookup_many, None):
         raise ConfigurationError(f"{describe(enricher)} {NO_LOOKUP}")
     positive_int(f"{describe(enricher)}.max_batch", enricher.max_batch)
+    if enricher.max_calls is not None:
+        positive_int(f"{describe(enricher)}.max_calls", enricher.max_calls)
     if enricher.lookup_rows is not None and (enricher.lookup_columns is None or not enricher.in_memory):
         raise ConfigurationError(
             f"{describe(enricher)} has lookup_rows, which is for an enricher in memory: it needs in_memory = True and "

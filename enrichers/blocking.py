@@ -122,6 +122,11 @@ class BlockingEnricher(Enricher):
         for name, value in {**functions, **sizes, **others}.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def max_calls(self) -> int:  # type: ignore[override]
+        """One call runs in a thread at a time."""
+        return self.max_workers
+
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
         return self._schema

@@ -7,14 +7,13 @@ asked only for its schema.
 
 from __future__ import annotations
 
-import html
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.permits import Permits
@@ -31,8 +30,8 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
-from asyncio_operator.spark.driver.columns import On
+from asyncio_operator.spark.driver.build_task import EnrichOptions, Strategy, enrich_task
+from asyncio_operator.spark.driver.columns import On, plain_text
 from asyncio_operator.spark.driver.forecast import (
     Caches,
     Pace,
@@ -46,153 +45,18 @@ from asyncio_operator.spark.driver.forecast import (
 from asyncio_operator.spark.driver.job_budget import planned_limits
 from asyncio_operator.spark.driver.job_limits import Scope, cores
 from asyncio_operator.spark.driver.journaled import without_known
+from asyncio_operator.spark.driver.plan_figures import EnrichmentPlan
 from asyncio_operator.spark.driver.sessions import described
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of
+from asyncio_operator.spark.worker.survey import SCHEMA, Survey, TaskFigures, figures_of
 from asyncio_operator.view.statistics import EnrichmentStatistics
-from asyncio_operator.view.tables import WIDTH, Row, amount, html_table, text_table
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""
 
-COLUMNS = ("without a cache", "with a cache")
-
 WEIGHED = 100
 """The number of keys that are weighed, to estimate the weight of all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnrichmentPlan:
-    """What `enrich` would do with a DataFrame.
-
-    Attributes:
-        rows: number of input rows. It is always counted exactly.
-        null_keys: input rows whose key has a null, which are not looked up. Exact if all rows were read.
-        distinct_keys: number of different keys. Exact up to 4,095 if all rows were read.
-        lookups: the maximum number of keys looked up without a cache: the distinct keys of each batch of rows, added
-            up. Exact if all rows were read.
-        calls: the number of calls for them.
-        cached_lookups, cached_calls: the same with the given cache, or with a `Cache()`. If the cache is too small for
-            the keys of a task, each task counts as if its cache were empty at the start.
-        tasks: partitions of the input.
-        tasks_at_once: how many tasks run at the same time.
-        sampled_rows: input rows that were read. It equals `rows` if nothing was extrapolated.
-        max_attempts: how often a key that fails is looked up. The other figures count one attempt.
-        latency: seconds of a call, as given; None if not given.
-        seconds, cached_seconds: duration of the calls, without and with the cache; None without a latency. It is longer
-            if other jobs use the budget at the same time. None too if some call can never start.
-        weights, cached_weights: with a budget, what the calls weigh by unit: calls, keys, and the units of the
-            enricher, estimated from some keys.
-        budget: as given.
-        never: why the budget lets a call for some key never start; None if no key that was weighed is so heavy.
-        journal_rows: input rows whose answer the journal has. They count in `rows` and in no figure of keys and calls.
-        journal_calls: the number of calls that the journal saves, without a cache.
-    """
-
-    rows: int
-    null_keys: int
-    distinct_keys: int
-    lookups: int
-    calls: int
-    cached_lookups: int
-    cached_calls: int
-    tasks: int
-    tasks_at_once: int
-    sampled_rows: int
-    max_attempts: int = 1
-    latency: float | None = None
-    seconds: float | None = None
-    cached_seconds: float | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
-    cached_weights: Mapping[str, float] = field(default_factory=dict)
-    budget: Budget | None = None
-    never: str | None = None
-    journal_rows: int = 0
-    journal_calls: int = 0
-
-    def show(self) -> None:
-        """Print the figures as a table of at most 100 columns."""
-        print(textwrap.fill(self._input(), WIDTH))
-        print(text_table(COLUMNS, _rows_of_plan(self)))
-        for line in self._remarks():
-            print(textwrap.fill(line, WIDTH))
-
-    def _repr_html_(self) -> str:
-        remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self._remarks())
-        return html_table(COLUMNS, _rows_of_plan(self), self._input()) + remarks
-
-    def _remarks(self) -> list[str]:
-        remarks = [] if self.latency is None else [f"A call takes {self.latency * 1000:.2f} ms."]
-        if self.max_attempts > 1:
-            remarks.append(f"A key that fails is looked up {self.max_attempts} times at most.")
-        if self.never is not None:
-            remarks.append(f"{self.never[:1].upper()}{self.never[1:]}.")
-        return remarks + _over_spend(self.weights, {} if self.budget is None else self.budget.spend or {})
-
-    def __str__(self) -> str:
-        pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
-        retried = f", up to {self.max_attempts} attempts each" if self.max_attempts > 1 else ""
-        return (
-            f"{self._input()}; without a cache "
-            f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
-            f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
-            f"{_duration(self.cached_seconds)}{pace}{retried}{self._under_budget()}"
-        )
-
-    def _input(self) -> str:
-        part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
-        saved = _count(self.journal_calls, "call")
-        known = (
-            f", {self.journal_rows:,} with an answer in the journal, which saves {saved}" if self.journal_rows else ""
-        )
-        distinct = _count(self.distinct_keys, "distinct key")
-        about = "" if self.sampled_rows == self.rows and self.distinct_keys < SIZE else "about "
-        return (
-            f"{_count(self.rows, 'row')}{part} in {_count(self.tasks, 'task')}, {self.tasks_at_once:,} at once: "
-            f"{self.null_keys:,} without a key{known}, {about}{distinct}"
-        )
-
-    def _under_budget(self) -> str:
-        units = [unit for unit in self.weights if unit not in ("calls", "keys")]
-        text = "".join(
-            f", {amount(self.weights[unit])} {unit} without a cache and {amount(self.cached_weights[unit])} with one"
-            for unit in units
-        )
-        for unit, limit in ({} if self.budget is None else self.budget.spend or {}).items():
-            if self.weights.get(unit, 0.0) > limit:
-                text += f"; without a cache that is more than the {amount(limit)} {unit} that may be spent"
-        return text if self.never is None else f"{text}; {self.never}"
-
-
-def _rows_of_plan(plan: EnrichmentPlan) -> list[Row]:
-    """What is asked without a cache, and with one."""
-    rows: list[Row] = [
-        ("keys", [f"{plan.lookups:,}", f"{plan.cached_lookups:,}"]),
-        ("calls", [f"{plan.calls:,}", f"{plan.cached_calls:,}"]),
-    ]
-    if plan.seconds is not None and plan.cached_seconds is not None:
-        rows.append(("seconds", [f"{plan.seconds:,.2f}", f"{plan.cached_seconds:,.2f}"]))
-    units = [unit for unit in plan.weights if unit not in ("calls", "keys")]
-    rows += [(unit, [amount(weights[unit]) for weights in (plan.weights, plan.cached_weights)]) for unit in units]
-    return rows
-
-
-def _over_spend(weights: Mapping[str, float], spend: Mapping[str, float]) -> list[str]:
-    """What is more than may be spent, as sentences."""
-    return [
-        f"Without a cache {amount(weights[unit])} {unit} are more than the {amount(limit)} that may be spent."
-        for unit, limit in spend.items()
-        if weights.get(unit, 0.0) > limit
-    ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + "s" * (number != 1)
-
-
-def _duration(taken: float | None) -> str:
-    return "" if taken is None else f", {taken:,.2f} s"
 
 
 @named_options("plan")
@@ -210,6 +74,7 @@ def plan(
     retry: DefaultRetry = "default",
     scope: Scope = "task",
     tasks_at_once: int | None = None,
+    strategy: Strategy = "inline",
     remember: Duration | None = 60.0,
     journal: Journal | None = None,
     sample: int = SAMPLE,
@@ -220,7 +85,8 @@ def plan(
     Spark itself, for answers that a cache holds at the start, or for answers that a cache or a task drops by time.
 
     Args:
-        df, enricher, on, cache, batching, rate_limit, budget, retry, scope, remember: as for `enrich`.
+        df, enricher, on, cache, batching, rate_limit, budget, retry, scope, strategy, remember: as for `enrich`. The
+            enricher's `max_calls` counts as a capacity too, and the lower one holds.
         capacity: as for `enrich`; an `AdaptiveCapacity` counts as its `maximum`.
         latency: average seconds (or a timedelta) of a call; or the metrics of an enrichment with the same enricher,
             from whose percentiles the average is computed.
@@ -259,19 +125,51 @@ def plan(
         sample=sample,
         divided=divided,
     )
-    made = replace(planned(df), budget=budget)
+    made = replace(planned(df), budget=budget, max_calls=enricher.max_calls, calls_at_once=_at_once(task))
     unknown = None if options.journal is None else without_known(df, task, options.journal)
+    distinct = options.strategy == "distinct"
+    if distinct:
+        made = _whole_input(planned(_keys_once(df, task.layout.keys)), made, distinct=True)
     if unknown is None:
         return made
     rest = planned(unknown)
+    known = made.rows - rest.rows
+    if distinct:
+        rest = _whole_input(planned(_keys_once(unknown, task.layout.keys)), rest, distinct=True)
     return replace(
-        rest,
-        rows=made.rows,
-        sampled_rows=made.sampled_rows,
-        budget=budget,
-        journal_rows=made.rows - rest.rows,
+        _whole_input(rest, made),
+        null_keys=rest.null_keys,
+        journal_rows=known,
         journal_calls=max(0, made.calls - rest.calls),
     )
+
+
+def _whole_input(part: EnrichmentPlan, whole: EnrichmentPlan, *, distinct: bool = False) -> EnrichmentPlan:
+    """The plan for a part of the input, with what only the whole input shows."""
+    return replace(
+        part,
+        rows=whole.rows,
+        null_keys=whole.null_keys,
+        sampled_rows=whole.sampled_rows,
+        budget=whole.budget,
+        max_calls=whole.max_calls,
+        calls_at_once=whole.calls_at_once,
+        distinct=distinct or part.distinct,
+    )
+
+
+def _at_once(task: EnrichTask) -> int:
+    """How many calls of a task run at the same time."""
+    capacity = calls_at_most(task.options.capacity)
+    return capacity if task.enricher.max_calls is None else min(capacity, task.enricher.max_calls)
+
+
+def _keys_once(df: DataFrame, keys: Sequence[int]) -> DataFrame:
+    """Each key of a DataFrame once, as strategy="distinct" looks them up; the other columns are null."""
+    numbered = df.toDF(*(f"_{i}" for i in range(len(df.columns))))
+    kept = numbered.select(*(plain_text(F.col(f"_{i}"), df.schema.fields[i].dataType).alias(f"_{i}") for i in keys))
+    once = kept.distinct()
+    return once.select(*(F.col(f"_{i}") if i in keys else F.lit(None).alias(f"_{i}") for i in range(len(df.columns))))
 
 
 def _planned(
@@ -291,7 +189,7 @@ def _planned(
     """
     lookups = task.options
     # Without a latency no time is shown. Tasks must still be dealt out to workers, so calls are taken to last a second.
-    pace = Pace(calls_at_most(lookups.capacity), lookups.rate_limit, average or 1.0)
+    pace = Pace(_at_once(task), lookups.rate_limit, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
     remembered = MOST_KEYS if lookups.remember else 0
     # Without a cache, the plan shows what one of the default size would save.

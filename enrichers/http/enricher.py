@@ -214,6 +214,11 @@ class HttpEnricher(Enricher):
         self._check(usage)
         self._plans: Plans | None = self._make_plans()
 
+    @property
+    def max_calls(self) -> int | None:  # type: ignore[override]
+        """One request is on a connection at a time; None without `per_host`."""
+        return self._per_host
+
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
         return self._schema
@@ -223,6 +228,19 @@ class HttpEnricher(Enricher):
         as text, and the metadata say so."""
         sent_as = {"sent_as": "text"} if self._json_body is None else None
         return pa.schema([pa.field(name, pa.null(), metadata=sent_as) for name in self._parts])
+
+    def check_keys(self, keys: pa.Schema) -> None:
+        """Refuse bytes, which have no form as text.
+
+        Raises:
+            ConfigurationError: a column has bytes.
+        """
+        for column in keys:
+            if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+                raise ConfigurationError(
+                    f"key column {column.name!r} is binary, which has no form as text for {self!r}: make it a string "
+                    f"first, with F.base64, F.hex or F.decode({column.name!r}, 'UTF-8'), as the service expects it"
+                )
 
     async def open(self) -> None:
         """Make the session. It connects on the first lookup.

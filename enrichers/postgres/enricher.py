@@ -87,6 +87,11 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         positive_int("max_batch", self.max_batch)
         natural("statement_cache_size", self.statement_cache_size)
 
+    @property
+    def max_calls(self) -> int:  # type: ignore[override]
+        """One statement runs on a connection at a time."""
+        return self.pool_size
+
     def schema(self) -> pa.Schema:
         """The columns of a found row, with the types that docs/postgres.md lists. The first call asks the server."""
         return self._described().schema

@@ -22,7 +22,7 @@ from asyncio_operator.services.span_attributes import database
 from enrichers.names import names_of
 from enrichers.redis.cluster import ClusterConnections
 from enrichers.redis.connections import Connections
-from enrichers.redis.key_names import Names
+from enrichers.redis.key_names import Names, is_written_in_one_way
 from enrichers.scalars import scalar
 from enrichers.typed import NoColumnError, json_decoder, row_converter
 
@@ -117,6 +117,11 @@ class RedisEnricher(Enricher):
             object.__setattr__(self, name, value)
         Names(key_template, self.key)
 
+    @property
+    def max_calls(self) -> int:  # type: ignore[override]
+        """One batch is on a connection at a time."""
+        return self.pool_size
+
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
         return self._schema
@@ -124,6 +129,20 @@ class RedisEnricher(Enricher):
     def key_schema(self) -> pa.Schema:
         """The names of the parts of a key. Their type is open: any type that can be a part of a name."""
         return pa.schema([(name, pa.null()) for name in self.key])
+
+    def check_keys(self, keys: pa.Schema) -> None:
+        """Refuse types whose values can be written in several ways.
+
+        Raises:
+            ConfigurationError: a column has such a type.
+        """
+        for column in keys:
+            if not is_written_in_one_way(column.type):
+                raise ConfigurationError(
+                    f"key column {column.name!r} is {column.type}, which can be written in several ways: cast it to a "
+                    f"string as it is written in the names of {self!r}, or to bigint if it has whole numbers "
+                    "(integers, dates and binary are taken too)"
+                )
 
     async def open(self) -> None:
         """Make the client. It connects at the first lookup.

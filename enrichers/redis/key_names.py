@@ -14,6 +14,9 @@ from itertools import chain, starmap
 from string import Formatter
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.types as kinds
+
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import describe
 
@@ -115,6 +118,12 @@ def _pieces(template: object, parts: Sequence[str]) -> list[tuple[str, str | Non
         if part not in fields:
             raise refused(f"{{{part}}} is missing in it, so different keys would have one name: write {wanted}")
     return [(literal, field) for literal, field, _, _ in parsed]
+
+
+def is_written_in_one_way(kind: pa.DataType) -> bool:
+    """Whether `Names.of` writes values of a column's type."""
+    taken = (kinds.is_integer, kinds.is_date, kinds.is_string, kinds.is_large_string, kinds.is_binary)
+    return kinds.is_large_binary(kind) or any(is_kind(kind) for is_kind in taken)
 
 
 def _text(part: Any) -> bytes | None:

@@ -113,6 +113,11 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         for name, value in values.items():
             self._set(name, value)
 
+    @property
+    def max_calls(self) -> int:  # type: ignore[override]
+        """One statement runs on a connection at a time."""
+        return self.pool_size
+
     def schema(self) -> pa.Schema:
         """The columns of a found row, with the types that docs/sql-databases.md lists. The first call asks the
         database."""

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import AdaptiveCapacity, Batching, Budget, Cache, ConfigurationError, Limit, RateLimit
+from asyncio_operator import AdaptiveCapacity, Batching, Budget, Cache, ConfigurationError, Enricher, Limit, RateLimit
 from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
 from asyncio_operator.testing import FakeEnricher
+from enrichers import BlockingEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, SqlEnricher
 from tests.pages import DOCS, run_programs
 from tests.spark.helpers import BATCH_SIZE, in_partitions, jobs, setting
 
@@ -267,3 +268,42 @@ def test_the_programs_of_the_page_run(spark: SparkSession, capsys: pytest.Captur
         r"^```text\n(.*?)^```", (DOCS / "plan.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     assert capsys.readouterr().out.split() == printed.split()
+
+
+class Pooled(FakeEnricher):
+    """An enricher of two connections."""
+
+    max_calls = 2
+
+
+def test_a_plan_computes_with_the_calls_that_the_enricher_runs_at_once(spark: SparkSession) -> None:
+    rows = spark.range(0, 200, numPartitions=1)
+    told = plan(rows, Pooled({1: {"price": 1.0}}), on="id", latency=0.5)
+    assert (told.calls, told.max_calls, told.calls_at_once, told.seconds) == (200, 2, 2, 50.0)
+    assert "at most 2 calls at once in a task (the enricher's max_calls is 2)" in str(told)
+    assert plan(rows, Pooled({1: {"price": 1.0}}), on="id", latency=0.5, capacity=1).seconds == 100.0
+    assert plan(rows, service(), on="id", latency=0.5, capacity=20).seconds == 5.0
+
+
+@pytest.mark.parametrize(
+    ("enricher", "calls"),
+    [
+        (PostgresEnricher("postgresql://localhost/db", table="t", key="k"), 4),
+        (PostgresEnricher("postgresql://localhost/db", table="t", key="k", pool_size=1), 1),
+        (SqlEnricher("sqlite+aiosqlite:///x", table="t", key="k", pool_size=3), 3),
+        (RedisEnricher("redis://localhost", schema="v string", kind="string", pool_size=7), 7),
+        (BlockingEnricher(dict, "v string", max_workers=5), 5),
+        (HttpEnricher("http://localhost/{key}", schema="v string", per_host=6), 6),
+        (HttpEnricher("http://localhost/{key}", schema="v string"), None),
+        (service(), None),
+    ],
+)
+def test_enrichers_say_how_many_calls_they_run_at_once(enricher: Enricher, calls: int | None) -> None:
+    assert enricher.max_calls == calls
+
+
+def test_a_plan_of_distinct_keys_counts_each_once_and_repeats_the_rows(orders: DataFrame) -> None:
+    told = plan(orders, service(), on="product", latency=0.01, strategy="distinct")
+    assert (told.rows, told.null_keys, told.distinct_keys) == (2000, 200, 450)
+    assert (told.lookups, told.calls, told.cached_calls) == (450, 450, 450)
+    assert 'With strategy="distinct"' in told._repr_html_().replace("&quot;", '"')

@@ -93,7 +93,7 @@ def test_V3_in_a_notebook_statistics_and_plans_are_tables_without_hostile_markup
     budget = Budget("b", spend={"usd": 1.0})
     weights = {"calls": 5.0, "usd": 7.0, HOSTILE: 2.0}
     shown = Tags(plan(weights=weights, cached_weights=weights, budget=budget)._repr_html_())
-    assert "7 usd are more than the 1 that may be spent" in shown.text
+    assert "Estimated 7 usd exceeds the limit of 1 usd" in shown.text
     assert HOSTILE in shown.text
     assert not shown.found & {"img", "script"}
 

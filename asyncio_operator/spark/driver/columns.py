@@ -83,10 +83,20 @@ def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enri
             if key_family(theirs.dataType) != family:
                 raise ConfigurationError(
                     f"key column {field.name!r} is {field.dataType.simpleString()}, which never matches key column "
-                    f"{theirs.name!r} of {enricher}, which is {theirs.dataType.simpleString()}: cast it first"
+                    f"{theirs.name!r} of {enricher}, which is {theirs.dataType.simpleString()}: cast it first, with "
+                    f"{_cast(field, theirs.dataType)}"
                 )
         elif known is not None and (known.field(i).metadata or {}).get(b"sent_as") == b"text":
             _warn_of_fractions(field, enricher)
+
+
+def _cast(field: StructField, to: DataType) -> str:
+    """The program that casts a column to the type of its key column."""
+    name = field.name
+    text = f"df.withColumn({name!r}, F.col({name!r}).cast({to.simpleString()!r}))"
+    if {type(field.dataType), type(to)} == {TimestampType, TimestampNTZType}:
+        text += " (in the time zone of the session, spark.sql.session.timeZone)"
+    return text
 
 
 def _warn_of_fractions(field: StructField, enricher: str) -> None:
@@ -183,7 +193,9 @@ def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, 
             f"on has {len(names)} columns, {names}; the enricher's key has {len(known)}: {known.names}"
         )
     positions = tuple(position_of(schema, name) for name in names)
-    check_key_types([schema.fields[i] for i in positions], known, describe(enricher))
+    fields = [schema.fields[i] for i in positions]
+    check_key_types(fields, known, describe(enricher))
+    enricher.check_keys(pa.schema([(field.name, arrow_type(field.dataType)) for field in fields]))
     return positions
 
 

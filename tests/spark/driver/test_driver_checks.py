@@ -21,7 +21,7 @@ from asyncio_operator.engine.options import CALL_OPTIONS, CallOptions
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, plan
 from asyncio_operator.spark.driver.build_task import EnrichOptions
-from enrichers import FunctionEnricher, HttpEnricher
+from enrichers import FunctionEnricher, HttpEnricher, RedisEnricher
 from tests.spark.helpers import jobs
 
 pytestmark = pytest.mark.spark
@@ -352,3 +352,29 @@ def test_X4_a_fraction_in_json_is_no_warning(df: DataFrame, caplog: pytest.LogCa
     body = HttpEnricher("http://localhost/", method="POST", json_body={"id": "{key}"}, schema="x long")
     enrich(df, body, on="price")
     assert not caplog.text
+
+
+@pytest.mark.parametrize("composite", [False, True])
+def test_X4_keys_that_can_never_be_sent_are_refused(df: DataFrame, composite: bool) -> None:
+    more = df.selectExpr("*", "cast(id AS double) AS ratio", "cast(id AS float) AS part", "cast(id AS byte) AS small")
+    template, key = ("{a}:{b}", ["a", "b"]) if composite else ("{key}", "key")
+    redis = RedisEnricher("redis://localhost", schema="x long", kind="string", key_template=template, key=key)
+    url = "http://localhost/" + template.replace(":", "/")
+    sent = HttpEnricher(url, schema="x long", key=tuple(key) if composite else "key")
+    for column in ("now", "here", "yes", "price", "ratio", "part", "bytes", "text", "today", "id", "small"):
+        on = ["id", column] if composite and column != "id" else ["id", "text"] if composite else column
+        refusing = [redis] if column in ("now", "here", "yes", "price", "ratio", "part") else []
+        refusing += [sent] if column == "bytes" else []
+        for enricher in (redis, sent):
+            if enricher in refusing:
+                assert f"key column '{column}' is " in refused(more, enricher, on=on)
+            else:
+                enrich(more, enricher, on=on)
+
+
+def test_X4_a_key_that_never_matches_is_refused_with_the_cast(df: DataFrame) -> None:
+    told = refused(df, Keyed(k=pa.timestamp("us")), on="now")
+    assert "F.col('now').cast('timestamp_ntz')" in told
+    assert "time zone of the session" in told
+    assert "F.col('here').cast('timestamp')" in refused(df, Keyed(k=pa.timestamp("us", "UTC")), on="here")
+    assert "F.col('text').cast('int')" in refused(df, Keyed(k=pa.int32()), on="text")

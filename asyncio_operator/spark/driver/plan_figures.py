@@ -1,0 +1,173 @@
+"""What `plan` returns: figures of an enrichment before it runs, as a table, a line, or a table in a notebook.
+
+This module knows neither Spark nor how the figures are made.
+"""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from asyncio_operator.budget.spec import Budget
+from asyncio_operator.spark.worker.survey import SIZE
+from asyncio_operator.view.tables import WIDTH, Row, amount, html_table, text_table
+
+COLUMNS = ("without a cache", "with a cache")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrichmentPlan:
+    """What `enrich` would do with a DataFrame.
+
+    Attributes:
+        rows: number of input rows. It is always counted exactly.
+        null_keys: input rows whose key has a null, which are not looked up. Exact if all rows were read.
+        distinct_keys: number of different keys. Exact up to 4,095 if all rows were read.
+        lookups: the maximum number of keys looked up without a cache: the distinct keys of each batch of rows, added
+            up. Exact if all rows were read.
+        calls: the number of calls for them.
+        cached_lookups, cached_calls: the same with the given cache, or with a `Cache()`. If the cache is too small for
+            the keys of a task, each task counts as if its cache were empty at the start.
+        tasks: partitions of the input.
+        tasks_at_once: how many tasks run at the same time.
+        sampled_rows: input rows that were read. It equals `rows` if nothing was extrapolated.
+        max_attempts: how often a key that fails is looked up. The other figures count one attempt.
+        latency: seconds of a call, as given; None if not given.
+        seconds, cached_seconds: duration of the calls, without and with the cache; None without a latency. It is longer
+            if other jobs use the budget at the same time. None too if some call can never start.
+        weights, cached_weights: with a budget, what the calls weigh by unit: calls, keys, and the units of the
+            enricher, estimated from some keys.
+        budget: as given.
+        never: why the budget lets a call for some key never start; None if no key that was weighed is so heavy.
+        journal_rows: input rows whose answer the journal has. They count in `rows` and in no figure of keys and calls.
+        journal_calls: the number of calls that the journal saves, without a cache.
+        max_calls: how many calls the enricher runs at the same time in a task; None if it sets no limit.
+        calls_at_once: how many calls run at the same time in a task: `max_calls` or `capacity`, the lower one.
+        distinct: whether each key is looked up once in the whole job, as with strategy="distinct".
+    """
+
+    rows: int
+    null_keys: int
+    distinct_keys: int
+    lookups: int
+    calls: int
+    cached_lookups: int
+    cached_calls: int
+    tasks: int
+    tasks_at_once: int
+    sampled_rows: int
+    max_attempts: int = 1
+    latency: float | None = None
+    seconds: float | None = None
+    cached_seconds: float | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    cached_weights: Mapping[str, float] = field(default_factory=dict)
+    budget: Budget | None = None
+    never: str | None = None
+    journal_rows: int = 0
+    journal_calls: int = 0
+    max_calls: int | None = None
+    calls_at_once: int = 0
+    distinct: bool = False
+
+    def show(self) -> None:
+        """Print the figures as a table of at most 100 columns."""
+        print(textwrap.fill(self._input(), WIDTH))
+        print(text_table(COLUMNS, _rows_of_plan(self)))
+        for line in self._remarks():
+            print(textwrap.fill(line, WIDTH))
+
+    def _repr_html_(self) -> str:
+        remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self._remarks())
+        return html_table(COLUMNS, _rows_of_plan(self), self._input()) + remarks
+
+    def _remarks(self) -> list[str]:
+        remarks = [] if self.latency is None else [f"A call takes {self.latency * 1000:.2f} ms."]
+        if self.max_calls is not None:
+            remarks.append(f"{self._limited().capitalize()}.")
+        if self.distinct:
+            remarks.append('With strategy="distinct" each key is looked up once in the job.')
+        if self.max_attempts > 1:
+            remarks.append(f"A key that fails is looked up again (up to {self.max_attempts} attempts per key).")
+        if self.never is not None:
+            remarks.append(f"{self.never[:1].upper()}{self.never[1:]}.")
+        return remarks + _over_spend(self.weights, {} if self.budget is None else self.budget.spend or {})
+
+    def __str__(self) -> str:
+        pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
+        retried = f" (up to {self.max_attempts} attempts per key)" if self.max_attempts > 1 else ""
+        limited = "" if self.max_calls is None else f"; {self._limited()}"
+        return (
+            f"{self._input()}; without a cache "
+            f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
+            f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
+            f"{_duration(self.cached_seconds)}{pace}{retried}{limited}{self._under_budget()}"
+        )
+
+    def _limited(self) -> str:
+        calls = "1 call" if self.calls_at_once == 1 else f"{self.calls_at_once:,} calls"
+        why = f" (the enricher's max_calls is {self.max_calls:,})" if self.calls_at_once == self.max_calls else ""
+        return f"at most {calls} at once in a task{why}"
+
+    def _input(self) -> str:
+        part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
+        saved = _count(self.journal_calls, "call")
+        known = (
+            f", {self.journal_rows:,} with an answer in the journal, which saves {saved}" if self.journal_rows else ""
+        )
+        distinct = _count(self.distinct_keys, "distinct key")
+        about = "" if self.sampled_rows == self.rows and self.distinct_keys < SIZE else "about "
+        return (
+            f"{_count(self.rows, 'row')}{part} in {_count(self.tasks, 'task')}, {self.tasks_at_once:,} at once: "
+            f"{self.null_keys:,} without a key{known}, {about}{distinct}"
+        )
+
+    def _under_budget(self) -> str:
+        units = [unit for unit in self.weights if unit not in ("calls", "keys")]
+        text = "".join(
+            f", {amount(self.weights[unit])} {unit} without a cache and {amount(self.cached_weights[unit])} with one"
+            for unit in units
+        )
+        for unit, limit in ({} if self.budget is None else self.budget.spend or {}).items():
+            if self.weights.get(unit, 0.0) > limit:
+                text += f"; {_exceeds(self.weights[unit], limit, unit)}"
+        return text if self.never is None else f"{text}; {self.never}"
+
+
+def _rows_of_plan(plan: EnrichmentPlan) -> list[Row]:
+    """What is asked without a cache, and with one."""
+    rows: list[Row] = [
+        ("keys", [f"{plan.lookups:,}", f"{plan.cached_lookups:,}"]),
+        ("calls", [f"{plan.calls:,}", f"{plan.cached_calls:,}"]),
+    ]
+    if plan.seconds is not None and plan.cached_seconds is not None:
+        rows.append(("seconds", [f"{plan.seconds:,.2f}", f"{plan.cached_seconds:,.2f}"]))
+    units = [unit for unit in plan.weights if unit not in ("calls", "keys")]
+    rows += [(unit, [amount(weights[unit]) for weights in (plan.weights, plan.cached_weights)]) for unit in units]
+    return rows
+
+
+def _over_spend(weights: Mapping[str, float], spend: Mapping[str, float]) -> list[str]:
+    """What is more than may be spent, as sentences."""
+    return [
+        f"{_exceeds(weights[unit], limit, unit).capitalize()}."
+        for unit, limit in spend.items()
+        if weights.get(unit, 0.0) > limit
+    ]
+
+
+def _exceeds(estimated: float, limit: float, unit: str) -> str:
+    shown = amount(estimated)
+    if unit == "usd" and round(estimated, 2) > limit:
+        shown = amount(round(estimated, 2))
+    return f"estimated {shown} {unit} exceeds the limit of {amount(limit)} {unit}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def _duration(taken: float | None) -> str:
+    return "" if taken is None else f", {taken:,.2f} s"
