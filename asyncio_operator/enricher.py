@@ -12,6 +12,8 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `canonical_key` | the canonical value of a key: equal for all spellings of the same key |
 | `key_values` | the canonical keys of an Arrow column; loads pyarrow |
 | `KeyIndex` | finds the rows of a table by their keys, in columns; loads pyarrow and numpy |
+| `exact_decimal`, `fit_decimals`, `cast_table` | numbers as decimals, without loss; load pyarrow |
+| `shown_type` | for messages: a type of Arrow; loads pyarrow |
 | `as_schema` | the columns, from a `pyarrow.Schema`, Spark DDL text or a `StructType`; loads pyarrow on first use |
 | `StructType` | for annotations: a Spark `StructType`, without PySpark |
 | `positive_int`, `natural`, `duration`, `flag`, `one_of` | check an option, with the messages of all other options |
@@ -73,6 +75,7 @@ from asyncio_operator.telemetry.annotations import Attributes, annotate
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from asyncio_operator.arrow.decimals import cast_table, exact_decimal, fit_decimals, shown_type
     from asyncio_operator.arrow.key_arrays import key_values
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
@@ -91,10 +94,13 @@ __all__ = [
     "as_schema",
     "billed",
     "canonical_key",
+    "cast_table",
     "describe",
     "did_you_mean",
     "duration",
+    "exact_decimal",
     "failed_import",
+    "fit_decimals",
     "first_of",
     "flag",
     "function_name",
@@ -110,6 +116,7 @@ __all__ = [
     "one_of",
     "positive_int",
     "settle",
+    "shown_type",
     "takes",
     "time_left",
     "verdict",
@@ -309,10 +316,13 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "asyncio_operator.arrow.decimals": "cast_table exact_decimal fit_decimals shown_type",
             "asyncio_operator.arrow.key_arrays": "key_values",
             "asyncio_operator.arrow.key_index": "KeyIndex",
             "asyncio_operator.arrow.schema": "StructType as_schema",
             "asyncio_operator.arrow.key_identity": "canonical_key",
         },
-        needs={f"asyncio_operator.arrow.{module}": _PYARROW for module in ("key_arrays", "key_index", "schema")},
+        needs={
+            f"asyncio_operator.arrow.{module}": _PYARROW for module in ("decimals", "key_arrays", "key_index", "schema")
+        },
     )

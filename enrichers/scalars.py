@@ -13,13 +13,15 @@ import datetime
 import re
 import struct
 from collections.abc import Callable
-from decimal import Context, Decimal, Inexact, InvalidOperation
+from decimal import Decimal
 from functools import partial
 from math import isfinite, isinf
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as kinds
+
+from asyncio_operator.enricher import exact_decimal
 
 Convert = Callable[[Any], Any]
 
@@ -242,8 +244,7 @@ def _single(value: Any) -> float:
 
 def _decimal(data_type: pa.DataType) -> Convert:
     """A float is converted by the shortest number that reads as the same float: mostly the number that was written."""
-    quantize = Context(prec=data_type.precision, traps=[InvalidOperation, Inexact]).quantize
-    step = Decimal(1).scaleb(-data_type.scale)
+    exact = exact_decimal(data_type)
 
     def convert(value: Any) -> Decimal:
         if isinstance(value, str):
@@ -258,8 +259,8 @@ def _decimal(data_type: pa.DataType) -> Convert:
         if not number.is_finite():
             raise ValueError("it is not finite")
         try:
-            return quantize(number, step)
-        except (InvalidOperation, Inexact):
+            return exact(number)
+        except ArithmeticError:
             raise ValueError("it has more digits") from None
 
     return convert

@@ -26,6 +26,7 @@ from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import (
     CLOSE_TIMEOUT,
     as_schema,
+    cast_table,
     describe,
     did_you_mean,
     duration,
@@ -297,13 +298,13 @@ class TableEnricher(Enricher):
         known = self._given if self._given is not None else self._described
         if known is None:
             self._check(given.schema)
-            return given.cast(simplified(given.schema))
+            return cast_table(given, simplified(given.schema))
         self._check(given.schema, known.names)
         needed = {*self.key, *self._chosen(known)}
         names = [name for name in known.names if name in needed]
         for name in names:
             self._check_zone(name, given.schema.field(name).type, known.field(name).type)
-        return given.select(names).cast(pa.schema([known.field(name) for name in names]))
+        return cast_table(given.select(names), pa.schema([known.field(name) for name in names]))
 
     def _check_zone(self, name: str, given: pa.DataType, known: pa.DataType) -> None:
         """Check that both types have a zone, or neither. Arrow would silently add UTC, or drop the zone."""

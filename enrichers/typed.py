@@ -41,7 +41,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import describe
+from asyncio_operator.enricher import describe, shown_type
 from enrichers.scalars import Convert, WrittenDecimal, WrittenFloat, scalar
 
 RowConverter = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -77,7 +77,7 @@ class MisfitError(ValueError):
     def message_with(self, show: Callable[[Any], str] = describe) -> str:
         """The message. `show` turns the value into text."""
         given = "null" if self.value is None else f"{show(self.value)}, {_kind(self.value)},"
-        return f"the column {self.path!r} is {self.type}, which {given} does not fit: {self.why}"
+        return f"the column {self.path!r} is {shown_type(self.type)}, which {given} does not fit: {self.why}"
 
     @property
     def coercible(self) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from asyncio_operator.arrow.decimals import cast_table
 from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 from asyncio_operator.arrow.key_index import match
@@ -277,6 +278,6 @@ def _column(
 
 def _cast(table: pa.Table, wanted: pa.Schema, method: str = "lookup_columns") -> pa.Table:
     try:
-        return table.cast(wanted)
+        return cast_table(table, wanted)
     except pa.ArrowInvalid as error:
         raise ResultError(f"a value of the table of {method} does not fit its column: {error}") from error

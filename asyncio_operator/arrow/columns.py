@@ -1,9 +1,9 @@
 """Converts values to columns of a declared type, without loss.
 
 Arrow refuses most values that do not fit, but not all. It converts 1.5 to 1, a datetime to a date, 5 to a moment in
-1970, and 1e300 to infinity, also inside of lists, maps and structs. It takes a datetime without a time zone as UTC,
-whereas PySpark takes it in the zone of the session. It drops a zone that the column cannot hold. All of this is refused
-here. Only types that can lose data are checked.
+1970, 1e300 to infinity, and Decimal("1E-61") to 0, also inside of lists, maps and structs. It takes a datetime without
+a time zone as UTC, whereas PySpark takes it in the zone of the session. It drops a zone that the column cannot hold.
+All of this is refused here. Only types that can lose data are checked.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from asyncio_operator.arrow.decimals import exact_decimal, shown_type
 from asyncio_operator.errors import ResultError, describe, describe_error
 
 Column = Any
@@ -184,7 +185,7 @@ def _check_value(value: Any, field: pa.Field) -> None:
         column([{field.name: value}], field)
     except Exception as error:
         raise ResultError(
-            f"column {field.name!r} is {field.type}, which the answer does not fit: "
+            f"column {field.name!r} is {shown_type(field.type)}, which the answer does not fit: "
             f"{describe(value)} ({describe_error(error)})"
         ) from error
 
@@ -199,6 +200,8 @@ def _sure(data_type: pa.DataType) -> tuple[type | None, Callable[[Any], bool] | 
     if kinds.is_signed_integer(data_type):
         limit = 1 << (data_type.bit_width - 1)
         return int, lambda value: -limit <= value < limit
+    if kinds.is_decimal(data_type):
+        return Decimal, lambda value: _fit([value], data_type)
     if kinds.is_timestamp(data_type) and data_type.unit == "us":
         # Only microseconds, which are Python's own unit: a coarser one would lose digits.
         zones = _zones(data_type)
@@ -218,16 +221,33 @@ _EXACT: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 def _can_lose(data_type: pa.DataType) -> bool:
     if kinds.is_nested(data_type):
         return any(_can_lose(data_type.field(i).type) for i in range(data_type.num_fields))
-    return bool(kinds.is_integer(data_type) or kinds.is_temporal(data_type) or kinds.is_float32(data_type))
+    return any(is_kind(data_type) for is_kind in _LOSSY)
+
+
+_LOSSY = (kinds.is_integer, kinds.is_decimal, kinds.is_temporal, kinds.is_float32)
 
 
 def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
     """Whether the types of the values already show that Arrow loses nothing. If not, each value is checked."""
     if not set(map(type, values)) <= _exact_types(data_type):
         return False
+    if kinds.is_decimal(data_type):
+        return _fit(values, data_type)
     if not kinds.is_timestamp(data_type):
         return True
     return {type(value.tzinfo) for value in values if value is not None} <= _zones(data_type)
+
+
+def _fit(numbers: Sequence[Decimal | None], data_type: pa.DataType) -> bool:
+    """Whether a decimal type holds numbers with all their digits. Arrow makes 0 of some that have far more."""
+    exact = exact_decimal(data_type)
+    try:
+        for number in numbers:
+            if number is not None:
+                exact(number)
+    except ArithmeticError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1000)
@@ -235,6 +255,8 @@ def _exact_types(data_type: pa.DataType) -> set[type]:
     """Types whose values Arrow converts without loss, except for the zones of datetimes."""
     if kinds.is_integer(data_type):
         return {int, type(None)}
+    if kinds.is_decimal(data_type):
+        return {Decimal, type(None)}
     allowed = _temporal_class(data_type)
     if allowed is None or getattr(data_type, "unit", None) in _STEPS:
         return {type(None)}
@@ -273,6 +295,9 @@ def _check(value: Any, data_type: pa.DataType) -> None:
         # `int` itself refuses NaN and infinity.
         if isinstance(value, float | np.floating | Decimal) and value != int(value):
             raise ValueError("it has a fraction")
+    elif kinds.is_decimal(data_type):
+        if isinstance(value, int | Decimal) and not _fit([Decimal(value)], data_type):
+            raise ValueError(f"it does not fit {shown_type(data_type)}")
     elif kinds.is_float32(data_type):
         # Infinity is a float32. A larger finite number would become infinity.
         if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(float(value)) < float("inf"):

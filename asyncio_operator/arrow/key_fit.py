@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from asyncio_operator.arrow.decimals import decimals_of, fit_decimals
 from asyncio_operator.arrow.key_arrays import canonical_array, canonical_type
 
 
@@ -76,6 +77,8 @@ _MISFITS = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
 def _fit_value(value: Any, data_type: pa.DataType) -> pa.Array:
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         # Arrow has no type for the largest of them.
+        if kinds.is_decimal(data_type):
+            return decimals_of([Decimal(value)], canonical_type(data_type))
         value = _nearest(value) if kinds.is_floating(data_type) else Decimal(value)
     try:
         return fit_keys(pa.array([value]), data_type)
@@ -104,10 +107,7 @@ def _number(keys: pa.Array, kind: pa.DataType) -> pa.Array:
     if kinds.is_floating(kind):
         return _float(keys, kind)
     if kinds.is_decimal(kind):
-        if kinds.is_floating(keys.type):
-            return _by_value(keys, kind, lambda key: Decimal(repr(key)))
-        # Arrow refuses a decimal type that is too small for the largest integer, whatever the values are.
-        return _cast(keys.cast(pa.decimal128(20, 0)) if kinds.is_integer(keys.type) else keys, kind)
+        return fit_decimals(keys, kind)
     if kinds.is_decimal(keys.type):
         return _cast(keys, kind)
     return _integer(keys, kind)
@@ -129,7 +129,8 @@ def _integer(keys: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _float(keys: pa.Array, kind: pa.DataType) -> pa.Array:
     if kinds.is_decimal(keys.type):
-        doubles = _by_value(keys, pa.float64(), _nearest)
+        # Arrow does not always take the nearest one.
+        doubles = pa.array([None if key is None else _nearest(key) for key in keys.to_pylist()], pa.float64())
     else:
         # Unchecked: an integer beyond 2**53 is compared by its nearest double.
         doubles = keys.cast(pa.float64(), safe=False)
@@ -147,18 +148,6 @@ def _nearest(key: Decimal | int) -> float | None:
         return None
     # A decimal that is too large would be found at infinity.
     return number if number == key or not isinf(number) else None
-
-
-def _by_value(keys: pa.Array, kind: pa.DataType, convert: Callable[[Any], Any]) -> pa.Array:
-    """Keys that Arrow would round in another way: through Python, one by one."""
-
-    def fitted(key: Any) -> Any:
-        try:
-            return pa.scalar(None if key is None else convert(key), kind)
-        except (pa.ArrowInvalid, ArithmeticError):
-            return pa.scalar(None, kind)
-
-    return pa.array([fitted(key) for key in keys.to_pylist()], kind)
 
 
 def _cast(keys: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from asyncio_operator.arrow.decimals import cast_table
 from asyncio_operator.arrow.key_arrays import Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_keys
 from asyncio_operator.errors import ConfigurationError
@@ -111,7 +112,7 @@ def to_table(
     ends = np.cumsum(copies)
     of_row: Ints = np.repeat(np.arange(count), copies)
     number = np.arange(len(of_row)) - np.repeat(ends - copies, copies)
-    rows = batch.rows.select(description.answers.names).cast(description.answers)
+    rows = cast_table(batch.rows.select(description.answers.names), description.answers)
     if len(found := np.flatnonzero(counts > 0)) < count:
         # A miss has one row, of nulls.
         is_found = np.repeat(counts > 0, copies)

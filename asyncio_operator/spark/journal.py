@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.checks import Duration, duration
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
@@ -162,7 +163,7 @@ class CompactedRows:
         schema = Description.read(self._description.encode(), str(self._location)).schema
         tables = [
             pa.Table.from_arrays(
-                [in_utc(array).cast(field.type) for array, field in zip(batch.columns, schema, strict=True)],
+                [cast_exactly(in_utc(array), field.type) for array, field in zip(batch.columns, schema, strict=True)],
                 schema=schema,
             )
             for batch in batches

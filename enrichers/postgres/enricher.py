@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int
+from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int, shown_type
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.causes import TooLargeError
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
@@ -187,7 +187,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
                 return None if may_decline else self._refuse(statement.key_of(record), record[-1])
         try:
             return from_rows(records, statement.row_type, statement.places)
-        except (pa.ArrowException, OverflowError) as error:
+        except (pa.ArrowException, ArithmeticError) as error:
             strangers = {*map(statement.key_of, records)}.difference(keys)
             problem = (
                 f"{self._subject()}: a value does not fit its column as it was when its types were asked for: {error}"
@@ -228,9 +228,10 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         """A row that holds a value that a row of Spark cannot hold."""
         number, _, value = problem.partition(":")
         field = self._described().schema.field(int(number))
+        remedy = f'pass columns={{"{field.name}": "double"}}, ' * pa.types.is_decimal(field.type)
         raise EnricherError(
-            f"{self._about([key])}: the column {field.name!r} holds {value}, which is no {field.type}; convert it in a "
-            "query, or leave the column out",
+            f"{self._about([key])}: the column {field.name!r} holds {value}, which does not fit "
+            f"{shown_type(field.type)}; {remedy}convert it in a query, or leave the column out",
             retryable=False,
         )
 

@@ -24,7 +24,7 @@ from enrichers.redis.cluster import ClusterConnections
 from enrichers.redis.connections import Connections
 from enrichers.redis.key_names import Names, is_written_in_one_way
 from enrichers.scalars import scalar
-from enrichers.typed import NoColumnError, json_decoder, row_converter
+from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
 if TYPE_CHECKING:
     from asyncio_operator.enricher import StructType
@@ -39,6 +39,9 @@ LOOKED_AT = 4_000
 
 SHOWN = 40
 """The number of characters of that beginning."""
+
+
+REMEDY = "change its type in schema=, or take it as a string, and convert it in Spark"
 
 
 class NotJsonError(Exception):
@@ -199,7 +202,10 @@ class RedisEnricher(Enricher):
                 raise value
             return convert(value)
         except (ValueError, ArithmeticError, RecursionError) as error:
-            remedy = "; give columns in schema= the names of the fields" if isinstance(error, NoColumnError) else ""
+            remedy = ""
+            if isinstance(error, MisfitError):
+                is_named = not isinstance(error, NoColumnError)
+                remedy = f"; {REMEDY}" if is_named else "; give columns in schema= the names of the fields"
             problem = EnricherError(f"{self!r}, key {describe(key)}: {error}{remedy}", retryable=False)
             problem.__cause__ = error
         except NotJsonError as error:

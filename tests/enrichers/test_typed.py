@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import as_schema
+from asyncio_operator.enricher import as_schema, shown_type
 from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter, typed_row
 
 NOON = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_an_error_that_names_column_value_and_type(kind: st
     with pytest.raises(ValueError, match="does not fit") as raised:
         typed_row({"c": value}, schema)
     assert not isinstance(raised.value, ConfigurationError)
-    assert f"column 'c' is {schema.field('c').type}" in str(raised.value)
+    assert f"column 'c' is {shown_type(schema.field('c').type)}" in str(raised.value)
     assert repr(value)[:190] in str(raised.value)
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
 from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.arrow.table_rows import TableRows
@@ -351,5 +352,5 @@ def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table
     if not len(found):
         # A table without columns has no rows.
         return pa.table({"": pa.nulls(rows)})
-    cast = [in_utc(column).cast(field.type) for column, field in zip(columns, found, strict=True)]
+    cast = [cast_exactly(in_utc(column), field.type) for column, field in zip(columns, found, strict=True)]
     return pa.Table.from_arrays(cast, schema=found)

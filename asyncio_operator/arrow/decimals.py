@@ -1,0 +1,185 @@
+"""Decimals in Arrow, converted by value: a number keeps every digit, or it does not fit. Every cast is here.
+
+Arrow's own casts multiply or divide by a power of ten within 128 bits, and do not see every overflow: they wrap more
+than half of the numbers that are too large, and make 0 of some that have too many digits after the point. They are
+right for numbers that fit. So the size of a number is compared first.
+
+| from | how |
+| --- | --- |
+| integers, decimals | by value |
+| float | the shortest decimal that reads back as it |
+| text | a number in ASCII digits, as in 12.50 or 1e3, without blanks |
+
+This module knows neither keys nor columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+MOST_DIGITS = 38
+"""Of a number in 128 bits."""
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def shown_type(kind: pa.DataType) -> str:
+    """A type for a message. Decimals are written as Spark and SQL write them: decimal(38,18)."""
+    return re.sub(r"decimal\d+\((\d+), (-?\d+)\)", r"decimal(\1,\2)", str(kind))
+
+
+@lru_cache(maxsize=1000)
+def exact_decimal(kind: pa.DataType) -> Callable[[Decimal], Decimal]:
+    """A function that gives a number the scale of a type. It raises an ArithmeticError if a digit would be lost."""
+    quantize = Context(prec=kind.precision, traps=[InvalidOperation, Inexact]).quantize
+    step = Decimal(1).scaleb(-kind.scale)
+
+    def convert(number: Decimal) -> Decimal:
+        made = quantize(number, step)
+        if not made.is_finite():
+            raise InvalidOperation(made)
+        return made
+
+    return convert
+
+
+def fit_decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Numbers, or texts of numbers, as decimals of a type. Null where a number does not fit, or a text is no number."""
+    given = array.type
+    if given == kind:
+        return array
+    if kinds.is_integer(given):
+        # Arrow refuses a decimal type that is too small for the largest integer, whatever the values are.
+        return _rescaled(array.cast(pa.decimal128(20, 0)), kind)
+    if kinds.is_decimal(given):
+        return _rescaled(array, kind)
+    if kinds.is_floating(given):
+        return decimals_of((None if number is None else Decimal(repr(number)) for number in array.to_pylist()), kind)
+    return _of_texts(array, kind)
+
+
+def cast_exactly(column: Any, kind: pa.DataType) -> Any:
+    """An array, or a chunked one, as another type. Like Arrow's `cast`, but no decimal becomes another number.
+
+    Raises:
+        pyarrow.ArrowInvalid: a value does not fit, or Arrow has no such cast.
+    """
+    if column.type == kind or not (_has_decimals(kind) or _has_decimals(column.type)):
+        return column.cast(kind)
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([cast_exactly(chunk, kind) for chunk in column.chunks], kind)
+    if kinds.is_dictionary(column.type):
+        return cast_exactly(column.dictionary_decode(), kind)
+    if kinds.is_nested(kind) or not (kinds.is_decimal(kind) or kinds.is_decimal(column.type)):
+        made = column.cast(kind)
+        # A wrapped number does not come back.
+        if not made.cast(column.type).equals(column):
+            raise pa.ArrowInvalid(f"a value does not fit {shown_type(kind)}")
+        return made
+    if kinds.is_floating(kind):
+        # Arrow does not always take the nearest one.
+        return pa.array([None if value is None else float(value) for value in column.to_pylist()], kind)
+    if not kinds.is_decimal(kind) or kinds.is_null(column.type):
+        return column.cast(kind)
+    made = fit_decimals(column, kind)
+    if made.null_count > column.null_count:
+        lost = column.filter(pc.and_(made.is_null(), column.is_valid()))
+        raise pa.ArrowInvalid(f"{str(lost[0].as_py())[:200]} does not fit {shown_type(kind)}")
+    return made
+
+
+def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table in the types of a schema, which has the same names. See `cast_exactly`."""
+    if not any(map(_has_decimals, [*schema.types, *table.schema.types])):
+        return table.cast(schema)
+    if table.column_names != schema.names:
+        raise ValueError(f"the columns are {table.column_names}, and not {schema.names}")
+    columns = []
+    for name, column, kind in zip(schema.names, table.columns, schema.types, strict=True):
+        try:
+            columns.append(cast_exactly(column, kind))
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"column {name!r}: {error}") from None
+    # Also checks that a column that must not be null is not.
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+
+@lru_cache(maxsize=1000)
+def _has_decimals(kind: pa.DataType) -> bool:
+    if kinds.is_dictionary(kind):
+        return _has_decimals(kind.value_type)
+    if kinds.is_nested(kind):
+        return any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(kinds.is_decimal(kind))
+
+
+def _rescaled(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals as decimals of another type."""
+    if array.type.bit_width < 128:
+        # Arrow cannot compare the smaller ones. Every value fits.
+        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
+    given = array.type
+    if given.scale < 0:
+        # Nor these.
+        return decimals_of(array.to_pylist(), kind)
+    digits = kind.precision - kind.scale
+    if digits < given.precision - given.scale:
+        # 10**digits, which the given type can hold; below one unit of it only 0 fits.
+        bound = pa.scalar(Decimal(1).scaleb(max(digits, -given.scale)), given)
+        array = pc.if_else(pc.less(pc.abs(array), bound), array, pa.scalar(None, given))
+    wide = kind if kind.bit_width >= 128 else pa.decimal128(kind.precision, kind.scale)
+    try:
+        return array.cast(wide).cast(kind)
+    except pa.ArrowInvalid:
+        # One has too many digits after the point.
+        return decimals_of(array.to_pylist(), kind)
+
+
+def _of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kind.bit_width == 128 and _in_reach(texts, kind):
+        try:
+            return texts.cast(kind)
+        except pa.ArrowInvalid:
+            pass
+    return decimals_of(texts.to_pylist(), kind)
+
+
+def _in_reach(texts: pa.Array, kind: pa.DataType) -> bool:
+    """Whether Arrow reads each text as the number that it is, or refuses it."""
+    data = texts.buffers()[2]
+    written = b"" if data is None else data.to_pybytes()
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest + max(kind.scale, 0) <= MOST_DIGITS and b"e" not in written and b"E" not in written:
+        return True
+    return pc.all(pc.match_substring_regex(texts, _plain(kind))).as_py() is not False
+
+
+@lru_cache(maxsize=1000)
+def _plain(kind: pa.DataType) -> str:
+    """A number without an exponent that has no more digits than the type."""
+    before, after = max(kind.precision - kind.scale - 1, 0), max(kind.scale, 0)
+    first = "0" if kind.precision <= kind.scale else f"(?:0|[1-9][0-9]{{0,{before}}})"
+    return rf"\A-?{first}(?:\.[0-9]{{0,{after}}})?\z"
+
+
+def decimals_of(numbers: Iterable[Decimal | str | None], kind: pa.DataType) -> pa.Array:
+    """Numbers of Python, or texts of numbers, as decimals of a type. Null where `fit_decimals` gives null."""
+    exact = exact_decimal(kind)
+
+    def fitted(number: Decimal | str | None) -> Decimal | None:
+        if number is None or (isinstance(number, str) and not _NUMBER.fullmatch(number)):
+            return None
+        try:
+            return exact(Decimal(number))
+        except ArithmeticError:
+            return None
+
+    return pa.array(list(map(fitted, numbers)), kind)

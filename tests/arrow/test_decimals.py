@@ -1,0 +1,142 @@
+"""`decimals`: the exact number or none, for every way to a decimal, against Python's own decimals (law X12)."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.arrow.columns import array_of, row_reader
+from asyncio_operator.arrow.decimals import cast_exactly, cast_table, fit_decimals, shown_type
+from asyncio_operator.arrow.key_fit import fit_keys, fit_values
+from asyncio_operator.arrow.key_index import KeyIndex, match
+from asyncio_operator.errors import ResultError
+from asyncio_operator.journal.answers import AnswerBatch, to_table
+from asyncio_operator.journal.format import Description
+from tests.numbers import KINDS, fitted, numbers
+
+
+def same(found: list[Any], wanted: list[Any]) -> None:
+    assert found == wanted
+    assert [value is None for value in found] == [value is None for value in wanted]
+
+
+@given(st.lists(numbers, min_size=1, max_size=5), st.sampled_from(KINDS))
+def test_X12_a_text_is_its_number_as_a_decimal_or_does_not_fit(given_: list[Decimal], kind: pa.DataType) -> None:
+    wanted = [fitted(number, kind) for number in given_]
+    for texts in (list(map(str, given_)), [f"{number:f}" for number in given_]):
+        same(fit_decimals(pa.array([*texts, None]), kind).to_pylist(), [*wanted, None])
+
+
+@pytest.mark.parametrize(
+    "text", ["", " 1", "1 ", "1_0", "\uff11", "\u0663", "0x1", "1,0", "NaN", "Infinity", "-inf", "1e", "1\n"]
+)
+def test_X12_a_text_that_is_no_number_does_not_fit(text: str) -> None:
+    for texts in ([text], [text, "1" * 30], [text, "1e0"]):
+        assert fit_decimals(pa.array(texts), pa.decimal128(38, 2))[0].as_py() is None
+
+
+@given(st.lists(numbers, min_size=1, max_size=5), st.sampled_from(KINDS), st.sampled_from(KINDS))
+def test_X12_a_decimal_of_another_type_is_the_same_number_or_does_not_fit(
+    given_: list[Decimal], one: pa.DataType, other: pa.DataType
+) -> None:
+    held = [number for number in given_ if fitted(number, one) is not None]
+    array = pa.array([fitted(number, one) for number in held], one)
+    wanted = [fitted(number, other) for number in held]
+    same(fit_decimals(array, other).to_pylist(), wanted)
+    same(fit_keys(array, other).to_pylist(), wanted)
+    for shape in (lambda values: values, lambda values: pa.array([values.to_pylist()], pa.list_(values.type))):
+        column = shape(array)
+        try:
+            made = cast_exactly(column, shape(pa.array([], other)).type)
+        except pa.ArrowInvalid:
+            assert None in wanted
+        else:
+            assert made.to_pylist() == column.to_pylist()
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1), st.sampled_from(KINDS))
+def test_X12_an_integer_is_the_same_number_as_a_decimal_or_does_not_fit(given_: list[int], kind: pa.DataType) -> None:
+    wanted = [fitted(Decimal(number), kind) for number in given_]
+    same(fit_decimals(pa.array(given_), kind).to_pylist(), wanted)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1), st.sampled_from(KINDS))
+def test_X12_a_float_is_the_shortest_decimal_that_reads_as_it(given_: list[float], kind: pa.DataType) -> None:
+    wanted = [fitted(Decimal(repr(number)), kind) for number in given_]
+    same(fit_decimals(pa.array(given_), kind).to_pylist(), wanted)
+    same(fit_values(given_, kind).to_pylist(), wanted)
+
+
+@given(st.lists(numbers, min_size=1, max_size=5), st.sampled_from(KINDS))
+def test_X12_a_key_that_its_column_cannot_hold_is_a_miss(given_: list[Decimal], kind: pa.DataType) -> None:
+    same(fit_values(given_, kind).to_pylist(), [fitted(number, kind) for number in given_])
+    whole = [int(number) for number in given_ if abs(number.adjusted()) < 200]
+    same(fit_values(whole, kind).to_pylist(), [fitted(Decimal(number), kind) for number in whole])
+
+
+@given(st.lists(numbers, min_size=1, max_size=5), st.sampled_from(KINDS))
+def test_X12_an_answer_keeps_its_numbers_or_is_an_error(given_: list[Decimal], kind: pa.DataType) -> None:
+    read = row_reader(pa.schema([("n", kind)]))
+    for number in given_:
+        if fitted(number, kind) is None:
+            for value, of_value in (
+                (number, kind),
+                ([number], pa.list_(kind)),
+                ({"a": number}, pa.struct([("a", kind)])),
+            ):
+                with pytest.raises((ValueError, ArithmeticError, pa.ArrowException)):
+                    array_of([value], of_value)
+            with pytest.raises(ResultError, match="column 'n' is decimal"):
+                read({"n": number})
+        else:
+            assert array_of([number, None], kind).to_pylist() == [number, None]
+            assert read({"n": number}) == {"n": number}
+
+
+def test_X12_a_key_of_another_scale_finds_no_other_row() -> None:
+    """10**30 would be 18960114910927365649.47 in 128 bits."""
+    wide, free = pa.decimal128(38, 0), pa.decimal128(38, 18)
+    wrapped = Decimal("18960114910927365649.471927446130393088")
+    rows = pa.array([wrapped, Decimal(7)], free)
+    asked = pa.array([10**30, 7], wide)
+    assert match(rows, asked).tolist() == [-1, 1]
+    assert [found.tolist() for found in KeyIndex(rows).find(asked)] == [[1], [1]]
+    parts = [pa.StructArray.from_arrays([part, pa.array([1, 1])], ["0", "1"]) for part in (rows, asked)]
+    assert match(*parts).tolist() == [-1, 1]
+    assert [found.tolist() for found in KeyIndex(parts[0]).find(parts[1])] == [[1], [1]]
+    tables = AnswerTables(pa.schema([("n", free), ("i", pa.int64())]), pa.schema([("v", pa.string())]))
+    array, places = tables.asked([(Decimal("1e30"), 1), (Decimal(7), 1)])
+    assert (array.to_pylist(), places.tolist()) == ([{"n": Decimal(7), "i": 1}], [-1, 0])
+
+
+def test_X12_a_table_in_other_types_has_the_same_numbers() -> None:
+    table = pa.table({"n": pa.array([Decimal("1e30")], pa.decimal128(38, 0)), "s": ["a"]})
+    wanted = pa.schema([("n", pa.decimal128(38, 7)), ("s", pa.string())])
+    assert cast_table(table, wanted).to_pylist() == table.to_pylist()
+    with pytest.raises(pa.ArrowInvalid, match=r"column 'n': 1000000000000000000000000000000 .* decimal\(38,18\)"):
+        cast_table(table, pa.schema([("n", pa.decimal128(38, 18)), ("s", pa.string())]))
+
+
+def test_X12_a_journal_has_the_same_numbers() -> None:
+    stored = pa.decimal128(38, 18)
+    description = Description("me", pa.schema([("k", pa.int64())]), pa.schema([("n", stored)]))
+
+    def written(number: int) -> list[Any]:
+        rows = pa.table({"n": pa.array([number], pa.decimal128(38, 0))})
+        batch = AnswerBatch(pa.array([1]), rows, None, 0.0)
+        return to_table(batch, description, run="a", first=0, expire_after=None)["n"].to_pylist()  # type: ignore[no-any-return]
+
+    assert written(10**19) == [Decimal(10**19)]
+    with pytest.raises(pa.ArrowInvalid, match="does not fit"):
+        written(10**30)
+
+
+def test_types_are_shown_as_sql_writes_them() -> None:
+    assert shown_type(pa.list_(pa.decimal128(38, 18))) == "list<item: decimal(38,18)>"
+    assert shown_type(pa.decimal256(76, -2)) == "decimal(76,-2)"
