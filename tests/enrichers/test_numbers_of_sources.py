@@ -35,7 +35,7 @@ ALWAYS = [
     for text in ("1e19", "99999999999999999999", "1e20", "1e30", "-1e30", "1e38", "1e40", "1e100", "1e-18", "-1e-19")
 ]
 MISSES = range(10**6, 10**6 + MOST_AS_ROWS + 1)
-"""With so many keys more an answer comes in columns."""
+"""With these keys too, an answer comes in columns."""
 
 
 def in_columns(enricher: PostgresEnricher, keys: list[Any]) -> Any:
