@@ -8,7 +8,7 @@
     ├── EnricherError         an enricher could not answer; says whether another call may help
     │   └── MissingKeyError       a key has no row, and how="required" says that every key has one
     ├── CircuitOpenError      a circuit breaker refused the call
-    ├── BudgetExceeded        a call would use more than its budget has; ends the run
+    ├── BudgetExceeded        a call would use more than its budget has; ends the run, unless on_spent="null"
     ├── CoordinatorError      the coordinator of a budget gave no answer; ends the run
     └── StateError            the object's present state does not allow the call
         └── StateMigrationError   stored state does not fit its new descriptor
@@ -130,18 +130,24 @@ class CircuitOpenError(AsyncOperatorError):
 
 
 class BudgetExceeded(AsyncOperatorError):  # noqa: N818
-    """A call would use more than a budget allows. The call was not made. ``on_error`` never hides this error.
+    """A call would use more than a budget allows. The call was not made.
+
+    ``on_error`` never hides this error, except where the budget says ``on_spent="null"``.
 
     Attributes:
         unit: the unit of the limit, such as ``usd``.
         limit: how much the limit allows: in total for a spend limit, in one window for another.
         spent: how much was spent before, for a spend limit.
+        on_spent: what follows: "fail" ends the run, "null" only the element (law G12).
     """
 
     retryable = False
 
-    def __init__(self, message: str, *, unit: str = "", limit: float = 0.0, spent: float = 0.0) -> None:
+    def __init__(
+        self, message: str, *, unit: str = "", limit: float = 0.0, spent: float = 0.0, on_spent: str = "fail"
+    ) -> None:
         super().__init__(message)
+        self.on_spent = on_spent
         self.unit = unit
         self.limit = limit
         self.spent = spent

@@ -79,17 +79,21 @@ class Amount:
         self.spent = spent
 
 
-def overspent(name: str, amounts: Iterable[Amount], weights: Mapping[str, float]) -> BudgetExceeded | None:
+def overspent(
+    name: str, amounts: Iterable[Amount], weights: Mapping[str, float], on_spent: str
+) -> BudgetExceeded | None:
     """The error for a call that would pass a spend limit, whatever running calls turn out to cost."""
     for amount in amounts:
         units = weights.get(amount.unit) or amount.default
         spent = amount.spent + amount.total - amount.confirmed
         if spent + units > amount.most * (1 + 1e-9):
             return BudgetExceeded(
-                f"the budget {name!r} may spend {amount.most:g} {amount.unit}; {spent:g} were spent, "
-                f"and the next call needs {units:g}. Raise the limit, or take another name for a new budget",
+                f"the budget {name!r}: spend limit {amount.most:g} {amount.unit}, already spent {spent:.4g} "
+                f"{amount.unit}, and the next call needs {units:.4g}. Raise the limit, or take another name for a new "
+                'budget; with on_spent="null" a job goes on without the rest',
                 unit=amount.unit,
                 limit=amount.most,
                 spent=spent,
+                on_spent=on_spent,
             )
     return None

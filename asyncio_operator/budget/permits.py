@@ -329,7 +329,7 @@ class Permits:
         self._valid_until = valid_until
 
     def _wait(self, weights: Mapping[str, float], now: float) -> float:
-        error = self.misfit(weights) or overspent(self._budget.name, self._amounts, weights)
+        error = self.misfit(weights) or overspent(self._budget.name, self._amounts, weights, self._budget.on_spent)
         if error is not None:
             self._reports.note_refusal(error.unit)
             self._active = True

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from asyncio_operator.budget.statistics import BudgetStatistics
 from asyncio_operator.budget.usage import COUNTED
@@ -19,6 +19,7 @@ from asyncio_operator.checks import (
     gives_coroutines,
     lasting,
     number,
+    one_of,
     positive_duration,
     positive_int,
     seconds,
@@ -29,6 +30,8 @@ from asyncio_operator.lazy import member
 from asyncio_operator.policies.rate_limit import RateLimit
 
 logger = logging.getLogger("asyncio_operator.budget")
+
+OnSpent = Literal["fail", "null"]
 
 SCHEMES = ("redis", "rediss", "postgresql", "postgres")
 
@@ -102,6 +105,8 @@ class Budget:
         coordinator: None, for the driver of the application; or the address of a Redis or PostgreSQL server, or a
             function that returns the address, so that no password travels with the job.
         patience: seconds that a task waits for a coordinator that cannot be reached, before it fails.
+        on_spent: what a call does that would pass a spend limit: "fail" ends the job, whatever `on_error` says; "null"
+            gives its rows nulls and the status ``over_budget``, whatever `on_error` says, and the job goes on.
 
     Raises:
         ConfigurationError: a value has the wrong type or range, or there is nothing that limits.
@@ -113,6 +118,7 @@ class Budget:
     spend: Mapping[str, float] | None
     coordinator: str | Callable[[], str] | None
     patience: Duration
+    on_spent: str
     reach: Any = field(compare=False, repr=False)
 
     def __init__(
@@ -123,8 +129,10 @@ class Budget:
         spend: Mapping[str, float] | None = None,
         coordinator: str | Callable[[], str] | None = None,
         patience: Duration = 30.0,
+        on_spent: OnSpent = "fail",
     ) -> None:
         _check_name(name)
+        one_of("on_spent", on_spent, get_args(OnSpent))
         checked = tuple(
             sorted((as_limit(f"limits[{i}]", one) for i, one in enumerate(limits)), key=lambda one: (one.unit, one.per))
         )
@@ -142,12 +150,12 @@ class Budget:
                 f"the budget {name!r} has no limit; it must have at least one Limit, or in_flight=, or spend="
             )
         _check_coordinator(coordinator)
-        values = (name, checked, in_flight, amounts, coordinator, positive_duration("patience", patience), None)
-        for attribute, value in zip(self.__dataclass_fields__, values, strict=True):
+        values = (name, checked, in_flight, amounts, coordinator, positive_duration("patience", patience), on_spent)
+        for attribute, value in zip(self.__dataclass_fields__, (*values, None), strict=True):
             object.__setattr__(self, attribute, value)
 
     def __hash__(self) -> int:
-        return hash((self.name, self.limits, self.in_flight, self.coordinator, self.patience))
+        return hash((self.name, self.limits, self.in_flight, self.coordinator, self.patience, self.on_spent))
 
     def __repr__(self) -> str:
         parts = [repr(self.name), *map(repr, self.limits)]
@@ -156,7 +164,10 @@ class Budget:
         ]
         if self.coordinator is not None:
             parts.append(f"coordinator={shown_address(self.coordinator)}")
-        return f"Budget({', '.join(parts)}, patience={self.patience!r})"
+        parts.append(f"patience={self.patience!r}")
+        if self.on_spent != "fail":
+            parts.append(f"on_spent={self.on_spent!r}")
+        return f"Budget({', '.join(parts)})"
 
     def __getstate__(self) -> list[Any]:
         from asyncio_operator.budget.registry import coordinators

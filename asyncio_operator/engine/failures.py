@@ -31,7 +31,12 @@ def is_ordinary(error: BaseException) -> bool:
 
 def ends_the_run(error: BaseException) -> bool:
     """Whether no option may hide the error (laws G6 and G7)."""
-    return any(isinstance(one, BudgetExceeded | CoordinatorError) for one in members(error))
+    return any(isinstance(one, BudgetExceeded | CoordinatorError) and not is_over_budget(one) for one in members(error))
+
+
+def is_over_budget(error: BaseException) -> bool:
+    """Whether the error ends its element only, without a result, because the budget says so (law G12)."""
+    return isinstance(error, BudgetExceeded) and error.on_spent == "null"
 
 
 def element_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.engine.failures import call_error, ends_the_run, is_ordinary, lookup_timeout_error
+from asyncio_operator.engine.failures import call_error, ends_the_run, is_ordinary, is_over_budget, lookup_timeout_error
 from asyncio_operator.errors import (
     ElementTimeoutError,
     EnricherError,
@@ -71,7 +71,7 @@ class KeyFailures:
         if self._failing is not None and ends_the_run(error):
             raise error
         lacking = self._failing is not None and is_lacking(error)
-        if self._failing or lacking or not is_ordinary(error):
+        if (self._failing and not is_over_budget(error)) or lacking or not is_ordinary(error):
             if lacking:
                 remedy = remedy_of(error) or "; the cause is in this Python worker, not in the key"
             else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
-from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary, timeout_error
+from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary, is_over_budget, timeout_error
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
@@ -71,7 +71,7 @@ class Outcomes:
 
         Raises:
             FunctionError: that ends the run.
-            BudgetExceeded: the error itself, whatever `on_error` says.
+            BudgetExceeded: the error itself, whatever `on_error` says, unless the budget has ``on_spent="null"``.
         """
         value = value_of(entry)
         self.failures += 1
@@ -91,6 +91,8 @@ class Outcomes:
             except BaseException as hook_error:
                 remedy = "make it return a result"
                 raise element_error("on_error", value, hook_error, remedy, attempts) from hook_error
+        elif is_over_budget(error):
+            outputs = () if self._flatten else (None,)
         else:
             retry = self._options.retry
             if retry is not None and what == FUNCTION and remedy == GO_ON and (why := retry.refusal(error, attempts)):

@@ -78,7 +78,8 @@ class AsyncWaitOperator:
         hedge: when a slow call is made a second time; None for never. Not for "key_ordered", where calls of one key
             never overlap, and not for a function with ``idempotent = False``.
         budget: what all runs with an equal `Budget` may use together, in this process or at its coordinator; None for
-            no such limit. Calls weigh what the function's `weigh` says. No `on_error` hides `BudgetExceeded`.
+            no such limit. Calls weigh what the function's `weigh` says. No `on_error` hides `BudgetExceeded`. If the
+            budget has ``on_spent="null"``, `on_error` gets it, and "fail" gives None, or with `flatten` nothing.
         trace: records the events of every element.
         clock: returns seconds. It measures how long ago calls failed, and how long the circuit breaker has been open.
             Default: the time of the running loop. All waits (deadlines, back-off, `linger`, rate limits) use the time

@@ -224,7 +224,9 @@ def test_G6_what_would_pass_a_spend_limit_is_refused() -> None:
         assert may_start(permits, 0.0, {"usd": 0.4})
         permits.started({"usd": 0.4}, 0.0)
         permits.returned({"usd": 0.4}, {"usd": 0.5}, 0.0)
-    with pytest.raises(BudgetExceeded, match="may spend 1 usd; 1 were spent, and") as caught:
+    with pytest.raises(
+        BudgetExceeded, match="spend limit 1 usd, already spent 1 usd, and the next call needs"
+    ) as caught:
         permits.next_start({"usd": 0.4}, 0.0)
     assert (caught.value.unit, caught.value.limit, caught.value.spent) == ("usd", 1.0, 1.0)
 

@@ -44,6 +44,7 @@ WRONG: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (Budget, ("b", 5), {}, r"limits\[0\] is 5; it must be a Limit or a RateLimit"),
     (Budget, ("b", Limit(1), RateLimit(2, 60.0)), {}, "the budget 'b' has two limits of calls per 60 s"),
     (Budget, ("b",), {"in_flight": 0}, "in_flight is 0;"),
+    (Budget, ("b",), {"spend": {"usd": 1}, "on_spent": "skip"}, "on_spent is 'skip'; it must be"),
     (Budget, ("b",), {"spend": 25.0}, r"spend is 25\.0; it must be a mapping"),
     (Budget, ("b",), {"spend": {}}, "spend is {};"),
     (Budget, ("b",), {"spend": {"usd": 0}}, r"spend\['usd'\] is 0;"),
@@ -81,7 +82,13 @@ def test_a_budget_is_a_value_that_travels() -> None:
     assert hash(budget) == hash(make())
     for dumps, loads in ((pickle.dumps, pickle.loads), (cloudpickle.dumps, cloudpickle.loads)):
         assert loads(dumps(budget)) == budget
-    for name, other in {"in_flight": 6, "spend": {"usd": 26.0}, "coordinator": None, "patience": 4.0}.items():
+    for name, other in {
+        "in_flight": 6,
+        "spend": {"usd": 26.0},
+        "coordinator": None,
+        "patience": 4.0,
+        "on_spent": "null",
+    }.items():
         assert make(**{name: other}) != budget
     with pytest.raises(dataclasses.FrozenInstanceError):
         budget.name = "c"  # type: ignore[misc]

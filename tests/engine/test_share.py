@@ -490,7 +490,7 @@ async def test_G6_a_spend_limit_ends_the_run_before_it_is_passed():
 
     got: list[Any] = []
     operator = AsyncWaitOperator(Paid(), budget=Budget("money", spend={"usd": 5.0}), on_error="skip", capacity=1)
-    with pytest.raises(BudgetExceeded, match="may spend 5 usd; 5 were spent") as raised:
+    with pytest.raises(BudgetExceeded, match="spend limit 5 usd, already spent 5 usd") as raised:
         await collect_until(operator.process(range(100)), got)
     # The tenth call ends the run at the moment of its result, before that leaves.
     assert got == list(range(9))

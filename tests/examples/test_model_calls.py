@@ -35,6 +35,6 @@ def test_G6_the_job_ends_before_it_spends_more_than_it_may() -> None:
     with temporary_directory() as directory:
         done = start_example("model_calls", "--rows", ROWS, "--spend", "0.005", directory=directory)
     assert done.returncode == 1
-    assert "BudgetExceeded: the budget 'model-calls' may spend 0.005 usd" in done.stderr
+    assert "BudgetExceeded: the budget 'model-calls': spend limit 0.005 usd" in done.stderr
     [earned] = re.findall(r"the service has earned ([\d.]+)\.$", done.stdout, re.MULTILINE)
     assert 0.004 < float(earned) <= 0.005

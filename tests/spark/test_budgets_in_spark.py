@@ -55,7 +55,7 @@ def test_G1_all_faces_and_lookups_of_a_chain_share_a_budget(spark: SparkSession)
 def test_G6_a_spend_limit_ends_the_job_whatever_on_error_says(spark: SparkSession) -> None:
     budget = Budget("spends", spend={"calls": 20.0})
     out = enrich(spark.range(0, 100, numPartitions=2), SOURCE, on="id", budget=budget, on_error="null", remember=None)
-    with pytest.raises(Exception, match=r"BudgetExceeded.*the budget 'spends' may spend 20 calls"):
+    with pytest.raises(Exception, match=r"BudgetExceeded.*the budget 'spends': spend limit 20 calls"):
         out.collect()
     assert used(budget) <= 20
 
@@ -63,7 +63,7 @@ def test_G6_a_spend_limit_ends_the_job_whatever_on_error_says(spark: SparkSessio
 def test_G6_with_a_journal_what_was_paid_before_the_spend_limit_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     calls, rows = Calls(tmp_path / "calls"), spark.range(10, 50, numPartitions=1)
     options: dict[str, Any] = {"on": "id", "capacity": 1, "journal": Journal(tmp_path / "journal"), "remember": None}
-    with pytest.raises(Exception, match=r"BudgetExceeded.*may spend 20 calls"):
+    with pytest.raises(Exception, match=r"BudgetExceeded.*spend limit 20 calls"):
         enrich(rows, calls.source(), budget=Budget("spends and keeps", spend={"calls": 20.0}), **options).collect()
     paid = calls.new()
     assert len(paid) == 20
@@ -123,3 +123,65 @@ def test_scope_job_limits_all_tasks_together(spark: SparkSession) -> None:
     assert metrics.statistics().calls == 60
     # One call at a time, and two tasks: one of them always waits.
     assert metrics.statistics().budget_seconds > 0.1
+
+
+async def priced(key: int) -> Any:
+    return {"x": key} if key % 5 else None
+
+
+PRICED = FunctionEnricher(priced, "x long", weigh=lambda keys: {"usd": 0.01})
+
+
+def test_G12_the_job_ends_well_and_what_was_paid_is_in_the_output(spark: SparkSession) -> None:
+    """Whatever `how` and `on_error` say. A row that has no answer for want of money is no miss, and keeps its place."""
+    for number, (how, on_error) in enumerate(
+        [("left", "fail"), ("left", "drop"), ("inner", "null"), ("required", "fail")]
+    ):
+        keys = spark.range(1, 401, numPartitions=2).where("id % 5 != 0") if how == "required" else None
+        rows = spark.range(0, 200, numPartitions=2) if keys is None else keys
+        spec, metrics = Budget(f"null {number}", spend={"usd": 1.0}, on_spent="null"), EnrichmentMetrics(spark)
+        options: dict[str, Any] = {"how": how, "on_error": on_error, "status_column": "s", "metrics": metrics}
+        found = enrich(rows, PRICED, on="id", budget=spec, remember=None, **options).collect()
+        over = [row for row in found if row.s.status == "over_budget"]
+        paid = [row for row in found if row.s.status == "found"]
+        assert {(row.x, row.s.error_type, row.s.attempts, row.s.source) for row in over} == {
+            (None, "BudgetExceeded", 0, "call")
+        }
+        assert all(row.x == row.id for row in paid)
+        count = rows.count()
+        assert len(over) == count - 100
+        assert len(found) == (count if how != "inner" else len(over) + len(paid))
+        assert "spend limit 1 usd, already spent 1 usd" in over[0].s.error_message
+        figures = metrics.statistics()
+        assert figures.calls == 100
+        assert figures.failures == len(over)
+        unit = spec.statistics().units["usd"]
+        assert unit.used == pytest.approx(1.0)
+        assert unit.refused == len(over)
+
+
+def test_G12_with_a_journal_the_next_job_pays_for_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+    calls, rows = Calls(tmp_path / "calls"), spark.range(10, 50, numPartitions=2)
+    options: dict[str, Any] = {"on": "id", "journal": Journal(tmp_path / "journal"), "status_column": "s"}
+    for number, statuses in enumerate(({"found": 25, "over_budget": 15}, {"found": 40})):
+        spec = Budget(f"null with a journal {number}", spend={"calls": 25.0}, on_spent="null")
+        found = enrich(rows, calls.source(), budget=spec, **options).select("s.status").collect()
+        assert {status: sum(row.status == status for row in found) for status in statuses} == statuses
+    assert sorted(calls.new()) == sorted(str(key) for key in range(10, 50))
+
+
+def test_G12_in_chains_column_functions_and_rdds(spark: SparkSession) -> None:
+    rows = spark.range(1, 21, numPartitions=1)
+
+    def spec(name: str) -> Budget:
+        return Budget(f"null in {name}", spend={"calls": 10.0}, on_spent="null")
+
+    one = enrich(rows, SOURCE, on="id", budget=spec("a chain"), status_column="s")
+    two = enrich(one, SOURCE, on="x", prefix="y_", status_column="t").collect()
+    assert [(row.s.status, row.t.status) for row in two].count(("over_budget", "missing")) == 10
+    assert [(row.s.status, row.y_x) for row in two if row.y_x].count(("found", two[0].y_x)) == 1
+    doubled = async_udf("long", budget=spec("a function"))(double)
+    values = [row.d for row in rows.select(doubled("id").alias("d")).collect()]
+    assert (values.count(None), sum(value or 0 for value in values) > 0) == (10, True)
+    mapped = map_partitions(rows.rdd.map(lambda row: row.id), double, budget=spec("an rdd")).collect()
+    assert mapped.count(None) == 10

@@ -160,7 +160,7 @@ def check_weights(budget: Budget, called: str, weigh: Weigh | None) -> None:
     """
     weights = {"calls": 1.0, **_least(called, weigh)}
     for unit, limit in (budget.spend or {}).items():
-        if weights.get(unit, 0.0) > limit:
+        if budget.on_spent == "fail" and weights.get(unit, 0.0) > limit:
             raise BudgetExceeded(
                 f"{called}: a call without keys weighs {weights[unit]:g} {unit}, and the budget {budget.name!r} allows "
                 f"{limit:g} in total",

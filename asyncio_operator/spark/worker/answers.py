@@ -17,6 +17,7 @@ import pyarrow as pa
 from asyncio_operator.arrow.columns import Column, columns
 from asyncio_operator.arrow.key_arrays import Ints
 from asyncio_operator.arrow.table_rows import TableRows, WholeAnswers
+from asyncio_operator.engine.failures import is_over_budget
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import rows_of
 from asyncio_operator.lookup.key_batch import Answer, Failure
@@ -134,8 +135,10 @@ def _one_by_one(
                 answer = outcomes[i] = failure_of(outcome, on_result_error(keys[i], outcome, error))
         rows += several
         failed = type(answer) is Failure
+        # Law G12: rows without money get nulls, also where failed ones are dropped.
+        empty_rows = (failure or int(is_over_budget(answer.error))) if failed else miss
         fates.append(FOUND if several else FAILED if failed else MISSING)
-        added.append(len(several) or (failure if failed else miss))
+        added.append(len(several) or empty_rows)
     kinds = np.array([*fates, MISSING], dtype=np.int64)
     copies = np.array([*added, miss], dtype=np.int64)
     # The row of nulls is none of the list, so its copies take no place.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from asyncio_operator.engine.failures import is_over_budget
 from asyncio_operator.errors import first_of, text_of
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.spark.worker.answers import FOUND, Answers
@@ -40,6 +41,10 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
     }
     if isinstance(outcome, Failure):
         status["status"] = "timed_out" if outcome.timed_out else "failed"
+        if is_over_budget(outcome.error):
+            # The refused call was not made.
+            status["status"] = "over_budget"
+            status["attempts"] -= 1
     else:
         status["status"] = "found" if kind == FOUND else "missing"
     if outcome.error is not None:

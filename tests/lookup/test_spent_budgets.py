@@ -1,0 +1,159 @@
+"""G12: with ``on_spent="null"`` what a spend limit refuses ends only its own rows and elements."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AsyncFunction, AsyncWaitOperator, Budget, BudgetExceeded, Cache, FixedBackoff, Limit, Retry
+from asyncio_operator.engine.shares import shares
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.lookup.key_batch import Failure, KeyBatch
+from asyncio_operator.lookup.options import LookupOptions, batching_of
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of, now
+from tests.operator.helpers import collect, virtual
+
+NUMBERS = itertools.count()
+
+
+def budget(on_spent: Any = "null", *limits: Limit, usd: float = 10.0) -> Budget:
+    return Budget(f"spent {next(NUMBERS)}", *limits, spend={"usd": usd}, on_spent=on_spent)
+
+
+class Paid(Recorded):
+    """Answers with the key, which is what a call for it costs."""
+
+    def __init__(self, max_batch: int = 1) -> None:
+        super().__init__(self._answer, max_batch)
+
+    async def _answer(self, keys: Any) -> Any:
+        return [{"x": key} for key in keys] if isinstance(keys, list) else {"x": keys}
+
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        return {"usd": sum(keys)}
+
+
+async def look_up(spec: Budget, keys: Sequence[Sequence[Any]], max_batch: int = 1, **options: Any) -> list[KeyBatch]:
+    enricher = Paid(max_batch)
+    batches = [batch_of(some) for some in keys]
+    chosen = LookupOptions(batching=batching_of(enricher, None), capacity=1, **options)
+    consumer, reservation = Consumer(batches, chosen.ordered), shares.allowance(spec)
+    consumer.pipeline = LookupPipeline(
+        enricher, Trickle(batches, 0.0), consumer.deliver, chosen, None, allowance=reservation
+    )
+    await consumer.pipeline.run()
+    await reservation.settled()
+    return batches
+
+
+def shown(batch: KeyBatch) -> list[Any]:
+    return [
+        type(outcome.error).__name__ if type(outcome) is Failure else outcome["x"]
+        for outcome in batch.outcomes[: len(batch.keys)]
+    ]
+
+
+NO = "BudgetExceeded"
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("retry", [None, Retry(5, FixedBackoff(1.0), on=Exception)])
+@virtual
+async def test_G12_keys_that_would_pass_the_limit_fail_alone_and_lighter_ones_still_start(fail, retry):
+    spec = budget()
+    (batch,) = await look_up(spec, [[4, 5, 3, 2, 1]], fail=fail, retry=retry)
+    assert shown(batch) == [4, 5, NO, NO, 1]
+    figures = spec.statistics().units["usd"]
+    assert (figures.used, figures.refused) == (10, 2)
+
+
+@virtual
+async def test_G12_a_batch_is_divided_until_what_fits_is_paid():
+    (batch,) = await look_up(budget(), [[4, 9, 3, 2]], max_batch=4)
+    assert shown(batch) == [4, NO, 3, 2]
+
+
+@virtual
+async def test_G12_once_the_money_is_spent_nothing_waits():
+    """Not even for a round trip to the coordinator."""
+    spec = budget()
+    async with Lookup(Paid(), budget=spec) as lookup:
+        await lookup.get(10)
+        with pytest.raises(BudgetExceeded) as raised:
+            await lookup.get(9)
+        assert raised.value.on_spent == "null"
+        began = now()
+        for key in range(1, 500):
+            with pytest.raises(BudgetExceeded):
+                await lookup.get(key)
+        assert now() == began
+    assert spec.statistics().units["usd"].refused == 500
+
+
+@virtual
+async def test_G12_a_call_that_no_window_can_hold_still_ends_the_run():
+    spec = budget("null", Limit(3, 1.0, "usd"))
+    with pytest.raises(BudgetExceeded, match="it can never start"):
+        await look_up(spec, [[1, 4]])
+
+
+@virtual
+async def test_G12_without_the_option_the_run_ends():
+    with pytest.raises(BudgetExceeded, match='on_spent="null"'):
+        await look_up(budget("fail"), [[4, 5, 3]], fail=False)
+
+
+@virtual
+async def test_G12_what_is_refused_is_not_remembered_or_cached():
+    spec, enricher = budget(usd=1.0), Paid()
+    cache = Cache()
+    async with Lookup(enricher, budget=spec, cache=cache) as lookup:
+        assert await lookup.get(1) == {"x": 1}
+        for _ in range(2):
+            with pytest.raises(BudgetExceeded):
+                await lookup.get(2)
+        assert await lookup.get(1) == {"x": 1}
+    first, again = await look_up(budget(usd=3.0), [[3], [3]], remember=60.0)
+    assert (shown(first), shown(again)) == ([3], [3])
+    refused, again = await look_up(budget(usd=2.0), [[3], [3]], remember=60.0)
+    assert (shown(refused), shown(again)) == ([NO], [NO])
+
+
+@virtual
+async def test_G12_an_expired_answer_is_used_where_the_cache_may():
+    spec, cache = budget(usd=1.0), Cache(expire_after_write=5.0, stale_if_error=True)
+    async with Lookup(Paid(), cache=cache, budget=spec) as lookup:
+        assert await lookup.get(1) == {"x": 1}
+        await asyncio.sleep(10)
+        assert await lookup.get(1) == {"x": 1}
+
+
+class Costs(AsyncFunction[Any, Any]):
+    def weigh(self, values: Sequence[Any]) -> Mapping[str, float]:
+        return {"usd": sum(values)}
+
+    async def invoke(self, value: Any) -> Any:
+        return [value]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [[4], [5], None, [1]]),
+        ({"on_error": "skip"}, [[4], [5], [1]]),
+        ({"on_error": lambda value, error: (value, type(error).__name__)}, [[4], [5], (3, NO), [1]]),
+        ({"flatten": True}, [4, 5, 1]),
+        ({"flatten": True, "on_error": lambda value, error: [-value]}, [4, 5, -3, 1]),
+        ({"retry": Retry(4, FixedBackoff(1.0), on=Exception)}, [[4], [5], None, [1]]),
+    ],
+)
+@virtual
+async def test_G12_an_element_of_the_operator_ends_by_on_error(options, expected):
+    operator = AsyncWaitOperator(Costs(), budget=budget(), capacity=1, **options)
+    assert await collect(operator.process([4, 5, 3, 1])) == expected
+    assert now() < 1
