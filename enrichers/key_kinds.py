@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -37,6 +38,12 @@ from asyncio_operator.enricher import canonical_key
 
 NAN = {"nan": canonical_key(math.nan), "decimal_nan": canonical_key(Decimal("NaN"))}
 """The canonical forms of not-a-number, under the names that they have in `Kind.from_row`."""
+
+
+_DIGITS = "(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}"
+_UUID = re.compile(rf"{_DIGITS}|\{{{_DIGITS}\}}")
+"""PostgreSQL's rule: a hyphen may follow every four digits. Python's own reader also takes blanks, 0x, urn: and digits
+of other scripts, for which the server would find nothing."""
 
 
 class Kind(ABC):
@@ -148,7 +155,7 @@ class Texts(Kind):
 
 @dataclass(frozen=True)
 class Uuids(Kind):
-    """UUIDs in any spelling that `uuid.UUID` reads; canonical is the server's, lower case with hyphens."""
+    """UUIDs in the spellings that PostgreSQL accepts; canonical is the server's, lower case with hyphens."""
 
     family = "text"
 
@@ -157,10 +164,7 @@ class Uuids(Kind):
             return str(key)
         if not isinstance(key, str):
             raise self._mismatch(key)
-        try:
-            return str(uuid.UUID(key))
-        except ValueError:
-            return None
+        return str(uuid.UUID(key)) if _UUID.fullmatch(key) else None
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(i
 _TOO_FINE = re.compile(r"[.,][0-9]{6}0*[1-9]")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+_BLANKS = " \t\r\n"
+"""Around a value of text; those of JSON."""
+
 _EXACT_IN_A_FLOAT = 2**53
 
 
@@ -98,7 +101,7 @@ def _of_text(value: Any, convert: Convert, parse: Convert | None) -> Any:
     if isinstance(value, bytes | bytearray):
         value = value.decode()
     if parse is not None and isinstance(value, str):
-        value = value.strip()
+        value = value.strip(_BLANKS)
         return convert(parse(value)) if value else None
     return convert(value)
 
@@ -248,9 +251,10 @@ def _decimal(data_type: pa.DataType) -> Convert:
 
     def convert(value: Any) -> Decimal:
         if isinstance(value, str):
-            if not _NUMBER.fullmatch(value.strip()):
+            value = value.strip(_BLANKS)
+            if not _NUMBER.fullmatch(value):
                 raise ValueError("it is no number")
-            value = Decimal(value.strip())
+            value = Decimal(value)
         elif isinstance(value, float):
             value = Decimal(repr(value))
         elif isinstance(value, bool) or not isinstance(value, int | Decimal):
@@ -300,7 +304,7 @@ def _read_moment(text: str) -> datetime.datetime | None:
     # Python would accept any character between date and time, and cut digits after the microseconds.
     if text[4:8:3] != "--" or text[10:11] not in ("T", " ", "t"):
         return None
-    if len(text) > 26 and _TOO_FINE.search(text):
+    if len(text) > 24 and _TOO_FINE.search(text):
         raise ValueError("it is finer than a us")
     try:
         return datetime.datetime.fromisoformat(text[:-1] + "Z" if text[-1] == "z" else text)
