@@ -182,7 +182,7 @@ class Enricher(ABC):
 
     idempotent: bool = True
     """Whether a lookup may be made twice at the same time for one answer, as a hedged call is. It is False for a source
-    in which a lookup changes something."""
+    in which a lookup changes something. Its lookups are then not made ahead of the rows that Spark takes."""
 
     def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
         """Under a budget: what one call for these keys is likely to weigh, by unit, such as ``{"tokens": 1300}``.

@@ -106,7 +106,8 @@ def enrich(
         mode: "ordered": the rows of a partition stay in order; "unordered": rows leave when they are answered.
         capacity: maximum number of calls in flight per task, or an `AdaptiveCapacity`. Spark runs one task per core.
         buffer: maximum number of keys looked up and not yet emitted, per task; default 64 x `capacity`, at least
-            20,000. If it is less than `capacity`, it limits calls too.
+            20,000, and `capacity` for an enricher whose calls change something (`idempotent = False`). If it is less
+            than `capacity`, it limits calls too.
         timeout: seconds (or a timedelta) from the start of a key's first call to its deadline, over all its attempts;
             None or 0: no deadline. The default, 30, is much longer than a healthy lookup takes.
         attempt_timeout: seconds that each call may take; None or 0: no limit.

@@ -26,18 +26,21 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator.checks import duration
 from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.function import as_async_function
-from asyncio_operator.loop.channels import AHEAD, PULSE
+from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.runner import pump
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
+from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.budgets import for_function
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
-from asyncio_operator.spark.worker.task_frame import outputs_of, spark_watch
+from asyncio_operator.spark.worker.task_frame import Handing, outputs_of, spark_watch
 from asyncio_operator.telemetry.propagation import Propagated, inject
 
 if TYPE_CHECKING:
     from pyspark import RDD
+
+CAPACITY = inspect.signature(AsyncWaitOperator).parameters["capacity"].default
 
 OPTIONS = [name for name in [*inspect.signature(AsyncWaitOperator).parameters][1:] if name != "trace"]
 """The options of the operator, without its function, and without `trace`, which does not return from a worker."""
@@ -114,7 +117,10 @@ class PartitionTask:
 
     def operator(self) -> AsyncWaitOperator:
         """A new operator, over a copy of the function: two tasks of a Python stage may share one function object."""
-        return AsyncWaitOperator(copy.copy(self.function), **{"grace_period": TASK_GRACE_PERIOD} | self.options)
+        options = {"grace_period": TASK_GRACE_PERIOD} | self.options
+        if options.get("buffer") is None and not as_async_function(self.function).idempotent:
+            options["buffer"] = calls_at_most(options.get("capacity", CAPACITY))
+        return AsyncWaitOperator(copy.copy(self.function), **options)
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
         """The results for the elements of a partition.
@@ -125,11 +131,22 @@ class PartitionTask:
         return portable_errors(self._results(elements))
 
     def _results(self, elements: Iterable[Any]) -> Iterator[Any]:
-        operator = self.operator()
+        operator, idempotent = self.operator(), as_async_function(self.function).idempotent
+
+        async def work(source: ToLoop, sink: FromLoop) -> None:
+            if idempotent:
+                await pump(operator.process(source), sink)
+                return
+            # Law X15: each result when the reader has come back for it.
+            handing = Handing(sink)
+            async with contextlib.aclosing(operator.held_outputs(source)) as outputs:
+                async for output in outputs:
+                    await handing.give(output)
+
         grace = duration("grace_period", self.options.get("grace_period", TASK_GRACE_PERIOD))
         results = outputs_of(
             elements,
-            lambda source, sink: pump(operator.process(source), sink),
+            work,
             name=function_name(self.function),
             patience=max(TASK_END, longest_end(grace)),
             read_ahead=AHEAD,
@@ -139,8 +156,14 @@ class PartitionTask:
         )
         with contextlib.closing(results):
             for result in results:
-                if result is not PULSE:
+                if result is PULSE:
+                    continue
+                if idempotent:
                     yield result
+                else:
+                    handing, output = result
+                    yield output
+                    handing.taken()
 
 
 def _look() -> Callable[[], None] | None:

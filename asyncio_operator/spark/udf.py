@@ -32,7 +32,7 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import as_async_function
 from asyncio_operator.hints import failed_import
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
@@ -123,17 +123,20 @@ def async_udf(
             )
         spread = function if gives_coroutines(function) else None
         called = OfColumns(function) if spread is not None else function
+        idempotent = as_async_function(called).idempotent
+        # Law X15: calls that change something are not made ahead of the rows that Spark takes.
+        inside = calls_at_most(calls["capacity"]) if buffer is None and not idempotent else buffer
 
         def operator(budget: Budget | None) -> AsyncWaitOperator:
             return AsyncWaitOperator(
                 called,
                 **calls | {"budget": budget},
-                buffer=buffer,
+                buffer=inside,
                 on_error="fail" if fail else _null,
                 grace_period=TASK_GRACE_PERIOD,
             )
 
-        task = UdfTask(_name(function), operator(budget), spread, arrow_type(spark_type), fail)
+        task = UdfTask(_name(function), operator(budget), spread, arrow_type(spark_type), fail, idempotent=idempotent)
         if budget is None:
             return ColumnFunction(function, task, spark_type, deterministic)
 

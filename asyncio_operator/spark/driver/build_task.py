@@ -156,7 +156,9 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
     lookups = shared_out(lookups, options.scope, options.tasks_at_once)
     buffer = options.buffer
     if buffer is None:
-        buffer = max(BUFFER_FACTOR * calls_at_most(lookups.capacity), TWO_BATCHES)
+        most = calls_at_most(lookups.capacity)
+        # Law X15: calls that change something are not made ahead of the rows that Spark takes.
+        buffer = max(BUFFER_FACTOR * most, TWO_BATCHES) if enricher.idempotent else most
     return replace(
         lookups,
         ordered=one_of("mode", options.mode, get_args(Mode)) == "ordered",

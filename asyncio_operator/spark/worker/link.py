@@ -45,6 +45,9 @@ class Link:
 
     `keys_of` is called by one thread, `leaving` and `nothing` by one thread, and `run` and `emitted` on the loop.
 
+    Attributes:
+        on_left: called on the loop when all of a batch was taken.
+
     Args:
         label: tells its keys in a trace from those of other links; may be empty.
         place: names the task of Spark.
@@ -63,6 +66,7 @@ class Link:
         self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow, cheap)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
+        self.on_left: Callable[[KeyBatch], None] | None = None
         journal = task.journal
         found, timed = task.layout.found, task.options.timed
         self._journal = None if journal is None else journal.opened(found, timed, place, process)
@@ -181,6 +185,8 @@ class Link:
         """The rows of `keys` keys and, if `batch` is given, all of that batch were taken."""
         if self._pipeline is not None:
             self._pipeline.emitted(keys, batch)
+        if batch is not None and self.on_left is not None:
+            self.on_left(batch)
 
     def close_journal(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         """Wait until new answers are written. For an `ExitStack`, on the task's main thread, when the run has ended.

@@ -35,7 +35,7 @@ from asyncio_operator.spark.worker.figures import LONGEST_NAME
 from asyncio_operator.spark.worker.link import Link
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES, OUTPUT_ROWS
 from asyncio_operator.spark.worker.process import WorkerProcess, this_process
-from asyncio_operator.spark.worker.task_frame import outputs_of
+from asyncio_operator.spark.worker.task_frame import outputs_of, until_spark_reads
 
 if TYPE_CHECKING:
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
@@ -79,15 +79,34 @@ def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) ->
         propagated = tasks[-1].propagated
         elements = outputs_of(keyed(links, batches), partial(run, links), name=names, propagated=propagated)
         ending.enter_context(contextlib.closing(elements))
+        # Law X15: row by row, each when Spark has read the one before.
+        taken = until_spark_reads() if changes_something(links) else None
         for element in elements:
             if element is PULSE:
                 # An empty batch is still written, and only a write shows that Spark has closed the connection.
                 yield from last.nothing()
                 continue
             for output, keys, left in last.leaving(*element):
-                yield from output
+                if taken is None:
+                    yield from output
+                else:
+                    for row in _single(output):
+                        yield row
+                        taken()
                 # After Spark has taken the rows: room that is given earlier would not bound the memory.
                 loop_thread().loop.call_soon_threadsafe(last.emitted, keys, left)
+
+
+def changes_something(links: Sequence[Link]) -> bool:
+    """Whether the calls of a link change something, so that none may be made ahead of the rows that Spark takes."""
+    return not all(link.task.enricher.idempotent for link in links)
+
+
+def _single(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of batches, each as a batch."""
+    for batch in batches:
+        for number in range(batch.num_rows):
+            yield batch.slice(number, 1)
 
 
 def links_of(tasks: Sequence[EnrichTask], place: str, process: WorkerProcess = this_process) -> list[Link]:
@@ -132,7 +151,7 @@ async def run(links: Sequence[Link], source: ToLoop, sink: FromLoop) -> None:
     if len(links) == 1:
         await links[0].run(source, deliver)
         return
-    hops = [Hop(*pair) for pair in pairwise(links)]
+    hops = [Hop(*pair, holding=changes_something(links[: i + 1])) for i, pair in enumerate(pairwise(links))]
 
     async def run_one(number: int, failing: Callable[[], None]) -> None:
         link, inputs = links[number], source if number == 0 else hops[number - 1]
@@ -197,13 +216,23 @@ class Hop:
     """The input of a link: the output of the link before it. It is built when it is read.
 
     Delivered parts that wait are joined to batches of the usual size: a batch costs the same however few its rows are.
+
+    Args:
+        holding: the earlier link gets room when its rows have left the later one, and not when that has read them. So
+            its calls, which change something, are not made ahead of the rows that leave the chain (law X15).
     """
 
     instant = False
 
-    def __init__(self, earlier: Link, later: Link) -> None:
+    def __init__(self, earlier: Link, later: Link, *, holding: bool = False) -> None:
         self._earlier = earlier
         self._later = later
+        self._holding = holding
+        # What the earlier link is told when a batch of the later link has left; and what belongs to the next batch.
+        self._held: dict[int, list[tuple[int, KeyBatch | None]]] = {}
+        self._emitted: list[tuple[int, KeyBatch | None]] = []
+        if holding:
+            later.on_left = self._left
         self._delivered: deque[tuple[KeyBatch, int, bool]] = deque()
         self._built: Iterator[pa.RecordBatch] | None = None
         self._next: pa.RecordBatch | None = None
@@ -243,13 +272,20 @@ class Hop:
 
     def __iter__(self) -> Iterator[KeyBatch]:
         while (batch := self._joined()) is not None:
-            yield self._later.keys_of(batch)
+            keyed = self._later.keys_of(batch)
+            if self._holding:
+                self._held[id(keyed)], self._emitted = self._emitted, []
+            yield keyed
+        # Nothing is read, so what has left was without rows: they were dropped.
+        self._tell(self._emitted)
+        self._emitted = []
 
     def exhausted(self) -> None:
         """More may be delivered later."""
 
     async def release(self) -> None:
         self._delivered.clear()
+        self._held.clear()
         self._built = self._next = None
 
     def _joined(self) -> pa.RecordBatch | None:
@@ -281,4 +317,15 @@ class Hop:
         while self._delivered:
             for output, keys, left in self._earlier.leaving(*self._delivered.popleft()):
                 yield from output
-                self._earlier.emitted(keys, left)
+                if self._holding:
+                    self._emitted.append((keys, left))
+                else:
+                    self._earlier.emitted(keys, left)
+
+    def _left(self, batch: KeyBatch) -> None:
+        """All of a batch has left the later link."""
+        self._tell(self._held.pop(id(batch), ()))
+
+    def _tell(self, emitted: Sequence[tuple[int, KeyBatch | None]]) -> None:
+        for keys, left in emitted:
+            self._earlier.emitted(keys, left)

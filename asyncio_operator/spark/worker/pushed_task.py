@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
 
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
-from asyncio_operator.spark.worker.task_frame import TakingThread, spark_watch
+from asyncio_operator.spark.worker.task_frame import TakingThread, spark_watch, until_spark_reads
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -38,9 +38,10 @@ class PushedTask(Generic[In, Out]):
 
     Args:
         task: returns outputs for inputs, both as iterators. It ends when its input ends.
+        until_read: whether the task waits, where it asks for that, until Spark has read its outputs (law X15).
     """
 
-    def __init__(self, task: Callable[[Iterator[In]], Iterator[Out]]) -> None:
+    def __init__(self, task: Callable[[Iterator[In]], Iterator[Out]], until_read: bool = False) -> None:
         self._task = task
         self._changed = threading.Condition()
         self._input: deque[In] = deque()
@@ -51,7 +52,10 @@ class PushedTask(Generic[In, Out]):
         self._ended = False
         self._error: BaseException | None = None
         self._check_spark = spark_watch()
-        self._thread = TakingThread("asyncio-operator-pushed", self._run, self._look)
+        self._until_read = until_spark_reads() if until_read else None
+        self._given = self._passed_on = 0
+        waiting = self._wait_until_read if until_read else None
+        self._thread = TakingThread("asyncio-operator-pushed", self._run, self._look, waiting)
         self._thread.start()
 
     # -- the caller's side
@@ -95,6 +99,11 @@ class PushedTask(Generic[In, Out]):
                 self._changed.notify_all()
             # Without the lock: Spark may take its time, and the task goes on meanwhile.
             yield output
+            if self._until_read is not None:
+                self._until_read()
+                with self._changed:
+                    self._passed_on += 1
+                    self._changed.notify_all()
         if self._error is not None:
             raise self._error
 
@@ -130,6 +139,7 @@ class PushedTask(Generic[In, Out]):
             self._changed.wait_for(lambda: len(self._outputs) < AHEAD or self._closed)
             self._check_open()
             self._outputs.append(output)
+            self._given += 1
             self._changed.notify_all()
 
     def _read(self) -> Iterator[In]:
@@ -144,6 +154,11 @@ class PushedTask(Generic[In, Out]):
                     return
                 element = self._input.popleft()
             yield element
+
+    def _wait_until_read(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._passed_on == self._given or self._closed)
+            self._check_open()
 
     def _look(self) -> None:
         """Raise if Spark has closed the socket, or this run was closed, however long the task's calls still take."""

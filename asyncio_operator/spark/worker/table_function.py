@@ -66,7 +66,8 @@ class Call:
             layout, options = cloudpickle.loads(self._found)
             task: EnrichTask = cloudpickle.loads(own)
             self._schema = self._announced(rows.schema)
-            self._run = PushedTask(ChainTask([replace(task, layout=layout, options=options)]))
+            chain = ChainTask([replace(task, layout=layout, options=options)])
+            self._run = PushedTask(chain, until_read=not task.enricher.idempotent)
         offset = rows.column(0).offset
         if offset != self._next_offset:
             # If an Arrow batch gives no output, PySpark makes an empty one, with a slightly different schema.

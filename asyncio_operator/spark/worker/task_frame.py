@@ -10,6 +10,7 @@ package, a `TakingThread`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import sys
@@ -18,11 +19,13 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import FrameType
 from typing import Any
 
+from asyncio_operator.engine.timing import wake
 from asyncio_operator.lookup.cache_directories import caches
-from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop, call_on
 from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
+from asyncio_operator.spark.worker.unread import wait_until_read
 from asyncio_operator.telemetry.propagation import Propagated, extracted, in_task
 
 READ_AHEAD = 2
@@ -96,11 +99,38 @@ class TakingThread(threading.Thread):
     Args:
         work: what the thread does.
         look: raises if the thread needs no more results.
+        wait_until_read: waits until Spark has read what the thread was given; None: reading it is all.
     """
 
-    def __init__(self, name: str, work: Callable[[], None], look: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        look: Callable[[], None],
+        wait_until_read: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(target=work, name=name, daemon=True)
         self.look = look
+        self.wait_until_read = wait_until_read
+
+
+def until_spark_reads() -> Callable[[], None]:
+    """A function for a task to call when it has written a row: it waits until Spark has read it.
+
+    It raises a `BrokenPipeError` if Spark has closed the socket. Where the socket is not found, it does not wait.
+    """
+    taker = threading.current_thread()
+    if isinstance(taker, TakingThread):
+        return taker.wait_until_read or _nothing
+    output = _spark_output()
+    if output is None:
+        return _nothing
+    poll = _poll_for_hangup(output)
+    return wait_until_read(output, lambda: poll is not None and bool(poll.poll(0)))
+
+
+def _nothing() -> None:
+    """Wait for nothing."""
 
 
 def spark_watch() -> Callable[[], None] | None:
@@ -118,12 +148,9 @@ def spark_watch() -> Callable[[], None] | None:
     taker = threading.current_thread()
     if isinstance(taker, TakingThread):
         return taker.look
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and not hasattr(frame.f_locals.get("outfile"), "flush"):
-        frame = frame.f_back
-    if frame is None:
+    output = _spark_output()
+    if output is None:
         return None
-    output: Any = frame.f_locals["outfile"]
     poll = _poll_for_hangup(output)
 
     def watch() -> None:
@@ -132,6 +159,41 @@ def spark_watch() -> Callable[[], None] | None:
             raise BrokenPipeError("Spark has closed the connection to this Python worker: the task is over")
 
     return watch
+
+
+def _spark_output() -> Any:
+    """The file to which this thread writes for Spark; None if it is not found."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not hasattr(frame.f_locals.get("outfile"), "flush"):
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["outfile"]
+
+
+class Handing:
+    """Hands outputs from the loop to the task's main thread one at a time: the next one when the thread has passed on
+    the one before.
+
+    Args:
+        sink: the channel between them.
+    """
+
+    def __init__(self, sink: FromLoop) -> None:
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._taken: asyncio.Future[None] | None = None
+
+    async def give(self, output: Any) -> None:
+        """Give the thread an output, and wait until it has called `taken`. Called on the loop."""
+        self._taken = self._loop.create_future()
+        self._sink.put_nowait((self, output))
+        await self._taken
+
+    def taken(self) -> None:
+        """The output was passed on. Called by the thread."""
+        call_on(self._loop, self._wake)
+
+    def _wake(self) -> None:
+        wake(self._taken)
 
 
 def _poll_for_hangup(output: Any) -> Any:

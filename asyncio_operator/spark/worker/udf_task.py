@@ -24,7 +24,7 @@ from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
-from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
+from asyncio_operator.spark.worker.task_frame import READ_AHEAD, Handing, outputs_of, until_spark_reads
 from asyncio_operator.spark.worker.udf_arguments import Batch, Rows, arguments
 from asyncio_operator.spark.worker.udf_results import Results
 from asyncio_operator.telemetry.propagation import Propagated
@@ -44,6 +44,7 @@ class UdfTask:
         kind: the type of the results, with all fields nullable.
         fail: whether a result that does not fit ends the task; otherwise it becomes null.
         propagated: the driver's trace context, and the function that sets up OpenTelemetry.
+        idempotent: whether calls may be made ahead of the rows that Spark takes (law X15).
     """
 
     name: str
@@ -52,6 +53,7 @@ class UdfTask:
     kind: pa.DataType
     fail: bool
     propagated: Propagated | None = None
+    idempotent: bool = True
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         """The results for the rows of `batches`.
@@ -65,13 +67,19 @@ class UdfTask:
         results = Results(self.name, self.kind, self._misfit if self.fail else None)
         rows = arguments(self.name, self.spread, batches)
         outputs = outputs_of(rows, self._live, name=self.name, ahead=READ_AHEAD, propagated=self.propagated)
+        taken = None if self.idempotent else until_spark_reads()
         with contextlib.closing(outputs):
             for output in outputs:
                 if output is PULSE:
                     # Empty, but written: only after a write is the end of Spark's connection seen.
                     yield pa.array([], self.kind)
-                else:
+                elif taken is None:
                     yield from results.arrays(*output)
+                else:
+                    handing, result = output
+                    yield from results.arrays(*result)
+                    taken()
+                    handing.taken()
 
     async def _live(self, source: ToLoop, sink: FromLoop) -> None:
         await _Life(self, source, sink).run()
@@ -96,16 +104,9 @@ class _Life:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        batches = self._rows.batches
         try:
-            async with contextlib.aclosing(self._task.operator.process(self._rows)) as outputs:
-                async for result in outputs:
-                    self._results.append(result)
-                    # A whole batch waits for room in the channel, so a slow consumer slows the calls.
-                    if self._start + len(self._results) == len(batches[0]):
-                        await self._sink.put(self._output())
-                    elif self._timer is None:
-                        self._arm()
+            outputs = self._outputs if self._task.idempotent else self._outputs_one_by_one
+            await outputs()
         except FunctionError as error:
             cause = error.__cause__
             if cause is None:
@@ -115,6 +116,25 @@ class _Life:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+
+    async def _outputs(self) -> None:
+        batches = self._rows.batches
+        async with contextlib.aclosing(self._task.operator.process(self._rows)) as outputs:
+            async for result in outputs:
+                self._results.append(result)
+                # A whole batch waits for room in the channel, so a slow consumer slows the calls.
+                if self._start + len(self._results) == len(batches[0]):
+                    await self._sink.put(self._output())
+                elif self._timer is None:
+                    self._arm()
+
+    async def _outputs_one_by_one(self) -> None:
+        """Each result when Spark has read the one before (law X15)."""
+        handing = Handing(self._sink)
+        async with contextlib.aclosing(self._task.operator.held_outputs(self._rows)) as outputs:
+            async for result in outputs:
+                self._results.append(result)
+                await handing.give(self._output())
 
     def _flush(self) -> None:
         """Hand over the ready results, unless the task's thread is still busy with earlier ones."""

@@ -1,0 +1,121 @@
+"""X15: calls that change something are not made ahead of the rows that Spark takes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator.spark import async_udf, enrich, map_partitions
+from asyncio_operator.testing import FakeService
+from enrichers import HttpEnricher
+
+CAPACITY = 5
+
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    with FakeService(handler=lambda _request: {"ticket": "T"}) as service:
+        yield service
+
+
+def post(service: FakeService, column: str = "ticket", *, idempotent: bool = False) -> HttpEnricher:
+    return HttpEnricher(
+        service.url + "/tickets",
+        key="id",
+        method="POST",
+        schema=f"{column} string",
+        json_body={"id": "{id}"},
+        idempotent=idempotent,
+    )
+
+
+def settled(service: FakeService) -> int:
+    """The number of requests, when no more come."""
+    before = -1
+    while before != (before := len(service.requests)):
+        time.sleep(0.5)
+    return before
+
+
+def input_of(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 50_000, numPartitions=1)
+
+
+ACTIONS: dict[str, tuple[int, Callable[[DataFrame], Any]]] = {
+    "show(2)": (3, lambda df: df.show(2)),
+    "take(1)": (1, lambda df: df.take(1)),
+    "limit(3)": (3, lambda df: df.limit(3).collect()),
+    "first()": (1, lambda df: df.first()),
+    "limit(40)": (40, lambda df: df.limit(40).collect()),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_X15_an_action_that_takes_some_rows_asks_for_no_more(
+    spark: SparkSession, service: FakeService, action: str, mode: Any
+) -> None:
+    taken, act = ACTIONS[action]
+    act(enrich(input_of(spark), post(service), on="id", capacity=CAPACITY, mode=mode))
+    assert taken <= settled(service) <= taken + CAPACITY
+
+
+def test_X15_each_link_of_a_chain_is_ahead_by_its_capacity_at_most(spark: SparkSession, service: FakeService) -> None:
+    with FakeService(handler=lambda _request: {"other": "T"}) as second, FakeService({}) as third:
+        df = enrich(input_of(spark), post(service), on="id", capacity=CAPACITY)
+        df = enrich(df, HttpEnricher(third.url + "/{key}", schema="x int"), on="id")
+        enrich(df, post(second, "other"), on="id", capacity=3).take(2)
+        assert 2 <= settled(service) <= 2 + CAPACITY
+        assert 2 <= settled(second) <= 2 + 3
+
+
+def test_X15_a_chain_goes_on_when_a_later_link_drops_all_rows(spark: SparkSession, service: FakeService) -> None:
+    with FakeService({}) as none:
+        df = enrich(spark.range(0, 40, numPartitions=1), post(service), on="id", capacity=CAPACITY)
+        last = enrich(df, HttpEnricher(none.url + "/{key}", schema="x int"), on="id", how="inner")
+        assert last.collect() == []
+    assert len(service.requests) == 40
+
+
+def test_X15_all_rows_come_and_a_given_buffer_counts(spark: SparkSession, service: FakeService) -> None:
+    every: list[dict[str, Any]] = [{}, {"buffer": 30}, {"capacity": 1}]
+    for options in every:
+        df = enrich(spark.range(0, 100, numPartitions=2), post(service), on="id", **options)
+        assert [row.id for row in df.collect()] == list(range(100))
+    before = settled(service)
+    assert before == 300
+    enrich(input_of(spark), post(service), on="id", buffer=30, capacity=CAPACITY).take(1)
+    assert settled(service) - before <= 1 + 30
+
+
+def test_X15_in_column_functions_and_rdds(spark: SparkSession, tmp_path: Any) -> None:
+    calls = tmp_path / "calls"
+
+    async def call(number: int) -> int:
+        with calls.open("a") as file:
+            file.write(".")
+        await asyncio.sleep(0.001)
+        return number
+
+    def made() -> int:
+        before = -1
+        while before != (before := calls.stat().st_size):
+            time.sleep(0.5)
+        calls.unlink()
+        return before
+
+    call.idempotent = False  # type: ignore[attr-defined]
+    column = async_udf("long", capacity=CAPACITY)(call)
+    assert input_of(spark).select(column("id")).take(2) == [(0,), (1,)]
+    assert made() <= 2 + CAPACITY
+    rdd = spark.sparkContext.parallelize(range(10_000), 1)
+    assert map_partitions(rdd, call, capacity=CAPACITY).take(2) == [0, 1]
+    assert made() <= 2 + CAPACITY
+    assert map_partitions(rdd, call, capacity=CAPACITY).first() == 0
+    assert made() <= 1 + CAPACITY
+    assert map_partitions(spark.sparkContext.parallelize(range(300), 1), call).collect() == list(range(300))
