@@ -32,8 +32,8 @@ class AsyncFunction(Generic[In, Out]):
     no maximum."""
 
     idempotent: bool = True
-    """Whether two calls for the same value have the effect of one. False forbids `hedge`, and Spark's tasks then make no
-    call ahead of the rows that are taken. A function may have an attribute of that name."""
+    """Whether two calls for the same value have the effect of one. False forbids `hedge`, and a task of Spark makes
+    no call ahead of the rows that are taken. A function may have an attribute of that name."""
 
     async def open(self) -> None:
         """Make clients here. It runs on the loop that runs the calls."""
