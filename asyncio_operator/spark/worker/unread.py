@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import sys
-import time
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -94,7 +94,7 @@ def wait_until_read(output: Any, has_hung_up: Callable[[], bool]) -> Callable[[]
 
     It raises a `BrokenPipeError` if Spark closes the connection.
     """
-    unread = unread_by(output)
+    unread, never = unread_by(output), threading.Event()
 
     def wait() -> None:
         output.flush()
@@ -109,7 +109,7 @@ def wait_until_read(output: Any, has_hung_up: Callable[[], bool]) -> Callable[[]
                 raise BrokenPipeError("Spark has closed the connection to this Python worker: the task is over")
             if not left:
                 return
-            time.sleep(pause)
+            never.wait(pause)
             pause = min(2 * pause, LAST_LOOK)
 
     return wait
