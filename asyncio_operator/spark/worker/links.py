@@ -228,7 +228,7 @@ class Hop:
         self._earlier = earlier
         self._later = later
         self._holding = holding
-        # What the earlier link is told when a batch of the later link has left; and what belongs to the next batch.
+        # Reported to the earlier link when a batch of the later link has left; and what belongs to the next batch.
         self._held: dict[int, list[tuple[int, KeyBatch | None]]] = {}
         self._emitted: list[tuple[int, KeyBatch | None]] = []
         if holding:
