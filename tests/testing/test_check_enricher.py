@@ -12,7 +12,7 @@ import asyncpg
 import pyarrow as pa
 import pytest
 
-from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enricher
 from asyncio_operator.testing.enricher_contract.check import RULES
@@ -62,6 +62,72 @@ def test_the_check_catches(rule: str, broken: type[Enricher], says: str, monkeyp
 
 def test_there_is_a_broken_enricher_for_every_rule() -> None:
     assert {rule for rule, _, _ in BROKEN} == {rule.__name__ for rule in RULES}
+
+
+class Poisoned(Sound):
+    """Its error for a batch with the key "bad" is the class attribute."""
+
+    max_batch = 500
+    error: Exception | None = ValueError("bad row")
+    lone: Exception | None = ValueError("bad row")
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        error = self.error if len(keys) > 1 else self.lone
+        if "bad" in keys and error is not None:
+            raise error
+        return [ROWS.get(key) for key in keys]
+
+
+class Retryable(Poisoned):
+    error = EnricherError("busy", retryable=True)
+
+
+class ForAll(Poisoned):
+    error = EnricherError("no table", any_key=True)
+
+
+class Lost(Poisoned):
+    error = ConnectionError("lost")
+
+
+class Answers(Poisoned):
+    error = lone = None
+
+
+class Swallows(Poisoned):
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        if "bad" in keys and len(keys) == 1:
+            raise ValueError("bad row")
+        return [None if "bad" in keys else ROWS.get(key) for key in keys]
+
+
+def check_poison(kind: type[Enricher], **options: Any) -> None:
+    options = {"known": ROWS, "missing": MISSING, "poison": ["bad"]} | options
+    check_enricher(kind, loop_factory=VirtualTimeLoop, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Retryable, "of which 'bad' is poisoned, raised an error that fails all of them: EnricherError: busy"),
+        (ForAll, "EnricherError: no table"),
+        (Lost, "must be no TimeoutError or ConnectionError"),
+        (Answers, "the poisoned key 'bad' gave None; its lookup must fail"),
+        (Swallows, "was not found"),
+    ],
+)
+def test_X14_a_poisoned_key_that_takes_others_with_it_is_caught(kind: type[Enricher], says: str) -> None:
+    with pytest.raises(AssertionError) as raised:
+        check_poison(kind)
+    assert str(raised.value).startswith("rule_poison ("), str(raised.value)
+    assert says in str(raised.value)
+    check_poison(kind, poison=None)
+
+
+def test_X14_a_poisoned_key_that_costs_one_row_passes() -> None:
+    check_poison(Poisoned)
+    with pytest.raises(ConfigurationError, match="poison needs known"):
+        check_poison(Poisoned, known=None)
 
 
 def test_a_sound_one_passes() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from asyncio_operator.enricher import Found
 from asyncio_operator.errors import describe_error
 from asyncio_operator.testing.enricher_contract import life, rules, steps
+from asyncio_operator.testing.enricher_contract.poison import rule_poison
 from asyncio_operator.testing.enricher_contract.rules import Check, Make
 from asyncio_operator.testing.own_loops import require_no_loop
 
@@ -32,6 +33,7 @@ def check_enricher(
     *,
     known: Mapping[Any, Found] | Iterable[Any] | None = None,
     missing: Iterable[Any] | None = None,
+    poison: Iterable[Any] | None = None,
     secrets: Iterable[str] = (),
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     patience: float = 10.0,
@@ -45,6 +47,8 @@ def check_enricher(
         known: keys that are found: a mapping to the expected row or rows, or only the keys; at least one. None: none is
             known.
         missing: keys of the same type that are not found; at least one. None: none is known.
+        poison: keys of the same type whose lookup alone fails, such as one whose row cannot be converted. Each is put
+            into a batch of 200 keys, or of `max_batch`, and must cost one row. None: none is known.
         secrets: texts that must appear nowhere, such as a password that `make` uses.
         loop_factory: makes the loops; by default asyncio's own. `VirtualTimeLoop` suits enrichers without sockets.
         patience: the maximum seconds for one call, for the end of a cancelled call, and for `close`.
@@ -54,8 +58,8 @@ def check_enricher(
         AssertionError: a rule is broken. The message begins with the rule's name.
     """
     require_no_loop("check_enricher", "check")
-    check = Check(make, known, missing, secrets, loop_factory, patience)
-    for rule in RULES:
+    check = Check(make, known, missing, secrets, loop_factory, patience, poison)
+    for rule in (*RULES, rule_poison) if check.poison else RULES:
         try:
             rule(check)
         except Exception as error:

@@ -42,21 +42,27 @@ class Check:
         secrets: Iterable[str],
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
         patience: float,
+        poison: Iterable[Any] | None = None,
     ) -> None:
         if not callable(make):
             raise ConfigurationError(f"make is {describe(make)}; it must be a function that returns a new enricher")
-        for name, keys in (("known", known), ("missing", missing)):
+        for name, keys in (("known", known), ("missing", missing), ("poison", poison)):
             if keys is not None and (isinstance(keys, str | bytes) or not isinstance(keys, Iterable)):
                 raise ConfigurationError(f"{name} is {describe(keys)}; it must be a collection of keys")
         self.make = make
         self.known = dict(known) if isinstance(known, Mapping) else dict.fromkeys(known or (), ANY)
         self.missing = list(missing or ())
+        self.poison = list(poison or ())
         self.secrets = [secrets] if isinstance(secrets, str) else list(secrets)
         self.loop_factory = loop_factory
         self.patience = positive_duration("patience", patience)
         if (known is not None and not self.known) or (missing is not None and not self.missing):
             raise ConfigurationError(
                 "known and missing must each have at least one key; leave them out to check only what needs no key"
+            )
+        if self.poison and not self.known:
+            raise ConfigurationError(
+                "poison needs known: at least one key that is found beside those whose lookup fails"
             )
         made = make()
         if not isinstance(made, Enricher):
