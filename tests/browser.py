@@ -53,6 +53,7 @@ class Browser(Server):
         tab = Tab(self, attached["sessionId"])
         for domain in ("Page", "Runtime", "Network"):
             tab.call(f"{domain}.enable")
+        tab.call("Page.setLifecycleEventsEnabled", enabled=True)
         tab.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
         tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         return tab
@@ -66,6 +67,15 @@ class Browser(Server):
             self._runner.run(self._http.close())
         self._runner.close()
         super().close()
+
+    def wait_for(self, session: str, method: str, wanted: dict[str, Any]) -> None:
+        """Wait until the browser has reported an event with these parameters."""
+
+        async def receive() -> None:
+            while not any(wanted.items() <= one.items() for one in self.events(session, method)):
+                self._events.append(await self._socket.receive_json())
+
+        self._runner.run(asyncio.wait_for(receive(), 30))
 
     async def _connect(self) -> None:
         self._events: list[Any] = []
@@ -123,8 +133,9 @@ class Tab:
 
     def open(self, url: str) -> None:
         """Load a page, all of it."""
-        self.call("Page.navigate", url=url)
-        self.wait_for(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
+        loader = self.call("Page.navigate", url=url)["loaderId"]
+        # Only then is the page that scripts run in surely this one.
+        self._browser.wait_for(self._session, "Page.lifecycleEvent", {"loaderId": loader, "name": "load"})
 
     def wait_for(self, condition: str) -> None:
         """Wait until a condition of JavaScript holds."""
