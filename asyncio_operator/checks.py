@@ -178,10 +178,11 @@ def is_idempotent(function: Any) -> bool:
     return bool(getattr(function, "idempotent", True))
 
 
-def of_kind(name: str, value: object, kind: type) -> None:
-    """Check that `value` is a specification of this kind, or None."""
+def of_kind(name: str, value: object, kind: type, short: str | None = None) -> None:
+    """Check that `value` is a specification of this kind, or None. `short`: what else is taken, in words."""
     if value is not None and not isinstance(value, kind):
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None")
+        write = "" if short is None else f"; write {name}={kind.__name__}(...), or {short}"
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None{write}")
 
 
 def check_directory(directory: str | Path) -> Path:

@@ -26,6 +26,8 @@ def names_of(
     Raises:
         ConfigurationError: there is no name, or a name is invalid.
     """
+    if value is None:
+        raise ConfigurationError(f"{argument} is required: a column name or a list of names")
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
     good = [name for name in names if isinstance(name, str) and name and "\0" not in name and name != reserved]
     if words:

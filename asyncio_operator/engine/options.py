@@ -43,8 +43,20 @@ SHORT: dict[str, tuple[type, Callable[[Any], object]]] = {
     "batching": (int, Batching),
     "rate_limit": (int, RateLimit),
     "cache": (bool, lambda given: Cache() if given else None),
+    "hedge": (bool, lambda given: Hedge() if given else None),
+    "circuit_breaker": (bool, lambda given: CircuitBreaker() if given else None),
 }
 """Options that may be given in short, as values of a type: attempts, keys in a batch, calls in a second, whether."""
+
+IN_WORDS = {
+    "retry": "a number of attempts",
+    "batching": "a number of keys",
+    "rate_limit": "a number of calls in a second",
+    "cache": "True",
+    "hedge": "True",
+    "circuit_breaker": "True",
+}
+"""The same for messages."""
 
 
 def meant(name: str, value: Any) -> Any:
@@ -106,7 +118,7 @@ class CallOptions(GivenCalls):
         if not isinstance(self.capacity, AdaptiveCapacity):
             positive_int("capacity", self.capacity, ", or an AdaptiveCapacity")
         for name, kind in KINDS.items():
-            of_kind(name, getattr(self, name), kind)
+            of_kind(name, getattr(self, name), kind, IN_WORDS.get(name))
         for name in ("timeout", "attempt_timeout"):
             object.__setattr__(self, name, optional_duration(name, getattr(self, name)))
         object.__setattr__(self, "grace_period", duration("grace_period", self.grace_period))

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncio_operator.checks import of_kind
-from asyncio_operator.engine.options import CallOptions, calls_among, check_hedge, meant
+from asyncio_operator.engine.options import IN_WORDS, CallOptions, calls_among, check_hedge, meant
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.batching import Batching
@@ -60,7 +60,7 @@ class LookupOptions(CallOptions):
 
     def __post_init__(self) -> None:
         CallOptions.__post_init__(self)
-        of_kind("cache", self.cache, Cache)
+        of_kind("cache", self.cache, Cache, IN_WORDS["cache"])
 
     def way(self, enricher: Enricher, traced: bool) -> Way:
         """How a task looks up its keys: the cheapest way that its options allow."""

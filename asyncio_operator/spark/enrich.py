@@ -39,7 +39,7 @@ from asyncio_operator.spark.driver.build_task import (
     enrich_task,
 )
 from asyncio_operator.spark.driver.chain import extended
-from asyncio_operator.spark.driver.columns import On, plain_text
+from asyncio_operator.spark.driver.columns import On, plain_text, require_dataframe
 from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
 from asyncio_operator.spark.driver.job_limits import Scope
 from asyncio_operator.spark.driver.journaled import Join, with_journal
@@ -58,7 +58,7 @@ def enrich(
     *,
     on: On,
     how: How = "left",
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     prefix: str = "",
     mode: Mode = "ordered",
     capacity: int | AdaptiveCapacity = 100,
@@ -69,9 +69,9 @@ def enrich(
     cache: Cache | bool | None = None,
     batching: Batching | int | None = None,
     rate_limit: RateLimit | int | None = None,
-    circuit_breaker: CircuitBreaker | None = None,
+    circuit_breaker: CircuitBreaker | bool | None = None,
     budget: Budget | None = None,
-    hedge: Hedge | None = None,
+    hedge: Hedge | bool | None = None,
     on_error: OnError = "fail",
     status_column: str | None = None,
     event_time: str | None = None,
@@ -81,7 +81,7 @@ def enrich(
     scope: Scope = "task",
     tasks_at_once: int | None = None,
     remember: Duration | None = 60.0,
-    journal: Journal | None = None,
+    journal: Journal | str | None = None,
     metrics: EnrichmentMetrics | None = None,
     trace: Trace | None = None,
 ) -> DataFrame:
@@ -157,8 +157,7 @@ def enrich(
         BudgetExceeded: a call without keys would already pass a spend limit of the budget.
     """
     options = EnrichOptions.among(locals())
-    if not isinstance(df, DataFrame):
-        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
+    require_dataframe(df, enricher)
     spark = df.sparkSession
     options = on_driver(spark, options)
     check_budget(enricher, options.budget)

@@ -31,7 +31,7 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.build_task import EnrichOptions, Strategy, enrich_task
-from asyncio_operator.spark.driver.columns import On, plain_text
+from asyncio_operator.spark.driver.columns import On, plain_text, require_dataframe
 from asyncio_operator.spark.driver.forecast import (
     Caches,
     Pace,
@@ -76,7 +76,7 @@ def plan(
     tasks_at_once: int | None = None,
     strategy: Strategy = "inline",
     remember: Duration | None = 60.0,
-    journal: Journal | None = None,
+    journal: Journal | str | None = None,
     sample: int = SAMPLE,
 ) -> EnrichmentPlan:
     """How many lookups `enrich` would make with these options, and how long they take. Nothing is looked up.
@@ -102,8 +102,7 @@ def plan(
     """
     # The names of added columns do not matter here, and must not cause an error.
     options = replace(EnrichOptions.among(locals()), columns=(), tasks_at_once=None)
-    if not isinstance(df, DataFrame):
-        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
+    require_dataframe(df, enricher)
     if df.isStreaming:
         raise ConfigurationError(
             "df is a streaming DataFrame, whose rows cannot be counted in advance; plan a batch of the same data, as "

@@ -82,10 +82,12 @@ class Names:
         shown, hint = f"{{{name}}}", did_you_mean(name, self.taken)
         wanted = f"key={name!r}" if [*self.parts] == ["key"] else f"key={[*self.parts, name]}"
         if secret:
-            shown, hint, wanted = "a name in braces", f"there are {', '.join(self.taken)}", "key="
+            shown, hint, wanted = "a name in braces", "", "key="
+        near = f" ({hint})" if hint.startswith("did") else ""
         by_key = "" if self.taken == [KEYS] else f", or name the parts of the key by {wanted}"
         return (
-            f"{shown} is not a part of the key ({hint}): write {{{self.taken[0]}}}{by_key}; to send it unchanged, "
+            f"{shown} is not a key field; the key fields are: {', '.join(self.taken)}{near}: "
+            f"write {{{self.taken[0]}}}{by_key}; to send it unchanged, "
             "double its braces"
         )
 

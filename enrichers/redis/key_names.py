@@ -111,7 +111,10 @@ def _pieces(template: object, parts: Sequence[str]) -> list[tuple[str, str | Non
         if field not in parts:
             key = repr(fields if len(fields) > 1 else field)
             named = f", or name the parts in their order, key={key}" if all(map(str.isidentifier, fields)) else ""
-            raise refused(f"{{{field}}} is no part of the key: write {wanted}{named}; {meant}")
+            raise refused(
+                f"{{{field}}} is not a key field; the key fields are: {', '.join(parts)}: write {wanted}{named}; "
+                f"{meant}"
+            )
     if any(form or conversion for _, _, form, conversion in parsed):
         raise refused(f"a part of a key is inserted as it is: write {wanted}, without ! and : in the braces")
     for part in parts:

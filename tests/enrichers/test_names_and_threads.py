@@ -26,7 +26,6 @@ def test_names_are_one_or_several() -> None:
         ("", {}),
         ([], {}),
         (5, {}),
-        (None, {}),
         ({"a"}, {}),
         (["a", "a"], {}),
         (["a", 5], {}),

@@ -48,7 +48,7 @@ def failing_vault() -> str:
         ({"table": ["a", 5]}, ["table is ['a', 5]"]),
         ({"table": "a\0b"}, ["table is"]),
         ({"table": 7}, ["table is 7"]),
-        ({"key": None}, ["key is None", "a name, or a list"]),
+        ({"key": None}, ["key is required: a column name or a list of names"]),
         ({"key": []}, ["key is []"]),
         ({"key": ["a", "a"]}, ["key is ['a', 'a']", "different"]),
         ({"columns": []}, ["columns is []"]),

@@ -447,7 +447,7 @@ def test_X5_no_secret_is_shown(caplog: pytest.LogCaptureFixture) -> None:
         ({"table": None, "query": "SELECT id FROM t WHERE id IN :keys"}, "must name the columns of the result"),
         ({"table": None, "query": 7}, "it must be SQL"),
         ({"table": "a\0b"}, "table is"),
-        ({"key": None}, "key is None"),
+        ({"key": None}, "key is required: a column name"),
         ({"key": ["a", "a"]}, "key is"),
         ({"columns": []}, "columns is"),
         ({"schema": "a array<int>"}, "a database does not return"),

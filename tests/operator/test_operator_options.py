@@ -52,7 +52,7 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("capacity", [0], "an int of at least 1, or an AdaptiveCapacity"),
     ("retry", [True, RateLimit(1), Retry, {"max_attempts": 3}], "a Retry, or None"),
     ("rate_limit", [1.5, Retry(), RateLimit], "a RateLimit, or None"),
-    ("circuit_breaker", [0.5, True, RateLimit(1), CircuitBreaker], "a CircuitBreaker, or None"),
+    ("circuit_breaker", [0.5, RateLimit(1), CircuitBreaker], "a CircuitBreaker, or None"),
     ("batching", [1.5, True, Retry(), Batching], "a Batching, or None"),
     ("trace", [True, "trace.png"], "a Trace, or None"),
     ("on_timeout", [1, "skip"], "a function of the value"),

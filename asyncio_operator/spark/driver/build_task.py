@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from os import PathLike, fspath
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -62,7 +63,7 @@ class EnrichOptions(GivenCalls):
 
     on: On
     how: How = "left"
-    columns: Sequence[str] | None = None
+    columns: str | Sequence[str] | None = None
     prefix: str = ""
     mode: Mode = "ordered"
     buffer: int | None = None
@@ -83,6 +84,8 @@ class EnrichOptions(GivenCalls):
     def __post_init__(self) -> None:
         for name in SHORT:
             object.__setattr__(self, name, meant(name, getattr(self, name)))
+        if isinstance(self.journal, str | PathLike):
+            object.__setattr__(self, "journal", Journal(fspath(self.journal)))
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> EnrichOptions:
@@ -118,7 +121,7 @@ def enrich_task(
         # With "distinct" only keys travel, and their types are checked as keys.
         check_passes_through(schema)
     one_of("how", options.how, get_args(How))
-    of_kind("journal", options.journal, Journal)
+    of_kind("journal", options.journal, Journal, "a path")
     drop_failed = one_of("on_error", options.on_error, get_args(OnError)) == "drop"
     timed = options.status_column is not None
     lookups = _lookup_options(enricher, options, timed)
@@ -200,10 +203,10 @@ def _schema(enricher: Enricher) -> pa.Schema:
     return schema
 
 
-def _found(enricher: Enricher, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def _found(enricher: Enricher, schema: pa.Schema, columns: str | Sequence[str] | None) -> pa.Schema:
     """The fields that a found row adds, with the enricher's names and the types that Spark takes."""
-    names = schema.names if columns is None else columns
-    if isinstance(names, str) or not isinstance(names, Sequence):
+    names = schema.names if columns is None else [columns] if isinstance(columns, str) else columns
+    if not isinstance(names, Sequence):
         raise ConfigurationError(f"columns is {describe(columns)}; it must be a list of the enricher's columns")
     for name in names:
         if name not in schema.names:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column, functions
+from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -172,6 +172,29 @@ def plain_text(column: Column, kind: DataType) -> Column:
     return column
 
 
+def require_dataframe(df: object, enricher: object) -> None:
+    """Check that the first argument of `enrich` or `plan` is a Spark DataFrame, and not the second one.
+
+    Raises:
+        ConfigurationError: it is none. The message says how to make one.
+    """
+    if isinstance(df, DataFrame):
+        return
+    if isinstance(enricher, DataFrame):
+        raise ConfigurationError(
+            f"df and enricher are swapped: df is {describe(df)}, and enricher a DataFrame; write the DataFrame first"
+        )
+    library = type(df).__module__.partition(".")[0]
+    if library in ("pandas", "pyarrow", "polars"):
+        given = "df.to_pandas()" if library == "polars" else "df"
+        raise ConfigurationError(
+            f"df is a {library} {type(df).__name__}; use createDataFrame: spark.createDataFrame({given}) is a "
+            "Spark DataFrame"
+        )
+    remedy = ": use df.to_spark()" if type(df).__module__.startswith("pyspark.pandas") else ""
+    raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame{remedy}")
+
+
 On = str | Sequence[str] | Mapping[str, str]
 """A column, a list of columns, or a mapping of columns to the enricher's key columns."""
 
@@ -193,6 +216,9 @@ def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, 
             f"on has {len(names)} columns, {names}; the enricher's key has {len(known)}: {known.names}"
         )
     positions = tuple(position_of(schema, name) for name in names)
+    for i, name in enumerate(names):
+        if positions[i] in positions[:i]:
+            raise ConfigurationError(f"on has the column {name!r} twice; each part of a key is a column of its own")
     fields = [schema.fields[i] for i in positions]
     check_key_types(fields, known, describe(enricher))
     enricher.check_keys(pa.schema([(field.name, arrow_type(field.dataType)) for field in fields]))
@@ -205,6 +231,11 @@ def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: 
         return _mapped(schema, on, known, enricher)
     if isinstance(on, str):
         return [on]
+    if isinstance(on, Column):
+        raise ConfigurationError(
+            f"on is {describe(on)}; it must be the name of a column: make it a column first, as in "
+            "df.withColumn('key', ...), and write on='key'"
+        )
     if not (isinstance(on, Sequence) and on and all(isinstance(name, str) for name in on)):
         raise ConfigurationError(
             f"on is {describe(on)}; it must be the name of a column, a list of names, or a mapping of names to the "
@@ -244,6 +275,18 @@ def position_of(schema: StructType, name: str, argument: str = "on") -> int:
     if positions:
         raise ConfigurationError(
             f"{argument} names {name!r}, which is the name of more than one column: rename one of them"
+        )
+    owner, _, last = name.rpartition(".")
+    if owner and last:
+        taken = {field.name.lower() for field in schema.fields}
+        if last.lower() in taken and owner.split(".")[0].lower() not in taken:
+            raise ConfigurationError(
+                f"{argument} names {name!r}, which is not a column of the DataFrame: write {last!r}, without the "
+                f"alias, or make it a column first, as in df.withColumn('key', F.col({name!r}))"
+            )
+        raise ConfigurationError(
+            f"{argument} names {name!r}, which is not a column of the DataFrame; if it is a field of a column, make it "
+            f"a column first, as in df.withColumn({last!r}, F.col({name!r})); {did_you_mean(name, schema.names)}"
         )
     raise ConfigurationError(
         f"{argument} names {name!r}, which is not a column of the DataFrame; {did_you_mean(name, schema.names)}"

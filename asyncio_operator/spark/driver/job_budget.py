@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import of_kind, positive_int
 from asyncio_operator.engine.budgeted import overridden
+from asyncio_operator.engine.options import IN_WORDS
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
@@ -117,6 +118,6 @@ def with_job_limits(options: EnrichOptions, place: Place) -> EnrichOptions:
     capacity, limit = options.capacity, options.rate_limit
     if not isinstance(capacity, AdaptiveCapacity):
         positive_int("capacity", capacity)
-    of_kind("rate_limit", limit, RateLimit)
+    of_kind("rate_limit", limit, RateLimit, IN_WORDS["rate_limit"])
     budget = Budget(f"job {uuid4().hex}", *([] if limit is None else [limit]), in_flight=calls_at_most(capacity))
     return replace(options, scope="task", tasks_at_once=None, rate_limit=None, budget=with_reach(budget, place))

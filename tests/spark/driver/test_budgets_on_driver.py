@@ -103,7 +103,10 @@ def test_the_address_of_the_driver_travels_with_a_budget_and_is_not_shown() -> N
         ({"budget": Budget("b", in_flight=1, coordinator="redis://:s3cret@x@y")}, "not shown, it may hold a password"),
         ({"budget": Budget("b", in_flight=1, coordinator="postgresql://u:s3cret@y:x")}, "port"),
         ({"scope": "job", "capacity": 0}, "capacity is 0"),
-        ({"scope": "job", "rate_limit": "7"}, "rate_limit is '7'; it must be a RateLimit"),
+        (
+            {"scope": "job", "rate_limit": "7"},
+            "rate_limit is '7'; it must be a RateLimit",
+        ),
         ({"scope": "job", "tasks_at_once": 0}, "tasks_at_once is 0"),
     ],
 )

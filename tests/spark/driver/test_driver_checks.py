@@ -10,18 +10,20 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import AsyncWaitOperator, ConfigurationError, Enricher
+from asyncio_operator import AsyncWaitOperator, ConfigurationError, Enricher, Journal
 from asyncio_operator.engine.options import CALL_OPTIONS, CallOptions
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, plan
 from asyncio_operator.spark.driver.build_task import EnrichOptions
-from enrichers import FunctionEnricher, HttpEnricher, RedisEnricher
+from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, TableEnricher
 from tests.spark.helpers import jobs
 
 pytestmark = pytest.mark.spark
@@ -137,7 +139,6 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
         ({"status_column": 5}, "status_column is 5"),
         ({"metrics": {}}, "metrics is {}; it must be an EnrichmentMetrics"),
         ({"metrics": EnrichmentMetrics}, "must be an EnrichmentMetrics"),
-        ({"columns": "x"}, "columns is 'x'; it must be a list of the enricher's columns"),
         ({"columns": {"x"}}, "columns is {'x'}; it must be a list"),
         ({"columns": 5}, "columns is 5"),
         (
@@ -363,7 +364,7 @@ def test_X4_keys_that_can_never_be_sent_are_refused(df: DataFrame, composite: bo
     sent = HttpEnricher(url, schema="x long", key=tuple(key) if composite else "key")
     for column in ("now", "here", "yes", "price", "ratio", "part", "bytes", "text", "today", "id", "small"):
         on = ["id", column] if composite and column != "id" else ["id", "text"] if composite else column
-        refusing = [redis] if column in ("now", "here", "yes", "price", "ratio", "part") else []
+        refusing: list[Enricher] = [redis] if column in ("now", "here", "yes", "price", "ratio", "part") else []
         refusing += [sent] if column == "bytes" else []
         for enricher in (redis, sent):
             if enricher in refusing:
@@ -378,3 +379,77 @@ def test_X4_a_key_that_never_matches_is_refused_with_the_cast(df: DataFrame) -> 
     assert "time zone of the session" in told
     assert "F.col('here').cast('timestamp')" in refused(df, Keyed(k=pa.timestamp("us", "UTC")), on="here")
     assert "F.col('text').cast('int')" in refused(df, Keyed(k=pa.int32()), on="text")
+
+
+async def title(key: Any) -> Any:
+    return {"title": str(key)}
+
+
+titled = FunctionEnricher(title, "title string")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "answer"),
+    [
+        ({"df": pandas.DataFrame({"id": [1]})}, "df is a pandas DataFrame; use createDataFrame"),
+        ({"df": pa.table({"id": [1]})}, "df is a pyarrow Table; use createDataFrame"),
+        ({"swapped": True}, "df and enricher are swapped"),
+        ({"cache": 60}, "cache is 60; it must be a Cache, or None; write cache=Cache(...), or True"),
+        (
+            {"rate_limit": "50/s"},
+            "rate_limit is '50/s'; it must be a RateLimit, or None; "
+            "write rate_limit=RateLimit(...), or a number of calls in a second",
+        ),
+        ({"retry": "3"}, "a number of attempts"),
+        (
+            {"batching": "9"},
+            "batching is '9'; it must be a Batching, or None; write batching=Batching(...), or a number of keys",
+        ),
+        ({"hedge": 0.5}, "hedge is 0.5; it must be a Hedge, or None; write hedge=Hedge(...), or True"),
+        (
+            {"circuit_breaker": "on"},
+            "circuit_breaker is 'on'; it must be a CircuitBreaker, or None; "
+            "write circuit_breaker=CircuitBreaker(...), or True",
+        ),
+        ({"journal": 5}, "journal is 5; it must be a Journal, or None; write journal=Journal(...), or a path"),
+        ({"on": "s.product"}, "make it a column first, as in df.withColumn('product', F.col('s.product'))"),
+        ({"on": "orders.id"}, "write 'id', without the alias, or make it a column first, as in df.withColumn('key', "),
+        ({"on": ["id", "id"]}, "on has the column 'id' twice"),
+        ({"on": ["id", "ID"]}, "on has the column 'ID' twice"),
+        ({"columns": "titel"}, "columns names 'titel', which is not a column of"),
+    ],
+)
+def test_X4_a_mistake_is_answered_with_what_to_write(df: DataFrame, mistake: dict[str, Any], answer: str) -> None:
+    given, options = mistake.pop("df", df.selectExpr("*", "struct(id AS product) AS s")), {"on": "id"} | mistake
+    first: Any
+    second: Any
+    first, second = (titled, given) if options.pop("swapped", False) else (given, titled)
+    for face in (enrich, plan):
+        if options.keys() <= defaults(face).keys() | {"on"}:
+            with pytest.raises(ConfigurationError, match=re.escape(answer)):
+                face(first, second, **options)
+
+
+def test_X4_a_column_as_key_is_answered_with_what_to_write(df: DataFrame) -> None:
+    for on in (df.id, df.id + 1):
+        assert "make it a column first, as in df.withColumn" in refused(df, on=on)
+
+
+def test_X4_a_key_that_is_not_given_is_required() -> None:
+    for make in (
+        lambda: PostgresEnricher("postgresql://localhost/db", table="t"),
+        lambda: TableEnricher(pa.table({"id": [1]}), key=None),  # type: ignore[arg-type]
+        lambda: HttpEnricher("http://localhost/{key}", schema="x long", key=None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigurationError, match="key is required: a column name or a list of names"):
+            make()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_options_may_be_given_in_short(df: DataFrame, tmp_path: Path, short: bool) -> None:
+    for name in ("hedge", "circuit_breaker", "cache"):
+        option: Any = {name: short}
+        assert enrich(df, titled, on="id", **option).columns[-1] == "title"
+    assert enrich(df, titled, on="id", columns="title" if short else ["title"]).columns[-1] == "title"
+    options = EnrichOptions(on="id", journal=str(tmp_path / "j") if short else tmp_path / "j")  # type: ignore[arg-type]
+    assert options.journal == Journal(str(tmp_path / "j"))
