@@ -145,10 +145,20 @@ def row_converter(schema: pa.Schema, *, text: bool = False, coerce: bool = False
 def json_decoder(schema: Iterable[pa.Field], *, coerce: bool = False) -> Callable[[str], Any]:
     """A `json.loads` that loses no digit that a column could hold. Numbers with a fraction become decimals if a column
     is a decimal or contains one, otherwise floats. A number too large for a float becomes a decimal, not infinity. With
-    `coerce`, numbers remember how they were written."""
+    `coerce`, numbers remember how they were written. An object with two values of one name is a ValueError."""
     if _has_decimals(schema):
-        return json.JSONDecoder(parse_float=WrittenDecimal if coerce else Decimal).decode
-    return json.JSONDecoder(parse_float=_written if coerce else _float).decode
+        parse: Callable[[str], Any] = WrittenDecimal if coerce else Decimal
+    else:
+        parse = _written if coerce else _float
+    return json.JSONDecoder(parse_float=parse, object_pairs_hook=_with_each_name_once).decode
+
+
+def _with_each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        # Python would take the last value, others take the first.
+        raise ValueError("an object has two values of one name")
+    return made
 
 
 def _float(text: str) -> float | Decimal:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator.enricher import as_schema
 from enrichers.key_kinds import Uuids
-from enrichers.typed import MisfitError, typed_row
+from enrichers.typed import MisfitError, json_decoder, typed_row
 from tests.enrichers.conftest import Database
 
 ONE = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
@@ -115,3 +115,11 @@ def test_X12_an_empty_text_is_null(kind: str) -> None:
 
 def test_X12_blanks_around_a_text_are_no_part_of_its_value() -> None:
     assert typed_row({"c": " 7\r\n"}, as_schema("c int"), text=True) == {"c": 7}
+
+
+@pytest.mark.parametrize("kind", ["double", "decimal(10,2)", "int"])
+@pytest.mark.parametrize("text", ['{"v":1,"v":2}', '[{"v":1},{"w":{"a":1,"a":1}}]', '{"v":1,"\\u0076":1}'])
+def test_X12_an_object_with_two_values_of_one_name_is_an_error(kind: str, text: str) -> None:
+    for coerce in (False, True):
+        with pytest.raises(ValueError, match="two values of one name"):
+            json_decoder(as_schema(f"v {kind}"), coerce=coerce)(text)
