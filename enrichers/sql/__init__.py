@@ -7,6 +7,7 @@
 | `inspection` | the columns of a table or a query, from the database |
 | `key_select` | the SELECT for a batch, in pieces that the dialect can take |
 | `column_types` | types of columns to Arrow, and values and keys |
+| `advice` | the query that a message advises for types that Spark does not have |
 | `spellings` | how dates and times may be written in SQLite |
 """
 

@@ -23,6 +23,7 @@ from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import source_error
 from enrichers.key_kinds import Instants, Texts
+from enrichers.sql.advice import as_text
 from enrichers.sql.column_types import Column, column_for, column_of
 from enrichers.sql.connections import dialect_name
 from enrichers.sql.key_select import KEYS, Described, Statement, table_of
@@ -131,14 +132,17 @@ async def _reflected(connection: AsyncConnection, selection: Selection, secrets:
         if name not in names:
             raise ConfigurationError(f"{selection.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
     dialect = dialect_name(connection.dialect)
+    needed |= {*selection.key}
     columns = {one["name"]: column_of(one["type"], dialect) for one in found if one["name"] in needed}
     unusable = [
         f"{one['name']!r} of type {_shown(one['type'])}" for one in found if columns.get(one["name"], 1) is None
     ]
     if unusable:
+        types = {one["name"]: one["type"] for one in found}
+        text = as_text(connection.dialect, dialect, selection.table or (), selection.key, columns, types)
         raise ConfigurationError(
             f"{selection.subject}: Spark has no counterpart for the columns {', '.join(unusable)}; choose others with "
-            "columns=, or name the types of all columns with schema=, or cast them in a query"
+            f"columns=, or select them as text, in place of table=: {text} (of a geometry take ST_AsText, not CAST)"
         )
     return {name: column for name, column in columns.items() if column is not None}
 
@@ -166,6 +170,8 @@ def _tables(inspector: sa.Inspector, schema: str | None) -> list[str]:
 
 
 def _shown(kind: Any) -> str:
+    if isinstance(kind, sa.types.NullType):
+        return "unknown to SQLAlchemy"
     try:
         return str(kind)
     except Exception:
