@@ -67,13 +67,17 @@ def fit_decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def cast_exactly(column: Any, kind: pa.DataType) -> Any:
-    """An array, or a chunked one, as another type. Like Arrow's `cast`, but no decimal becomes another number.
+    """An array, or a chunked one, as another type. Like Arrow's `cast`, but no decimal becomes another number, no
+    moment loses its time of day, no integer above 1 becomes a boolean, and no finite float infinity.
 
     Raises:
         pyarrow.ArrowInvalid: a value does not fit, or Arrow has no such cast.
     """
     if column.type == kind or not (_has_decimals(kind) or _has_decimals(column.type)):
-        return column.cast(kind)
+        made = column.cast(kind)
+        if _is_changed(column, made):
+            raise pa.ArrowInvalid(f"a value of type {column.type} does not fit {kind}")
+        return made
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([cast_exactly(chunk, kind) for chunk in column.chunks], kind)
     if kinds.is_dictionary(column.type):
@@ -98,8 +102,6 @@ def cast_exactly(column: Any, kind: pa.DataType) -> Any:
 
 def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A table in the types of a schema, which has the same names. See `cast_exactly`."""
-    if not any(map(_has_decimals, [*schema.types, *table.schema.types])):
-        return table.cast(schema)
     if table.column_names != schema.names:
         raise ValueError(f"the columns are {table.column_names}, and not {schema.names}")
     columns = []
@@ -110,6 +112,16 @@ def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
             raise pa.ArrowInvalid(f"column {name!r}: {error}") from None
     # Also checks that a column that must not be null is not.
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+
+def _is_changed(column: Any, made: Any) -> bool:
+    """Whether Arrow's cast has silently changed a value."""
+    given, kind = column.type, made.type
+    if (kinds.is_timestamp(given) and kinds.is_date(kind)) or (kinds.is_integer(given) and kinds.is_boolean(kind)):
+        return not made.cast(given).equals(column)
+    if kinds.is_floating(given) and kinds.is_floating(kind):
+        return bool(pc.any(pc.and_(pc.is_inf(made), pc.is_finite(column))).as_py())
+    return False
 
 
 @lru_cache(maxsize=1000)

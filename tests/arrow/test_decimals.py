@@ -140,3 +140,29 @@ def test_X12_a_journal_has_the_same_numbers() -> None:
 def test_types_are_shown_as_sql_writes_them() -> None:
     assert shown_type(pa.list_(pa.decimal128(38, 18))) == "list<item: decimal(38,18)>"
     assert shown_type(pa.decimal256(76, -2)) == "decimal(76,-2)"
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "fits"),
+    [
+        (pa.array([0, None], pa.timestamp("us")), pa.date32(), True),
+        (pa.array([1, None], pa.timestamp("us")), pa.date32(), False),
+        (pa.array([-1], pa.timestamp("s")), pa.date64(), False),
+        (pa.array([0, 1, None]), pa.bool_(), True),
+        (pa.array([0, 2]), pa.bool_(), False),
+        (pa.array([1e38, float("inf"), float("nan"), None]), pa.float32(), True),
+        (pa.array([1e39]), pa.float32(), False),
+        (pa.array([1001], pa.timestamp("ns")), pa.timestamp("us"), False),
+        (pa.array([2**40]), pa.int32(), False),
+        (pa.array([2**64 - 1], pa.uint64()), pa.int64(), False),
+        (pa.array([2**53 + 1]), pa.float64(), False),
+    ],
+)
+def test_X12_a_table_in_other_types_has_the_same_values(column: pa.Array, kind: pa.DataType, fits: bool) -> None:
+    for shape in (column, pa.chunked_array([column])):
+        table, wanted = pa.table({"c": shape}), pa.schema([("c", kind)])
+        if fits:
+            assert len(cast_table(table, wanted)) == len(column)
+        else:
+            with pytest.raises(pa.ArrowInvalid, match="column 'c': "):
+                cast_table(table, wanted)
