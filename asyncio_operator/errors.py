@@ -23,12 +23,17 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 Made = TypeVar("Made", bound=BaseException)
+
+MOST_KINDS = 50
+
+_CODE = re.compile("[A-Za-z0-9_]{1,40}")
 
 _HOST = r"(?:[^:\[\]@,]*|\[[^\[\]@,]*\])(?::[0-9]*)?"
 _HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
@@ -78,6 +83,8 @@ class EnricherError(AsyncOperatorError):
         billed: whether the source may bill the failed call. False: it answered with an error, or was not called, so
             a spend limit gets back what was reserved (law G11). None: that is not known, and the estimate counts,
             except where the source reported too much load or asked to be called later.
+        code: what the source calls the error: an HTTP status (an int), a SQLSTATE, or another short word or number as
+            text. Figures count errors by it.
     """
 
     def __init__(
@@ -89,8 +96,10 @@ class EnricherError(AsyncOperatorError):
         overload: bool = False,
         any_key: bool = False,
         billed: bool | None = None,
+        code: int | str | None = None,
     ) -> None:
         super().__init__(message)
+        self.code = code
         self.retryable = retryable
         self.retry_after = retry_after
         self.overload = overload
@@ -108,7 +117,7 @@ class EnricherError(AsyncOperatorError):
             return error
         first = first_of(error)
         text = str(first) if isinstance(first, EnricherError) else describe_error(first)
-        made = EnricherError(text, **verdict(error))
+        made = EnricherError(text, **verdict(error), code=code_of(first))
         made.__cause__ = error
         return made
 
@@ -320,11 +329,35 @@ def verdict(error: BaseException) -> Verdict:
     )
 
 
+def code_of(error: BaseException) -> int | str | None:
+    """The `code` of an `EnricherError` if it may name a figure: an HTTP status, or a short word. None otherwise."""
+    code = said(error, "code") if isinstance(error, EnricherError) else None
+    if type(code) is int:
+        return code if 100 <= code <= 599 else None
+    return code if type(code) is str and _CODE.fullmatch(code) else None
+
+
+def count_kind(kinds: Counter[str], error: BaseException) -> str:
+    """Count an error, or the first one of a group, by its type and code, as in "EnricherError 503". Returns that kind.
+
+    There are at most `MOST_KINDS` kinds with a code, because each is a figure. More are counted by their type.
+    """
+    first = first_of(error)
+    kind = type(first).__name__
+    code = code_of(first)
+    if code is not None and (f"{kind} {code}" in kinds or len(kinds) < MOST_KINDS):
+        kind = f"{kind} {code}"
+    kinds[kind] += 1
+    return kind
+
+
 def keep_verdict(made: Made, error: BaseException) -> Made:
     """`made`, an error of any class that is made of `error`, with what that says of a further call (X14)."""
     for name, value in verdict(error).items():
         if value is not None and (value is not False or name in ("retryable", "billed")):
             setattr(made, name, value)
+    if (code := code_of(first_of(error))) is not None and isinstance(made, EnricherError):
+        made.code = code
     return made
 
 

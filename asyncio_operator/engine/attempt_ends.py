@@ -22,7 +22,7 @@ from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import Schedule
 from asyncio_operator.engine.timing import COARSEST, Alarm
 from asyncio_operator.engine.waits import Waits
-from asyncio_operator.errors import FunctionError, first_of
+from asyncio_operator.errors import FunctionError, count_kind
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.retry import Retry
 
@@ -157,8 +157,7 @@ class AttemptEnds:
         if start is None:
             self._end(flight, now, self._endings.failed, error, flight.attempts)
         else:
-            kind = type(first_of(error)).__name__
-            self.errors[kind] += 1
+            kind = count_kind(self.errors, error)
             logger.debug("attempt %d of an element failed with %s", flight.attempts, kind)
             self._back_off(flight, start, now)
 

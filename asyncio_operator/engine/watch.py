@@ -112,8 +112,8 @@ class LoopWatch:
             places = ", called by ".join(f"{f.f_code.co_filename}:{f.f_lineno} ({f.f_code.co_name})" for f in frames)
             logger.warning(
                 "%s blocked the event loop (%d of %d samples, at %s). Code that does not await stops all other calls, "
-                "and no deadline can cut it: await an asynchronous client there, or put a blocking one into a "
-                "BlockingEnricher or BlockingFunction",
+                "and no deadline can cut it: a late result counts as in time. Await an asynchronous client there, or "
+                "put a blocking one into a BlockingEnricher or BlockingFunction",
                 self._name,
                 sum(self._looks),
                 len(self._looks),

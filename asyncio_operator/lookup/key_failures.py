@@ -13,6 +13,7 @@ from asyncio_operator.errors import (
     FunctionError,
     MissingKeyError,
     ResultError,
+    count_kind,
     describe,
     describe_error,
     first_of,
@@ -86,7 +87,7 @@ class KeyFailures:
 
     def count(self, error: BaseException) -> None:
         """Count a key that failed."""
-        self.errors[type(first_of(error)).__name__] += 1
+        count_kind(self.errors, error)
 
     def timeout(self, key: Any, started: float) -> Failure:
         """The outcome of a key that passed its deadline."""

@@ -205,7 +205,7 @@ class AsyncWaitOperator:
             raise StateError(
                 "the operator is running; end that run first, with `aclose()` on what process() gave (a loop that may "
                 "be left early: `async with contextlib.aclosing(...)`) or `close()` on the iterator, or make a second "
-                "operator"
+                "operator for each run at the same time, and limit them together with budget=Budget(...)"
             )
         self._run, self._process = run, os.getpid()
 

@@ -44,11 +44,23 @@ class Cause(NamedTuple):
     any_key: bool = True
     kind: type[EnricherError] = EnricherError
 
-    def error(self, message: str, retry_after: float | None = None, billed: bool | None = None) -> EnricherError:
+    def error(
+        self,
+        message: str,
+        retry_after: float | None = None,
+        billed: bool | None = None,
+        code: int | str | None = None,
+    ) -> EnricherError:
         """The error with this meaning."""
         _, retryable, overload, any_key, kind = self
         return kind(
-            message, retryable=retryable, retry_after=retry_after, overload=overload, any_key=any_key, billed=billed
+            message,
+            retryable=retryable,
+            retry_after=retry_after,
+            overload=overload,
+            any_key=any_key,
+            billed=billed,
+            code=code,
         )
 
 
@@ -72,7 +84,18 @@ def lookup_error(
     """
     about = f"{subject}, {key}" if key and not cause.any_key else subject
     message = f"{about}: {cause.text}{own_words(error, secrets, words)}"
-    return caused(cause.error(message, billed=False if answered else None), error, secrets)
+    return caused(cause.error(message, billed=False if answered else None, code=_code_of(error)), error, secrets)
+
+
+def _code_of(error: BaseException) -> str | None:
+    """What a database calls its error: a SQLSTATE, SQLite's name, or the number of MySQL and MariaDB."""
+    for name in ("sqlstate", "pgcode", "sqlite_errorname"):
+        if isinstance(code := getattr(error, name, None), str):
+            return code
+    # Errors of the system have a number first too, which is none of a database.
+    if error.args and type(error.args[0]) is int and not isinstance(error, OSError):
+        return str(error.args[0])
+    return None
 
 
 def import_error(error: BaseException, subject: str) -> EnricherError | None:

@@ -122,7 +122,8 @@ def enrich(
         hedge: when a slow call is made a second time, per task; None: never. For an enricher with `idempotent` only.
         on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
             are dropped. `metrics` counts such rows, and the status column shows the error of each row that is kept.
-        status_column: name of a column struct<status, source, attempts, latency_ms, error_type, error_message>.
+        status_column: name of a column struct<status, source, attempts, latency_ms, error_type, error_message,
+            http_status, retryable>.
         event_time: a column of timestamps, or of milliseconds since the epoch. In mode "unordered", rows then overtake
             each other only within `watermark_delay` of event time, so that no row becomes late for a downstream
             watermark with the same delay. Mode "ordered" keeps the order of all rows.

@@ -93,7 +93,7 @@ def status_error(
         # Every other key would get the same.
         cause = Cause(f"not retried, because {lasting} (status {status})")
     wait = None if cause.retryable is False else wait
-    return cause.error(f"{subject}: {cause.text}{said(body, secrets)}", retry_after=wait, billed=False)
+    return cause.error(f"{subject}: {cause.text}{said(body, secrets)}", retry_after=wait, billed=False, code=status)
 
 
 def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:

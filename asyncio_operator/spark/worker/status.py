@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator.engine.failures import is_over_budget
-from asyncio_operator.errors import first_of, text_of
+from asyncio_operator.errors import code_of, first_of, text_of, verdict
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.spark.worker.answers import FOUND, Answers
 
@@ -19,6 +19,8 @@ STATUS = pa.struct(
         ("latency_ms", pa.float64()),
         ("error_type", pa.string()),
         ("error_message", pa.string()),
+        ("http_status", pa.int32()),
+        ("retryable", pa.bool_()),
     ]
 )
 
@@ -51,6 +53,9 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
         error = first_of(outcome.error)
         status["error_type"] = type(error).__name__
         status["error_message"] = _message(error)
+        status["retryable"] = verdict(outcome.error)["retryable"]
+        if type(code := code_of(error)) is int:
+            status["http_status"] = code
     return status
 
 

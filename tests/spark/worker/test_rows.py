@@ -353,7 +353,7 @@ def test_X6_the_status_column_tells_every_row_what_happened() -> None:
         5: Answer([{"x": 5}, {"x": 6}], "shared", 2, 0.2),
     }
     rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5]), answers, status=True)
-    assert [tuple(row["status"].values()) for row in rows] == [
+    assert [tuple(row["status"].values())[:6] for row in rows] == [
         ("found", "call", 1, 500.0, None, None),
         ("missing", "cache", 0, None, None, None),
         ("failed", "call", 1, 250.0, "ValueError", "no"),
