@@ -16,9 +16,17 @@ TEXT = {"mysql": "CHAR", "mariadb": "CHAR", "sqlite": "TEXT", "postgresql": "TEX
 """The type of texts in a CAST, by dialect."""
 
 NAMES = {
-    pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint", pa.float64(): "double",
-    pa.string(): "string", pa.bool_(): "boolean", pa.binary(): "binary", pa.date32(): "date",
-    pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", tz="UTC"): "timestamp",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.timestamp("us", tz="UTC"): "timestamp",
 }
 
 
