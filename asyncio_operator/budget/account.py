@@ -158,8 +158,8 @@ def _apply(state: Json, windows: list[RateWindow], report: Json, now: float) -> 
     limited = {limit[0] for limit in limits}
     for unit, hint in report.get("hints", {}).items():
         own = [
-            caps.Own(rate + burst, per, partial(_since, window, peak))
-            for (other, rate, per, burst), window, peak in zip(limits, windows, state["peaks"], strict=True)
+            caps.Own(window.most, per, partial(_since, window, peak))
+            for (other, _, per, _), window, peak in zip(limits, windows, state["peaks"], strict=True)
             if unit == other
         ]
         caps.hear(state["caps"], unit, hint, workers.outstanding(state, unit), now, own)
@@ -212,7 +212,8 @@ def _advance(state: Json, now: float) -> float:
 def _windows(state: Json, now: float) -> list[RateWindow]:
     lease = terms_of(state["budget"]).lease
     windows = []
-    for (_, rate, per, burst), kept in zip(state["budget"]["limits"], state["windows"], strict=True):
+    for (unit, rate, per, burst), kept in zip(state["budget"]["limits"], state["windows"], strict=True):
+        rate, burst = caps.lowered(state["caps"], unit, rate, per, burst, now)
         window = RateWindow(rate, per, burst, grain=per / GRAINS, lease=lease)
         window.restore(kept)
         window.forget(now)

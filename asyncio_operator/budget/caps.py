@@ -6,6 +6,9 @@ answers overtake each other, so a hint that says that more is left is believed o
 
 A source that counts no more than the budget itself, in windows that are no longer, says nothing new: the budget's own
 windows keep its limit too, to the unit, and a cap would only be rougher. Then there is no cap (law G3).
+
+A source may say that its limit is lower than that of the budget. That is learned: the budget's own windows are as small
+as the source's, as long as it goes on saying so (`lowered`).
 """
 
 from __future__ import annotations
@@ -31,6 +34,19 @@ SETTLED = 1.0
 
 ROUNDED = 1.0
 """Seconds by which a source may round its reset up."""
+
+
+BELIEVED = 10.0
+"""Seconds, at least, for which a limit that a source has said is kept after it was said last."""
+
+NEARLY_ALL = 0.9
+"""The part of its units that a source that refills must miss, before its time to a full refill tells the length of its
+window. A source that counts a moving window gives back the last unit after a whole one, however few are missing."""
+
+
+ALIKE = 1.25
+"""A window of the budget that is longer by no more than this factor counts as equal to that of the source, whose length
+may have been found from an answer that was on its way for a while."""
 
 
 class Own(NamedTuple):
@@ -95,6 +111,7 @@ def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float, own:
         del caps[min(caps, key=lambda one: caps[one]["heard"])]
     cap = caps.setdefault(unit, {"left": None, "until": 0.0, "since": 0.0, "drop": -1.0})
     cap["hint"], cap["heard"], cap["shown_until"] = shown, now, now + reset
+    _learn(cap, hint, now)
     if "remaining" not in hint:
         return
     if is_known(hint, own, now):
@@ -112,6 +129,40 @@ def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float, own:
         cap["most"] = hint["limit"] if refills else left
         cap["left"], cap["since"], cap["at"], cap["until"] = left, now, now, now + reset
         cap["limit"], cap["next"] = hint.get("limit"), max(reset, hint.get("per", 0.0), cap.get("next", 0.0))
+
+
+def _learn(cap: Json, hint: Json, now: float) -> None:
+    """Note the limit of the source, and the length of its window, if the hint tells them."""
+    limit, known = hint.get("limit"), cap.get("learned")
+    if limit is None:
+        return
+    if known is not None and known[0] == limit:
+        known[2] = now
+    per = hint.get("per")
+    if per is None and hint.get("refills") and "remaining" in hint:
+        missing = limit - hint["remaining"]
+        if missing >= NEARLY_ALL * limit:
+            per = hint["reset_after"] * limit / missing
+            if known is not None and known[0] == limit:
+                # An answer that was on its way for long tells a shorter time.
+                per = max(per, known[1])
+    if per:
+        cap["learned"] = [limit, per, now]
+    elif known is not None and known[0] != limit:
+        del cap["learned"]
+
+
+def lowered(caps: Json, unit: str, rate: float, per: float, burst: float, now: float) -> tuple[float, float]:
+    """The rate and the burst of a limit of the budget, or less if the source allows less in such a time."""
+    learned = caps[unit].get("learned") if unit in caps else None
+    if learned is None:
+        return rate, burst
+    limit, window, heard = learned
+    if now - heard > max(BELIEVED, 2 * window):
+        return rate, burst
+    # One call may always start: a window that holds none would never hear of a higher limit.
+    allowed = max(1.0, limit * (per / window if per > ALIKE * window else 1.0))
+    return (rate, burst) if rate + burst <= allowed else (allowed, 0.0)
 
 
 def pause(hint: Json) -> float:

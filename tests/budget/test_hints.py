@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.caps import Own, available, hear, is_known, problem, take
+from asyncio_operator.budget.caps import BELIEVED, Own, available, hear, is_known, lowered, problem, take
 from asyncio_operator.budget.usage import Hint
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
@@ -257,3 +257,68 @@ def test_G5_a_cap_ends_when_the_source_counts_no_more_than_the_budget() -> None:
     for time, left in ((0.5, 0.0), (1.5, math.inf)):
         hear(caps, "calls", {"limit": 100, "remaining": 60, "reset_after": 40.0}, 0.0, time, own)
         assert available(caps, "calls", time) == left
+
+
+FULL = {"limit": 60.0, "remaining": 0.0, "reset_after": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("hint", "allowed"),
+    [
+        ({"limit": 60.0, "per": 1.0}, 60.0),
+        ({"limit": 60.0, "remaining": 30.0, "reset_after": 0.4, "per": 1.0}, 60.0),
+        ({"limit": 60.0, "per": 0.5}, 120.0),
+        # Of a longer window any part may come at once: what is left says the rest.
+        ({"limit": 60.0, "per": 60.0}, 60.0),
+        ({**FULL, "refills": True}, 60.0),
+        ({**FULL, "reset_after": 0.9, "refills": True}, 60.0),
+        ({**FULL, "reset_after": 0.5, "refills": True}, 120.0),
+        ({"limit": 0.5, "per": 1.0}, 1.0),
+        # These do not tell how long a window is.
+        (FULL, 300.0),
+        ({"limit": 60.0}, 300.0),
+        ({"limit": 60.0, "remaining": 40.0, "reset_after": 1.0, "refills": True}, 300.0),
+        ({"remaining": 0.0, "reset_after": 1.0, "per": 1.0}, 300.0),
+        # A limit is never raised.
+        ({"limit": 300.0, "per": 1.0}, 300.0),
+        ({"limit": 9000.0, "per": 1.0}, 300.0),
+        ({"limit": 60.0, "per": 1e-9}, 300.0),
+    ],
+)
+def test_G5_a_lower_limit_is_learned_if_the_source_tells_it(hint: dict[str, Any], allowed: float) -> None:
+    caps: dict[str, Any] = {}
+    hear(caps, "calls", hint, 0.0, 5.0)
+    assert lowered(caps, "calls", 200.0, 1.0, 100.0, 6.0) == ((200.0, 100.0) if allowed == 300.0 else (allowed, 0.0))
+    assert lowered(caps, "keys", 200.0, 1.0, 100.0, 6.0) == (200.0, 100.0)
+
+
+@pytest.mark.parametrize("later", [{"limit": 90.0, "per": 1.0}, {"limit": 90.0}, {"limit": 500.0, "per": 1.0}])
+def test_G5_a_learned_limit_gives_way_to_what_the_source_says_next(later: dict[str, Any]) -> None:
+    caps: dict[str, Any] = {}
+    hear(caps, "calls", {"limit": 60.0, "per": 1.0}, 0.0, 5.0)
+    hear(caps, "calls", later, 0.0, 6.0)
+    expected = (90.0, 0.0) if later == {"limit": 90.0, "per": 1.0} else (300.0, 0.0)
+    assert lowered(caps, "calls", 300.0, 1.0, 0.0, 6.0) == expected
+
+
+def test_G5_a_learned_limit_is_forgotten_when_the_source_stops_saying_it() -> None:
+    caps: dict[str, Any] = {}
+    hear(caps, "calls", {"limit": 60.0, "per": 1.0}, 0.0, 5.0)
+    # Without the length of its window, the same limit is still the same.
+    hear(caps, "calls", {"limit": 60.0}, 0.0, 9.0)
+    assert lowered(caps, "calls", 300.0, 1.0, 0.0, 9.0 + BELIEVED) == (60.0, 0.0)
+    assert lowered(caps, "calls", 300.0, 1.0, 0.0, 9.1 + BELIEVED) == (300.0, 0.0)
+
+
+def test_G5_all_workers_keep_a_learned_limit_and_use_it() -> None:
+    cluster = Cluster(BUDGET, workers=4)
+    cluster.run(1.0)
+    for _ in range(20):
+        cluster.permits[1].hint({"calls": Hint(limit=60, per=1.0)}, None, cluster.now)
+        cluster.run(0.25)
+    starts = [time for time in cluster.all_starts if time > 2.5]
+    assert most_in_a_window(starts, 1.0) <= 60
+    assert len(starts) >= 0.9 * 60 * (cluster.now - 2.5)
+    # It is forgotten, and the budget's own limit holds again.
+    cluster.run(BELIEVED + 2.0)
+    assert most_in_a_window(cluster.all_starts[-400:], 1.0) > 250

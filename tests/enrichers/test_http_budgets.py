@@ -240,6 +240,28 @@ def test_G5_a_limit_that_was_not_known_is_learnt_from_the_service(headers: str) 
     on_virtual_time(main)
 
 
+@pytest.mark.parametrize("headers", ["ietf", "openai", "anthropic", "azure"])
+def test_G5_a_lower_limit_of_the_source_is_kept_from_then_on(headers: str) -> None:
+    """The budget allows five times as much. What the source says with every answer bounds the next windows."""
+
+    async def main() -> None:
+        options: dict[str, Any] = {"limits": [Limit(60, 1.0)], "headers": headers, "latency": 0.1}
+        shared = budget(Limit(300, 1.0))
+        async with (
+            FakeService(handler=chat, **options) as service,
+            lookups(service, shared, 4, retry=Retry(50, on="retryable")) as four,
+        ):
+            began = asyncio.get_running_loop().time()
+            await all_of(four, [str(i) for i in range(600)])
+        last = max(request.time for request in service.requests)
+        late = [request for request in service.requests if request.time - began > 1.5]
+        refused = sum(request.status == 429 for request in late)
+        assert refused <= 0.05 * len(late)
+        assert (len(late) - refused) / (last - began - 1.5) >= 0.8 * 60
+
+    on_virtual_time(main)
+
+
 BILLED = {"content": "ok", "usage": {"usd": 0.02}}
 
 ENDS: dict[str, tuple[FakeAnswer, float]] = {
