@@ -180,6 +180,9 @@ class Enricher(ABC):
         """The enricher's name in messages. Override it if a class has several sources, and show no secret."""
         return type(self).__qualname__
 
+    optional_keys: Sequence[str] = ()
+    """The parts of a key, among several, that may be null: a null in them is a value, and no miss (law L1)."""
+
     idempotent: bool = True
     """Whether a lookup may be made twice at the same time for one answer, as a hedged call is. It is False for a source
     in which a lookup changes something. Its lookups are then not made ahead of the rows that Spark takes."""
@@ -276,6 +279,20 @@ class Enricher(ABC):
     the key of each of them in `keys`, in ascending order: what `KeyIndex.find` returns. Return the same table object as
     long as the rows are up to date, because what is computed of a table is kept with it.
     """
+
+
+def optional_parts(enricher: Enricher) -> tuple[int, ...]:
+    """The positions of the parts of a key that may be null."""
+    if not enricher.optional_keys:
+        return ()
+    key_schema = enricher.key_schema()
+    names = [] if key_schema is None else key_schema.names
+    for name in enricher.optional_keys:
+        if name not in names:
+            raise ConfigurationError(
+                f"{describe(enricher)}: {name!r} is optional, but not a part of the key; {did_you_mean(name, names)}"
+            )
+    return tuple(i for i, name in enumerate(names) if name in enricher.optional_keys) if len(names) > 1 else ()
 
 
 def require_enricher(enricher: object) -> None:

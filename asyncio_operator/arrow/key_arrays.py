@@ -7,7 +7,7 @@ columns of rows to Python keys. Only distinct values become Python objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Any
@@ -63,26 +63,38 @@ def key_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return list(map(_python_key, column))
 
 
-def distinct_keys(columns: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
+def distinct_keys(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[list[Any], Ints]:
     """The distinct keys of rows, and for every row the number of its key, or -1 if a part of the key is null.
 
     Keys are in the order of their first row. Keys of several columns are tuples. A value that Python cannot hold counts
     as null, because no source can have it.
+
+    Args:
+        optional: positions of the columns whose nulls are values: None in a key, equal to each other.
     """
-    keys, codes = distinct(columns)
+    keys, codes = distinct(columns, optional)
     try:
         return python_keys(keys), codes
     except (ValueError, OverflowError):
         arrays = list(map(canonical_array, columns))
-        keys, codes = distinct([pa.array(map(_python_key, array), array.type) for array in arrays])
+        held = [pa.array(map(_python_key, array), array.type) for array in arrays]
+        lost = [pc.and_(one.is_null(), array.is_valid()) for one, array in zip(held, arrays, strict=True)]
+        unheld = np.logical_or.reduce([one.to_numpy(zero_copy_only=False) for one in lost])
+        keys, codes = distinct(held, optional, unheld)
         return python_keys(keys), codes
 
 
-def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
+def distinct(
+    columns: Sequence[pa.Array], optional: Collection[int] = (), missing: np.ndarray[Any, Any] | None = None
+) -> tuple[pa.Array, Ints]:
     """The distinct keys of rows as an array, and for every row the number of its key, or -1 if a part of it is null.
 
     Keys are canonical and in the order of their first row. Keys of several columns are structs, with the fields "0",
     "1" and so on. No Python object is made for a key.
+
+    Args:
+        optional: positions of the columns whose nulls are values. They count only among several columns.
+        missing: the rows that have no key at all.
     """
     arrays = list(map(canonical_array, columns))
     if ascend(arrays):
@@ -90,7 +102,7 @@ def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
     if len(arrays) == 1:
         codes, keys = _encode(arrays[0])
         return keys, codes
-    codes, values = _encode(joint_numbers(arrays))
+    codes, values = _encode(joint_numbers(arrays, optional, missing))
     if len(values) < len(codes):
         # Written from the last row to the first, so that the first row of a key stays. The last place is for nulls.
         first = np.empty(len(values) + 1, dtype=np.int64)
@@ -201,13 +213,18 @@ _LARGEST = 1 << 62
 """A bound of joint numbers, within 64 bits."""
 
 
-def joint_numbers(arrays: Sequence[pa.Array]) -> pa.Array:
-    """One number for every row: equal for rows of the same key, null if a part of the key is null."""
-    nulls = None
-    for array in arrays:
-        if array.null_count:
-            missing = array.is_null().to_numpy(zero_copy_only=False)
-            nulls = missing if nulls is None else nulls | missing
+def joint_numbers(
+    arrays: Sequence[pa.Array], optional: Collection[int] = (), missing: np.ndarray[Any, Any] | None = None
+) -> pa.Array:
+    """One number for every row: equal for rows of the same key, null if a part of the key is null and not optional."""
+    nulls = missing
+    if optional:
+        # Whether an optional part is null is a part of its own.
+        arrays = [*arrays, *(arrays[i].is_null().cast(pa.int8()) for i in optional if arrays[i].null_count)]
+    for i, array in enumerate(arrays):
+        if array.null_count and i not in optional:
+            absent = array.is_null().to_numpy(zero_copy_only=False)
+            nulls = absent if nulls is None else nulls | absent
     joint, size = _numbers(arrays[0])
     for array in arrays[1:]:
         numbers, more = _numbers(array)

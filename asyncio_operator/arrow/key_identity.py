@@ -6,7 +6,7 @@ The rule is that of Spark's join and of PostgreSQL's ``=``:
     Decimal         by value, whatever the scale: 1.10 is 1.1
     datetime        with a zone: by the instant in UTC, whatever the zone and `fold`; without a zone: by the clock face
     str             by code points
-    tuple           part by part, nested tuples too; with None in any part it is not a key
+    tuple           part by part, nested tuples too; with None in a part it is not a key, unless the part is optional
     anything else   by ``==``
 
 Values of different types are different keys: 1, True and 1.0 are three.
@@ -18,7 +18,7 @@ types. `key_arrays` does the first step for Arrow columns. The bytes of `state.k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, date, datetime, timezone
 from decimal import Decimal
 from itertools import chain, repeat
@@ -47,6 +47,23 @@ def canonical_key(key: Any) -> Any:
     for base in (datetime, float, tuple):
         if isinstance(key, base):
             return _CANONICAL[base](key)
+    return key
+
+
+def canonical_optional(key: Any, optional: Collection[int]) -> Any:
+    """As `canonical_key`, for keys whose parts at these positions may be None (law L1)."""
+    if not optional or not isinstance(key, tuple):
+        return canonical_key(key)
+    parts = tuple(map(canonical_key, key))
+    if any(part is None and (i not in optional or key[i] is not None) for i, part in enumerate(parts)):
+        return None
+    return parts
+
+
+def storable(key: Any) -> Any:
+    """The key with an empty tuple, which no other key has, in place of each None: stores refuse None in a key."""
+    if type(key) is tuple and None in key:
+        return tuple([() if part is None else part for part in key])
     return key
 
 

@@ -19,6 +19,7 @@ from itertools import compress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncio_operator.arrow.key_identity import storable
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.noted_keys import NotedKeys
@@ -133,7 +134,7 @@ class LookupCache:
         self._held = self._copied = 0
         self._in_bulk = not any(time is not None for time in other_times)
         self._order = self._make_order(backend, self._written.table, used)
-        self._slot_of, self._count_use = self._order.slot, self._order.use
+        self._slot, self._count_use = self._order.slot, self._order.use
         # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.
         while len(self._order) > options.max_rows:
             self._order.remove(self._order.oldest())
@@ -228,6 +229,9 @@ class LookupCache:
             del self._noted[next(iter(self._noted))]
         return noted
 
+    def _slot_of(self, key: Any) -> Any:
+        return self._slot(storable(key) if type(key) is tuple else key)
+
     def put(self, key: Any, answer: Any, age: int = 0) -> None:
         """Store the answer for a key, as `AnswerCheck` returns it. `age` is what it has in milliseconds."""
         if answer is None and not self._options.cache_missing:
@@ -237,7 +241,7 @@ class LookupCache:
         try:
             if type(key) is not str and type(key) is not int:
                 # Both stores refuse the same keys.
-                serialize_key(key)
+                serialize_key(storable(key))
             slot = self._slot_of(key)
             now = self._now()
             stored = self._codec.stamp(now - age, self._codec.encode(answer))

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from asyncio_operator.arrow.key_identity import canonical_key
+from asyncio_operator.arrow.key_identity import canonical_optional
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.engine.budgeted import overridden
@@ -27,7 +27,7 @@ from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.shares import own_allowance
 from asyncio_operator.engine.timing import clock_of
-from asyncio_operator.enricher import Enricher, Found, require_enricher
+from asyncio_operator.enricher import Enricher, Found, optional_parts, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import named_options
@@ -243,6 +243,7 @@ class _Engine:
         self._enricher = enricher
         self._cache = cache
         self._now = clock = clock_of(self.loop)
+        self._optional = optional_parts(enricher)
         failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
         known = () if cache is None else cache.known
         self._pending = PendingKeys(failures, cache, timed=False, check=partial(_valid, check), known=known)
@@ -280,7 +281,7 @@ class _Engine:
         return {"cache_hits": self._pending.cache_hits + known, "retries": self._attempts.retries}
 
     async def get(self, key: Any) -> Found:
-        key = canonical_key(key)
+        key = canonical_optional(key, self._optional)
         if key is None:
             return None
         if self._failure is not None:

@@ -32,6 +32,7 @@ from functools import lru_cache
 from hashlib import blake2b, pbkdf2_hmac
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.arrow.key_identity import storable
 from asyncio_operator.errors import StateError
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.state.keys import serialize_key
@@ -83,7 +84,7 @@ class Format:
     def name(self, key: Any) -> bytes | None:
         """The name of the answer for a key; None for a key that has no bytes."""
         try:
-            written = serialize_key(key)
+            written = serialize_key(storable(key))
         except (StateError, RecursionError):
             return None
         if len(written) > LONGEST_KEY:

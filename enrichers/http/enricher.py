@@ -22,6 +22,7 @@ from asyncio_operator.enricher import (
     Found,
     as_schema,
     describe,
+    did_you_mean,
     duration,
     flag,
     function_name,
@@ -97,6 +98,8 @@ class HttpEnricher(Enricher):
         url: ``https://host/airports/{key}``. The path and the query may contain parts of the key.
         schema: the columns that a found row adds, as a `pyarrow.Schema`, a Spark DDL string or a `StructType`.
         key: the name, or the names, of the parts of the key; "key" by default.
+        optional: the parts of a key of several parts that may be null. A null in them is no miss. In JSON it is sent as
+            null. A parameter, a header and a segment of the path with it are left out.
         method: GET, POST, PUT, PATCH or DELETE.
         headers: a mapping; or, for tokens that expire, an `OAuth2` or a function that returns a mapping. The function
             may be ``async``. It is called before the first request, after `headers_max_age`, and once more after a 401.
@@ -157,6 +160,7 @@ class HttpEnricher(Enricher):
         *,
         schema: pa.Schema | str | StructType,
         key: str | Sequence[str] = "key",
+        optional: str | Sequence[str] = (),
         method: str = "GET",
         headers: Headers = None,
         params: Mapping[str, Any] | None = None,
@@ -187,6 +191,7 @@ class HttpEnricher(Enricher):
         self._url = url
         self._schema = as_schema(schema)
         self._parts = names_of("key", key, words=True, reserved=KEYS)
+        self.optional_keys = _optional(optional, self._parts)
         self._method = one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
         self._headers = _checked(headers)
         self._params, self._json_body = copy.deepcopy(params), copy.deepcopy(json_body)
@@ -265,6 +270,7 @@ class HttpEnricher(Enricher):
             self._answers(self._plans.secrets),
             client,
             missing_statuses=self._missing_statuses,
+            optional=self.optional_keys,
             empty_is_missing=self._empty_key == "miss",
             ask_headers=self._ask_headers(client),
             headers_max_age=self._headers_max_age,
@@ -354,6 +360,7 @@ class HttpEnricher(Enricher):
             Arguments(
                 url=self._url,
                 parts=self._parts,
+                optional=self.optional_keys,
                 method=self._method,
                 params=self._params,
                 headers=self._headers,
@@ -396,6 +403,18 @@ def _checked(headers: Headers) -> Headers:
         return headers
     HEADERS.check_source(headers)
     return headers if callable(headers) else dict(headers)
+
+
+def _optional(optional: str | Sequence[str], parts: Sequence[str]) -> tuple[str, ...]:
+    names = (optional,) if isinstance(optional, str) else tuple(optional)
+    for name in names:
+        if name not in parts:
+            raise ConfigurationError(
+                f"optional: {describe(name)} is not a part of the key; {did_you_mean(str(name), parts)}"
+            )
+    if names and len(parts) == 1:
+        raise ConfigurationError(f"optional: {names[0]!r} is the only part of the key, and a null key is a miss")
+    return names
 
 
 def _statuses(statuses: object) -> tuple[int, ...]:

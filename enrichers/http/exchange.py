@@ -43,6 +43,7 @@ class Exchange:
         subject: names the enricher in messages.
         parts: the names of the parts of a key.
         missing_statuses: the statuses that mean that there is no such row.
+        optional: the parts that may be null.
         empty_is_missing: whether a key with an empty text in it is a miss without a request.
         ask_headers: gives more headers, see `HeaderSource`; None: there are none.
         headers_max_age: seconds after which it is called again, if it does not say it.
@@ -58,6 +59,7 @@ class Exchange:
         client: Client,
         *,
         missing_statuses: Collection[int],
+        optional: Collection[str],
         empty_is_missing: bool,
         ask_headers: Callable[[], Awaitable[Fresh]] | None,
         headers_max_age: float,
@@ -70,6 +72,7 @@ class Exchange:
         self._answers = answers
         self._client = client
         self._missing = missing_statuses
+        self._required = [i for i, name in enumerate(parts) if name not in optional]
         self._empty_is_missing = empty_is_missing
         self._split_logged = False
         self._reports = Reports(subject, usage, hints, plans.secrets)
@@ -165,7 +168,7 @@ class Exchange:
                 retryable=False,
                 billed=False,
             )
-        return None if None in key or (self._empty_is_missing and "" in key) else key
+        return None if any(key[i] is None for i in self._required) or (self._empty_is_missing and "" in key) else key
 
     def _goes_alone(self, values: Any) -> bool:
         """Whether a key can be sent alone. A key that the path cannot contain may still be sent in a list."""

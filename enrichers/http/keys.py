@@ -44,6 +44,10 @@ def text_of(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, UUID):
         return str(value)
+    if value is None:
+        raise UnsendableError(
+            "a null (NoneType) has no form as text; a JSON string that is only its name in braces becomes null"
+        )
     raise UnsendableError(f"a value of type {type(value).__name__} has no form as text; make it a string first")
 
 

@@ -19,8 +19,8 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.services.secrets import Secrets, of_header, of_named
 from enrichers.http.headers import check_headers
 from enrichers.http.keys import UnsendableError, header_list, header_text, json_of, quoted, quoted_list, text_of
-from enrichers.http.template import KEYS, Names, Piece, Slot, Values, fill, json_pieces, merged, slots
-from enrichers.http.url_parts import Place, path_pieces, query_pieces, read_url, shown_url
+from enrichers.http.template import KEYS, Names, Piece, Slot, Values, fill, json_pieces, lacks, merged, slots
+from enrichers.http.url_parts import Place, path_pieces, query_of, query_pieces, read_url, shown_url
 
 
 class Request(NamedTuple):
@@ -44,11 +44,14 @@ class Plan:
         *,
         idempotency_header: str | None,
         max_url_length: int,
+        optional: Mapping[str, tuple[int, ...]],
     ) -> None:
         self._method = method
         self._url = merged(url)
         self._fixed = {name: fill(value, ()) for name, value in headers.items() if _is_fixed(value)}
-        self._filled = [(name, value) for name, value in headers.items() if not _is_fixed(value)]
+        self._filled = [
+            (name, value, optional.get(name, ())) for name, value in headers.items() if not _is_fixed(value)
+        ]
         self._body = None if body is None else merged(body)
         self._idempotency_header = None if method == "GET" else idempotency_header
         self._max_url_length = max_url_length
@@ -67,8 +70,9 @@ class Plan:
         if not self._filled and self._idempotency_header is None:
             return Request(self._method, url, self._fixed, body)
         headers = dict(self._fixed)
-        for name, pieces in self._filled:
-            headers[name] = fill(pieces, values)
+        for name, pieces, optional in self._filled:
+            if not (optional and lacks(optional, values)):
+                headers[name] = fill(pieces, values)
         if self._idempotency_header is not None:
             headers[self._idempotency_header] = _idempotency_key(self._method, url, body)
         return Request(self._method, url, headers, body)
@@ -88,6 +92,7 @@ class Arguments:
     batch_json_body: Any
     idempotency_header: str | None
     max_url_length: int
+    optional: Sequence[str] = ()
 
 
 class Plans(NamedTuple):
@@ -117,7 +122,7 @@ class _Planner:
     def __init__(self, given: Arguments) -> None:
         self.secrets = Secrets()
         self._given = given
-        self._names = Names(given.parts, one=True, many=given.batch_url is not None)
+        self._names = Names(given.parts, one=True, many=given.batch_url is not None, optional=given.optional)
         self._params = _parameters(self._names, given.params, self.secrets)
         headers = given.headers if isinstance(given.headers, Mapping) else {}
         self._headers = _headers(self._names, headers, self.secrets)
@@ -125,7 +130,7 @@ class _Planner:
     def single(self) -> Plan:
         """The plan for one key."""
         given = self._given
-        names = Names(given.parts, one=True, many=False)
+        names = Names(given.parts, one=True, many=False, optional=given.optional)
         plan, used = self._plan("url", given.url, names, given.method, "json_body", given.json_body)
         unused = [] if len(given.parts) == 1 and "key" in used else [part for part in given.parts if part not in used]
         if unused:
@@ -164,13 +169,17 @@ class _Planner:
         own = set(names.taken)
         used: set[str] = set()
         pieces = [place.origin, *path_pieces(names, place.path, where, used)]
-        query = [query_pieces(names, place.query, where, used, self.secrets)] if place.query else []
+        query: list[tuple[tuple[Piece, ...], tuple[int, ...]]] = []
+        for text in place.query.split("&") if place.query else ():
+            own_names: set[str] = set()
+            item = query_pieces(names, text, where, own_names, self.secrets)
+            query.append((item, names.optional_in(own_names)))
+            used |= own_names
         for parameter in self._params:
             if parameter.names <= own:
                 used |= parameter.names
-                query.append(parameter.pieces)
-        for i, item in enumerate(query):
-            pieces += ["&" if i else "?", *item]
+                query.append((parameter.pieces, names.optional_in(parameter.names)))
+        pieces += query_of(query)
         written = None if body is None else json_pieces(names, body, argument, used)
         self.secrets.add(_secrets_of_json(names, body, argument, ""))
         plan = Plan(
@@ -180,6 +189,7 @@ class _Planner:
             written,
             idempotency_header=self._given.idempotency_header,
             max_url_length=self._given.max_url_length,
+            optional={header.name: names.optional_in(header.names) for header in self._headers},
         )
         return plan, used
 

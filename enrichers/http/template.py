@@ -41,11 +41,13 @@ class Names:
 
     Args:
         parts: the names of the parts of a key.
+        optional: the parts that may be null.
         one, many: whether the names are for a request for one key, for a batch, or for both.
     """
 
-    def __init__(self, parts: Sequence[str], *, one: bool, many: bool) -> None:
+    def __init__(self, parts: Sequence[str], *, one: bool, many: bool, optional: Sequence[str] = ()) -> None:
         self.parts = parts
+        self.optional = optional
         self.positions = {name: i for i, name in enumerate(parts)}
         if len(parts) == 1:
             self.positions.setdefault("key", 0)
@@ -91,6 +93,10 @@ class Names:
             "double its braces"
         )
 
+    def optional_in(self, used: Iterable[str]) -> tuple[int, ...]:
+        """The positions of the parts among these names that may be null."""
+        return tuple(self.positions[name] for name in used if name in self.optional)
+
     def fill_in(self, pieces: Iterable[str | Slot], one: Write, many: Write) -> list[Piece]:
         """The pieces, with each slot replaced by a function: `one` writes a part, `many` writes the list of keys."""
         return [piece if isinstance(piece, str) else self.writer(piece, one, many) for piece in pieces]
@@ -99,6 +105,11 @@ class Names:
         """The function that writes the value of a slot."""
         position, write = (0, many) if slot.name == KEYS else (self.positions[slot.name], one)
         return lambda values: write(values[position])
+
+
+def lacks(positions: Sequence[int], values: Values) -> bool:
+    """Whether one of these parts of a key is null."""
+    return any(values[position] is None for position in positions)
 
 
 def slots(pieces: Iterable[str | Slot]) -> set[str]:

@@ -9,6 +9,7 @@ for a host. No error shows a URL.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -18,7 +19,7 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.services.secrets import Secrets, of_named
 from enrichers.http.keys import UnsendableError, quoted, quoted_list
 from enrichers.http.proxies import basic
-from enrichers.http.template import Names, Piece, Values, fill, merged, slots
+from enrichers.http.template import Names, Piece, Values, fill, lacks, merged, slots
 
 _URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", re.IGNORECASE | re.DOTALL)
 _NEVER = re.compile(r"[\x00-\x20\x7f]")
@@ -96,8 +97,27 @@ def path_pieces(names: Names, path: str, where: str, used: set[str]) -> list[Pie
         texts = [_requoted(text) if isinstance(text, str) else text for text in taken]
         filled = names.fill_in(texts, quoted, quoted_list)
         at_risk = slots(taken) and not constant.strip(".")
-        pieces += ["/" if i else "", *([_segment(merged(filled))] if at_risk else filled)]
+        whole = ["/" if i else "", *([_segment(merged(filled))] if at_risk else filled)]
+        optional = names.optional_in(slots(taken))
+        pieces += [unless_null(merged(whole), optional)] if optional else whole
     return pieces
+
+
+def unless_null(pieces: tuple[Piece, ...], optional: Sequence[int]) -> Piece:
+    """The pieces, or nothing if one of these parts of the key is null."""
+    return lambda values: "" if lacks(optional, values) else fill(pieces, values)
+
+
+def query_of(items: Sequence[tuple[tuple[Piece, ...], tuple[int, ...]]]) -> list[Piece]:
+    """The query with its question mark, from its items, each with the optional parts of the key that it has."""
+    if not any(optional for _, optional in items):
+        return [piece for i, (item, _) in enumerate(items) for piece in ("&" if i else "?", *item)]
+
+    def write(values: Values) -> str:
+        texts = [fill(item, values) for item, optional in items if not lacks(optional, values)]
+        return "?" + "&".join(texts) if texts else ""
+
+    return [write]
 
 
 def _segment(pieces: tuple[Piece, ...]) -> Piece:

@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZTyp
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.checks import Duration, duration, of_kind, one_of, positive_int
 from asyncio_operator.engine.options import CALL_OPTIONS, SHORT, GivenCalls, Mode, meant
-from asyncio_operator.enricher import Enricher, require_enricher
+from asyncio_operator.enricher import Enricher, optional_parts, require_enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import did_you_mean
@@ -137,6 +137,7 @@ def enrich_task(
         drop_failed=drop_failed,
         status=timed,
         declared=tuple(offered.names),
+        optional=_optional(enricher, options),
     )
     if not lookups.ordered:
         # Only unordered rows can overtake others, so ordered mode needs no segments.
@@ -173,6 +174,18 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
         remember=_remembered(enricher, options),
         journaled=options.journal is not None,
     )
+
+
+def _optional(enricher: Enricher, options: EnrichOptions) -> tuple[int, ...]:
+    """The parts of a key that may be null. A join of Spark, as of a journal, would not find their nulls."""
+    optional = optional_parts(enricher)
+    for needs, chosen in (('strategy="distinct"', options.strategy == "distinct"), ("a journal", options.journal)):
+        if optional and chosen:
+            raise ConfigurationError(
+                f"{describe(enricher)} has optional parts of its key, and {needs} joins by keys without nulls: leave "
+                "it out, or give the nulls a value of their own before"
+            )
+    return optional
 
 
 def _remembered(enricher: Enricher, options: EnrichOptions) -> float:

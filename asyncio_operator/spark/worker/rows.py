@@ -45,6 +45,7 @@ class Layout:
         event_time: position of the column whose times form the segments of unordered mode; None: one segment.
         delay: the largest distance between times of one segment, in the unit of that column.
         declared: the names of all columns of the enricher; None: those of `found`.
+        optional: the parts of a key that may be null.
     """
 
     keys: tuple[int, ...]
@@ -56,6 +57,7 @@ class Layout:
     event_time: int | None = None
     delay: int = 0
     declared: tuple[str, ...] | None = None
+    optional: tuple[int, ...] = ()
 
 
 NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)
@@ -93,6 +95,7 @@ def key_batch(
     number: int = 0,
     segments: Ints = NO_SEGMENTS,
     deduplicate: bool = True,
+    optional: tuple[int, ...] = (),
 ) -> KeyBatch:
     """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
 
@@ -108,7 +111,7 @@ def key_batch(
     if in_arrow:
         array, codes = distinct(columns) if deduplicate else with_duplicates(columns)
         return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments))
-    keys, codes = distinct_keys(columns)
+    keys, codes = distinct_keys(columns, optional)
     return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
 
 
@@ -166,7 +169,7 @@ class Enrichment:
         self._read += 1
         segments = NO_SEGMENTS if event_time is None else self._segmenter.number(batch.column(event_time))
         deduplicate = not self._cheap or self._repeat or number % CHECK_EVERY == 0
-        keyed = key_batch(batch, self.layout.keys, self._in_arrow, number, segments, deduplicate)
+        keyed = key_batch(batch, self.layout.keys, self._in_arrow, number, segments, deduplicate, self.layout.optional)
         if deduplicate:
             self._repeat = len(keyed.keys) < MOSTLY_DISTINCT * batch.num_rows
         return keyed
