@@ -172,6 +172,16 @@ class Enricher(ABC):
             ConfigurationError: no key of such a type can be looked up. The message names the column and a remedy.
         """
 
+    def table_size(self) -> int | None:
+        """About how many rows the table has, if the source can say so at once; None: unknown. `plan` asks for it on the
+        driver."""
+        return None
+
+    def join_program(self, on: Sequence[str]) -> str | None:
+        """A Spark program, as text, that reads the whole table and joins it with `df`, without secrets; None: there is
+        none. `on` names the columns of `df`, in the order of a key's parts."""
+        return None
+
     max_calls: int | None = None
     """How many calls one open enricher runs at the same time, if it limits them itself, as a pool of connections or
     threads does; None: as many as its caller starts. `plan` computes with it."""

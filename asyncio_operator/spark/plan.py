@@ -130,7 +130,7 @@ def plan(
     if distinct:
         made = _whole_input(planned(_keys_once(df, task.layout.keys)), made, distinct=True)
     if unknown is None:
-        return made
+        return _with_join(made, enricher, [df.columns[place] for place in task.layout.keys])
     rest = planned(unknown)
     known = made.rows - rest.rows
     if distinct:
@@ -141,6 +141,14 @@ def plan(
         journal_rows=known,
         journal_calls=max(0, made.calls - rest.calls),
     )
+
+
+def _with_join(made: EnrichmentPlan, enricher: Enricher, on: Sequence[str]) -> EnrichmentPlan:
+    """The plan, with the join that costs less if half of the table's rows or more will be looked up."""
+    size = enricher.table_size()
+    if size is None or 2 * made.distinct_keys < size:
+        return made
+    return replace(made, table_rows=size, join_program=enricher.join_program(on))
 
 
 def _whole_input(part: EnrichmentPlan, whole: EnrichmentPlan, *, distinct: bool = False) -> EnrichmentPlan:

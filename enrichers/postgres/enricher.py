@@ -28,6 +28,7 @@ from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, ke
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Selection, describe
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
+from enrichers.threads import run_in_thread
 
 MOST_AS_ROWS = 50
 """The number of keys up to which an answer in columns is made of rows. Up to then that takes less time: client and
@@ -91,6 +92,41 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
     def max_calls(self) -> int:  # type: ignore[override]
         """One statement runs on a connection at a time."""
         return self.pool_size
+
+    def table_size(self) -> int | None:
+        """The rows of the table as PostgreSQL's statistics have them; None for a query, or before ANALYZE."""
+        if self.table is None:
+            return None
+        sql = "SELECT reltuples::bigint FROM pg_catalog.pg_class WHERE oid = to_regclass($1)"
+        name = identifier(*self.table)
+
+        async def ask_size() -> Any:
+            dsn = await DSN.get(self.dsn, self._connect_timeout())
+            return await ask(dsn, self._connect_timeout(), lambda connection: connection.fetchval(sql, name))
+
+        try:
+            rows = run_in_thread(ask_size, "postgres")
+        except Exception:  # The size is a hint: a plan does without it.
+            return None
+        return rows if rows is not None and rows > 0 else None
+
+    def join_program(self, on: Sequence[str]) -> str | None:
+        """A program that reads the table by JDBC. User and password come from the environment."""
+        if self.table is None or not isinstance(self.dsn, str):
+            return None
+        server = database("postgresql", self.dsn, "SELECT")
+        host, port = server.get("server.address", "localhost"), server.get("server.port", 5432)
+        host = "localhost" if str(host).startswith("/") else host
+        url = f"jdbc:postgresql://{host}:{port}/{server.get('db.namespace', 'postgres')}"
+        keys = self.key if isinstance(self.key, tuple) else ()
+        same = " & ".join(f"(df[{mine!r}] == table[{theirs!r}])" for mine, theirs in zip(on, keys, strict=True))
+        return (
+            "import os\nfrom pyspark.sql import functions as F\n"
+            f"table = spark.read.jdbc({url!r}, {identifier(*self.table)!r}, properties={{\n"
+            '    "driver": "org.postgresql.Driver",\n'
+            '    "user": os.environ["PGUSER"], "password": os.environ["PGPASSWORD"]})\n'
+            f'joined = df.join(F.broadcast(table), {same}, "left")'
+        )
 
     def schema(self) -> pa.Schema:
         """The columns of a found row, with the types that docs/postgres.md lists. The first call asks the server."""

@@ -19,6 +19,7 @@ from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
 from asyncio_operator.testing import FakeEnricher
 from enrichers import BlockingEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, SqlEnricher
 from tests.pages import DOCS, run_programs
+from tests.servers import PostgresServer
 from tests.spark.helpers import BATCH_SIZE, in_partitions, jobs, setting
 
 pytestmark = pytest.mark.spark
@@ -307,3 +308,20 @@ def test_a_plan_of_distinct_keys_counts_each_once_and_repeats_the_rows(orders: D
     assert (told.rows, told.null_keys, told.distinct_keys) == (2000, 200, 450)
     assert (told.lookups, told.calls, told.cached_calls) == (450, 450, 450)
     assert 'With strategy="distinct"' in told._repr_html_().replace("&quot;", '"')
+
+
+def test_a_plan_says_when_a_join_costs_less(spark: SparkSession, postgres: PostgresServer) -> None:
+    postgres.fetch("DROP TABLE IF EXISTS planned_join")
+    postgres.fetch("CREATE TABLE planned_join (k bigint PRIMARY KEY, v text)")
+    postgres.fetch("INSERT INTO planned_join SELECT g, g::text FROM generate_series(0, 99) g")
+    enricher = PostgresEnricher(postgres.dsn, table="planned_join", key="k")
+    assert plan(spark.range(60), enricher, on="id").table_rows is None  # The server has no statistics yet.
+    postgres.fetch("ANALYZE planned_join")
+    told = plan(spark.range(60), enricher, on="id")
+    assert told.table_rows == 100
+    assert "A join costs less: 60 distinct keys will be looked up in a table of about 100 rows" in str(told)
+    assert told.join_program is not None
+    compile(told.join_program, "join", "exec")
+    assert "s3cret" not in told.join_program
+    assert "(df['id'] == table['k'])" in told.join_program
+    assert plan(spark.range(49), enricher, on="id").table_rows is None

@@ -45,6 +45,8 @@ class EnrichmentPlan:
         journal_calls: the number of calls that the journal saves, without a cache.
         max_calls: how many calls the enricher runs at the same time in a task; None if it sets no limit.
         calls_at_once: how many calls run at the same time in a task: `max_calls` or `capacity`, the lower one.
+        table_rows: about how many rows the enricher's table has, if half of them or more will be looked up; else None.
+        join_program: the program that joins the whole table instead, if the enricher has one.
         distinct: whether each key is looked up once in the whole job, as with strategy="distinct".
     """
 
@@ -71,6 +73,8 @@ class EnrichmentPlan:
     max_calls: int | None = None
     calls_at_once: int = 0
     distinct: bool = False
+    table_rows: int | None = None
+    join_program: str | None = None
 
     def show(self) -> None:
         """Print the figures as a table of at most 100 columns."""
@@ -78,15 +82,20 @@ class EnrichmentPlan:
         print(text_table(COLUMNS, _rows_of_plan(self)))
         for line in self._remarks():
             print(textwrap.fill(line, WIDTH))
+        if self.join_program is not None:
+            print(self.join_program)
 
     def _repr_html_(self) -> str:
         remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self._remarks())
-        return html_table(COLUMNS, _rows_of_plan(self), self._input()) + remarks
+        program = "" if self.join_program is None else f"<pre>{html.escape(self.join_program)}</pre>"
+        return html_table(COLUMNS, _rows_of_plan(self), self._input()) + remarks + program
 
     def _remarks(self) -> list[str]:
         remarks = [] if self.latency is None else [f"A call takes {self.latency * 1000:.2f} ms."]
         if self.max_calls is not None:
             remarks.append(f"{self._limited().capitalize()}.")
+        if self.table_rows is not None:
+            remarks.append(f"{self._joinable()}.")
         if self.distinct:
             remarks.append('With strategy="distinct" each key is looked up once in the job.')
         if self.max_attempts > 1:
@@ -98,12 +107,19 @@ class EnrichmentPlan:
     def __str__(self) -> str:
         pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
         retried = f" (up to {self.max_attempts} attempts per key)" if self.max_attempts > 1 else ""
+        joinable = "" if self.table_rows is None else f"; {self._joinable()}"
         limited = "" if self.max_calls is None else f"; {self._limited()}"
         return (
             f"{self._input()}; without a cache "
             f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
             f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
-            f"{_duration(self.cached_seconds)}{pace}{retried}{limited}{self._under_budget()}"
+            f"{_duration(self.cached_seconds)}{pace}{retried}{limited}{self._under_budget()}{joinable}"
+        )
+
+    def _joinable(self) -> str:
+        return (
+            f"A join costs less: {_count(self.distinct_keys, 'distinct key')} will be looked up in a table of about "
+            f"{_count(self.table_rows or 0, 'row')}"
         )
 
     def _limited(self) -> str:
