@@ -51,10 +51,15 @@ LONGEST = 2.0**20
 LIMITS = {
     "mariadb": ("SET SESSION max_statement_time = {seconds}", "SET SESSION max_statement_time = DEFAULT"),
     "mysql": ("SET SESSION max_execution_time = {milliseconds}", "SET SESSION max_execution_time = DEFAULT"),
-    "postgresql": ("SET statement_timeout = {milliseconds}", "RESET statement_timeout"),
+    "postgresql": (
+        "SELECT set_config('statement_timeout', '{milliseconds}', false) WHERE pg_backend_pid() = {process}",
+        "SELECT set_config(name, reset_val, false) FROM pg_settings "
+        "WHERE name = 'statement_timeout' AND pg_backend_pid() = {process}",
+    ),
 }
 """By dialect, how a session is limited, and how the limit is taken back. Other databases end a statement by themselves
-when its connection is closed, or have no limit for a session."""
+when its connection is closed, or have no limit for a session. A pooler before PostgreSQL, such as PgBouncer, gives its
+clients process numbers of its own: the session there serves others too, so nothing is set."""
 
 THREE_BYTES = ("utf8", "utf8mb3")
 """Character sets of MySQL and MariaDB that lack all characters beyond U+FFFF."""
@@ -103,8 +108,9 @@ class Session:
         limit, reset = LIMITS.get(_dialect(self._connection), ("", ""))
         seconds = inf if left is None or left >= LONGEST else 2.0 ** max(0, frexp(left)[1])
         if limit and (seconds < inf or self._allowed):
-            sql = reset if seconds == inf else limit.format(seconds=seconds, milliseconds=int(1000 * seconds))
-            await self._connection.exec_driver_sql(sql)
+            values = {} if seconds == inf else {"seconds": seconds, "milliseconds": int(1000 * seconds)}
+            sql = (limit if values else reset).format(process=await _process(self._connection), **values)
+            (await self._connection.exec_driver_sql(sql)).close()
         self._allowed = seconds
 
     async def recover(self) -> None:
@@ -168,6 +174,14 @@ async def _interrupt(connection: AsyncConnection) -> None:
         raw = await connection.get_raw_connection()
         assert raw.driver_connection is not None
         await raw.driver_connection.interrupt()
+
+
+async def _process(connection: AsyncConnection) -> int:
+    """The number of the server's process, as the drivers asyncpg and psycopg know it; otherwise 0."""
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    if hasattr(driver, "get_server_pid"):
+        return int(driver.get_server_pid())
+    return int(getattr(getattr(driver, "info", None), "backend_pid", 0))
 
 
 def _dialect(connection: AsyncConnection) -> str:

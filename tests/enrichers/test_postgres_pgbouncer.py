@@ -16,6 +16,8 @@ from typing import Any
 import asyncpg
 import pytest
 
+from asyncio_operator import AsyncWaitOperator
+from enrichers import SqlEnricher
 from tests.enrichers.pooled_programs import PROGRAMS
 from tests.pgbouncer_service import PgBouncer, pgbouncer
 from tests.servers import PostgresServer
@@ -92,3 +94,31 @@ def test_G7_a_coordinator_behind_a_pooler_does_without_the_defaults_of_its_sessi
     dsn = pgbouncer.dsn(database)
     assert results("coordinator", dsn, 2) == [True, True]
     assert pgbouncer.left(database) == []
+
+
+SETTING = "SELECT id, current_setting('statement_timeout') AS v FROM pooled WHERE id IN :keys"
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_X13_sql_limits_a_session_that_is_its_own_and_no_other(
+    postgres: PostgresServer, pgbouncer: PgBouncer, databases: None, pooled: bool
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    dsn = pgbouncer.dsn("as_usual") if pooled else postgres.tcp_dsn("as_usual")
+    url = dsn.partition("?")[0].replace("postgresql://", "postgresql+asyncpg://") + "?prepared_statement_cache_size=0"
+    enricher = SqlEnricher(
+        url,
+        query=SETTING,
+        key="id",
+        schema="id int, v string",
+        pool_size=1,
+        connect_args={"statement_cache_size": 0, "ssl": False},
+    )
+    found = []
+    await enricher.open()
+    for timeout in (10.0, 10.0) if pooled else (10.0, None):
+        operator = AsyncWaitOperator(enricher.lookup, timeout=timeout)
+        found += [row["v"] async for row in operator.process([1])]
+    await enricher.close()
+    assert found == (["0", "0"] if pooled else ["16s", "0"])
+    assert [one for one in await asyncio.to_thread(pgbouncer.left, "as_usual") if one[0] == "setting"] == []
