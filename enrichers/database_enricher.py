@@ -127,8 +127,12 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
         return f"{self._subject()}, {shown_keys(keys)}"
 
     def _shown(self, address: str) -> str:
-        columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
+        columns = "" if self.columns is None else f", columns={self._shown_columns()!r}"
         return f"{self._kind}({address}, {self._source()}, key={[*self.key]!r}{columns})"
+
+    def _shown_columns(self) -> Any:
+        """The argument `columns` as it was given."""
+        return [*self.columns]
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

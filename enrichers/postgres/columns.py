@@ -27,7 +27,7 @@ Source: PostgreSQL documentation, "Frontend/Backend Protocol"; the functions ``*
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -73,13 +73,13 @@ class UnfitError(Exception):
         self.row, self.column, self.value = row, column, value
 
 
-def packing(columns: Mapping[str, Column]) -> tuple[str, str]:
+def packing(columns: Sequence[tuple[str, Column]]) -> tuple[str, str]:
     """The SQL before and after ``FROM ...``. Both are "" if only rows can answer: a column is an array, or there are
-    too many columns. `columns` are by the SQL that names them."""
-    if len(columns) > MOST_COLUMNS or not all(column.packed for column in columns.values()):
+    too many columns. `columns` come with the SQL of their values."""
+    if len(columns) > MOST_COLUMNS or not all(column.packed for _, column in columns):
         return "", ""
-    outer = [_aggregates(f"v{number}", column.arrow) for number, column in enumerate(columns.values())]
-    inner = [f"{column.packed.format(sql)} AS v{number}" for number, (sql, column) in enumerate(columns.items())]
+    outer = [_aggregates(f"v{number}", column.arrow) for number, (_, column) in enumerate(columns)]
+    inner = [f"{column.packed.format(sql)} AS v{number}" for number, (sql, column) in enumerate(columns)]
     return f"SELECT count(*), {', '.join(outer)} FROM (SELECT {', '.join(inner)} ", " OFFSET 0) AS r"
 
 
@@ -127,6 +127,17 @@ def _check_decimals(values: Sequence[Any], data_type: pa.DataType) -> None:
     for value in values:
         if value is not None:
             exact(value)
+
+
+def first_unfit(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> UnfitError | None:
+    """The first value of a result in rows that its column cannot hold."""
+    for number, field in enumerate(schema):
+        for place, row in enumerate(rows):
+            try:
+                from_rows([row], pa.struct([field]), [number])
+            except (pa.ArrowException, ArithmeticError):
+                return UnfitError(place, number, str(row[number])[:200])
+    return None
 
 
 def _unpacked(record: Sequence[Any], number: int, data_type: pa.DataType) -> pa.Array:

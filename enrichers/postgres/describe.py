@@ -11,15 +11,18 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import asyncpg
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.postgres_causes import source_error
+from enrichers.postgres.casts import Chosen, Wanted, is_needed, is_reading, wanted_of
 from enrichers.postgres.keys import Part
 from enrichers.postgres.modifiers import Listener
-from enrichers.postgres.statement import Source, Statement, identifier, make_statement
+from enrichers.postgres.remedies import remedy
+from enrichers.postgres.statement import Source, Statement, identifier, make_statement, types_of
 from enrichers.postgres.types import Column, KeyColumn, PgType, column_of, parameter_of
 
 _TYPE = """
@@ -53,15 +56,22 @@ _FOREIGN_PARAMETER = re.compile(r"%s|%\(\w+\)s|(?<![:\w]):[a-z_]\w*|\{\w*\}|(?<!
 class Selection:
     """What the user selects: a table or a query, its key columns, and the columns to add, or None for all others.
 
+    `columns` are as `casts` has them.
+
     `subject` names it in messages, `dsn` is hidden in them.
     """
 
     table: tuple[str, ...] | None
     query: str | None
     key: tuple[str, ...]
-    columns: tuple[str, ...] | None
+    columns: Chosen | None
     subject: str
     dsn: str
+
+    @property
+    def parameters(self) -> list[list[Any]]:
+        """No keys, as the parameters of the query."""
+        return [] if self.query is None else [[] for _ in self.key]
 
 
 async def describe(connection: asyncpg.Connection, selection: Selection) -> Statement:
@@ -75,16 +85,23 @@ async def describe(connection: asyncpg.Connection, selection: Selection) -> Stat
     if selection.query is not None:
         await _check_it_reads(connection, selection)
     names = [name for name, _, _ in described.columns]
-    chosen = _chosen(selection, names)
+    added = wanted_of(selection.columns or tuple(name for name in names if name not in selection.key))
+    needed = {name: added.get(name, Wanted(name)) for name in selection.key} | added
+    _check_names(selection, names, [wanted.source for wanted in needed.values()])
+    sources = {wanted.source for wanted in needed.values()}
     types = {
-        name: await _type(connection, oid, modifier) for name, oid, modifier in described.columns if name in chosen
+        name: await _type(connection, oid, modifier) for name, oid, modifier in described.columns if name in sources
     }
-    columns = _columns(selection, types)
-    key = {name: _key_column(selection, name, columns[name], types[name]) for name in selection.key}
+    source = await _source(connection, selection, needed, types)
+    kinds = {
+        name: wanted.target if name in source.casts and wanted.target else types[wanted.source]
+        for name, wanted in needed.items()
+    }
+    columns = _columns(selection, kinds)
+    key = {name: _key_column(selection, name, columns[name], kinds) for name in selection.key}
     if selection.query is not None:
         key = await _with_parameters(connection, selection, key, described.parameters)
-    source = _source(selection, names)
-    added = selection.columns or [name for name in chosen if name not in selection.key]
+    source = replace(source, types=await _fixed_types(connection, selection, source))
     statement = make_statement(source, {n: columns[n] for n in added}, key, query=selection.query is not None)
     await _explain(connection, statement, selection)
     return statement
@@ -158,10 +175,9 @@ def _no_select(selection: Selection, what: str) -> ConfigurationError:
     )
 
 
-def _chosen(selection: Selection, names: Sequence[str]) -> list[str]:
-    """The columns that are needed, in the source's order."""
-    needed = {*names} if selection.columns is None else {*selection.columns, *selection.key}
-    for name in [*selection.key, *(selection.columns or ())]:
+def _check_names(selection: Selection, names: Sequence[str], needed: Sequence[str]) -> None:
+    """Check that the source has the columns that are needed, each once."""
+    for name in needed:
         if name not in names:
             raise ConfigurationError(f"{selection.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
     for name in names:
@@ -169,12 +185,11 @@ def _chosen(selection: Selection, names: Sequence[str]) -> list[str]:
             raise ConfigurationError(
                 f"{selection.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
             )
-    if needed == {*selection.key} and selection.columns is None:
+    if {*needed} == {*selection.key} and selection.columns is None:
         raise ConfigurationError(
             f"{selection.subject}: it has no column besides the key; name the ones you want, as in "
             f"columns={list(selection.key)!r}"
         )
-    return [name for name in names if name in needed]
 
 
 def _columns(selection: Selection, types: Mapping[str, PgType]) -> dict[str, Column]:
@@ -182,40 +197,18 @@ def _columns(selection: Selection, types: Mapping[str, PgType]) -> dict[str, Col
     unusable = [name for name in types if name not in columns]
     if unusable:
         listed = ", ".join(f"the column {name!r} of type {types[name].sql}" for name in unusable)
-        others = [name for name in columns if name not in selection.key]
-        remedies = [f"choose the other columns, with columns={others!r}"] if others else []
-        remedies.append(f"cast it in a query, with query={_casting(selection, types, unusable)!r}")
         raise ConfigurationError(
-            f"{selection.subject}: Spark has no counterpart for {listed}; {', or '.join(remedies)}"
+            f"{selection.subject}: Spark has no counterpart for {listed}; "
+            + remedy(selection.table, selection.key, types, unusable)
         )
     return columns
 
 
-def _casting(selection: Selection, types: Mapping[str, PgType], unusable: Sequence[str]) -> str:
-    """A query with the same result, in which unusable types are cast to text. Users can copy it."""
-    sql = {name: identifier(name) + ("::text" if name in unusable else "") for name in types}
-    selected = ", ".join(sql[name] + (f" AS {identifier(name)}" if name in unusable else "") for name in types)
-    if selection.table is None:
-        return f"SELECT {selected} FROM ..."
-    keys, arrays = [], []
-    for number, name in enumerate(selection.key, 1):
-        column = None if name in unusable else column_of(types[name])
-        plain = column is not None and column.key is not None and column.key.element == "{0}"
-        keys.append(identifier(name) + ("" if plain else "::text"))
-        arrays.append((column.key.array if plain else "${0}::text[]").format(number))
-    found = f"{keys[0]} = ANY ({arrays[0]})" if len(keys) == 1 else _among(keys, arrays)
-    return f"SELECT {selected} FROM {identifier(*selection.table)} WHERE {found}"
-
-
-def _among(keys: Sequence[str], arrays: Sequence[str]) -> str:
-    return f"({', '.join(keys)}) IN (SELECT * FROM unnest({', '.join(arrays)}))"
-
-
-def _key_column(selection: Selection, name: str, column: Column, kind: PgType) -> Column:
+def _key_column(selection: Selection, name: str, column: Column, types: Mapping[str, PgType]) -> Column:
     if column.key is None:
         raise ConfigurationError(
-            f"{selection.subject}: the key column {name!r} is of type {kind.sql}, which cannot be looked up; use a "
-            "query that casts it, as in query='SELECT ... WHERE ...::text = ANY ($1)'"
+            f"{selection.subject}: the key column {name!r} is of type {types[name].sql}, which cannot be looked up; "
+            + remedy(selection.table, selection.key, types, [name])
         )
     return column
 
@@ -244,14 +237,60 @@ async def _with_parameters(
     return result
 
 
-def _source(selection: Selection, names: Sequence[str]) -> Source:
-    if selection.query is None:
-        return Source(f"{identifier(*selection.table or ())} AS t", {name: f"t.{identifier(name)}" for name in names})
-    columns = [f"c{number}" for number in range(len(names))]
+async def _source(
+    connection: asyncpg.Connection, selection: Selection, needed: Mapping[str, Wanted], types: Mapping[str, PgType]
+) -> Source:
+    """The source, and which of its columns the server casts."""
+    rows = identifier(*selection.table or ()) if selection.query is None else _subquery(selection)
+    sql = f"{rows} AS t"
+    own = {name: f"t.{identifier(wanted.source)}" for name, wanted in needed.items()}
+    casts = {
+        name: (own[name], f"({own[name]}::{wanted.target.sql})")
+        for name, wanted in needed.items()
+        if wanted.target is not None and is_needed(wanted.target, types[wanted.source])
+    }
+    for name in casts:
+        await _check_cast(connection, selection, needed[name], types, f"SELECT {casts[name][1]} FROM {sql}")
     return Source(
-        f"{_subquery(selection)} AS t ({', '.join(columns)})",
-        {name: f"t.{column}" for name, column in zip(names, columns, strict=True)},
+        sql,
+        own | {name: cast for name, (_, cast) in casts.items()},
+        {},
+        {name: (raw, needed[name].name) for name, (raw, _) in casts.items()},
     )
+
+
+async def _check_cast(
+    connection: asyncpg.Connection, selection: Selection, wanted: Wanted, types: Mapping[str, PgType], sql: str
+) -> None:
+    """Check that the server has the cast, and that it changes no character of a text."""
+    kind = types[wanted.source]
+    about = f"{selection.subject}: the column {wanted.source!r} of type {kind.sql} cannot be cast to {wanted.name}"
+    if is_reading(wanted, kind):
+        raise ConfigurationError(
+            f"{about}: the server would read backslashes in it; use a query with "
+            f"convert_to({identifier(wanted.source)}, 'UTF8')"
+        )
+    try:
+        await connection.prepare(sql, name="")
+        return
+    except asyncpg.CannotCoerceError:
+        problem = ConfigurationError(f"{about}: the server has no such cast; take it as a 'string', or use a query")
+    except Exception as error:
+        problem = source_error(error, selection.subject, selection.dsn)
+    raise problem
+
+
+async def _fixed_types(connection: asyncpg.Connection, selection: Selection, source: Source) -> dict[str, str]:
+    """The types of the columns that the server does not cast; domains are not resolved."""
+    names = [name for name in source.columns if name not in source.casts]
+    try:
+        row = await connection.fetchrow(
+            types_of(source.sql, [source.columns[name] for name in names]), *selection.parameters
+        )
+        return dict(zip(names, row, strict=True))
+    except Exception as error:
+        problem = source_error(error, selection.subject, selection.dsn)
+    raise problem
 
 
 def _subquery(selection: Selection) -> str:

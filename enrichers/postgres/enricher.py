@@ -7,7 +7,7 @@ outside. Nothing is retried or cached here. The connection string is used to con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -17,16 +17,18 @@ import pyarrow as pa
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int, shown_type
 from asyncio_operator.enricher import describe as shown
-from asyncio_operator.services.causes import TooLargeError
+from asyncio_operator.services.causes import TooLargeError, own_words
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
-from asyncio_operator.services.postgres_dsn import DSN, Dsn, location
+from asyncio_operator.services.postgres_dsn import DSN, Dsn, location, secrets_of
 from asyncio_operator.services.span_attributes import database
 from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
 from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
-from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, key_at, unpack
+from enrichers.postgres.casts import Chosen, chosen_of
+from enrichers.postgres.columns import AmbiguousError, UnfitError, first_unfit, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Selection, describe
+from enrichers.postgres.diagnosis import changed_types, uncast_value
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
 from enrichers.threads import run_in_thread
 
@@ -45,7 +47,9 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             inside the job; a function keeps the password out of the job.
         table: a table or view: a name, ``"schema.table"``, or a sequence of parts that are taken as they are.
         key: the key column, or a list of key columns.
-        columns: the columns to add; by default all except the key columns.
+        columns: the columns to add; by default all except the key columns. Or a mapping: what each result column is
+            made of, a type of Spark, ``{"n": "double"}``, or a column and a type, ``{"made": "created_at timestamp"}``.
+            The server casts the column to that type.
         query: SQL in place of `table`. It takes one array per key column (``$1``, ``$2``, ...). Its result must contain
             the key columns too, with unchanged keys. Several rows of a key keep its order.
         pool_size: maximum number of connections of one worker. 4 by default: a few keep a Python process busy with
@@ -68,7 +72,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
     _: KW_ONLY
     table: str | Sequence[str] | None = None
     key: str | Sequence[str] | None = None
-    columns: Sequence[str] | None = None
+    columns: Sequence[str] | Mapping[str, str] | Chosen | None = None
     query: str | None = None
     pool_size: int = 4
     max_batch: int = 1000
@@ -82,7 +86,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         check_table_or_query(self.table, self.query)
         self._set("table", None if self.table is None else _table(self.table))
         self._set("key", names_of("key", self.key))
-        self._set("columns", None if self.columns is None else names_of("columns", self.columns))
+        self._set("columns", None if self.columns is None else chosen_of(self.columns, self.key or ()))
         self._set("connect_timeout", duration("connect_timeout", self.connect_timeout))
         positive_int("pool_size", self.pool_size)
         positive_int("max_batch", self.max_batch)
@@ -225,6 +229,9 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             return from_rows(records, statement.row_type, statement.places)
         except (pa.ArrowException, ArithmeticError) as error:
             strangers = {*map(statement.key_of, records)}.difference(keys)
+            unfit = None if strangers else first_unfit(records, statement.schema)
+            if unfit is not None:
+                self._refuse(statement.key_of(records[unfit.row]), f"{unfit.column}:{unfit.value}")
             problem = (
                 f"{self._subject()}: a value does not fit its column as it was when its types were asked for: {error}"
             )
@@ -257,8 +264,28 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         try:
             return await connections.fetch(sql, *parameters)
         except Exception as error:
-            problem = lookup_error(error, self._subject(), shown_keys(keys), connections.dsn)
+            problem = await self._explained(connections, error, keys)
+            problem = problem or lookup_error(error, self._subject(), shown_keys(keys), connections.dsn)
         raise problem
+
+    async def _explained(
+        self, connections: Connections, error: Exception, keys: Sequence[Any] | AskedKeys
+    ) -> EnricherError | None:
+        """The error for a column whose type has changed, or a value that the server does not cast; None for others."""
+        statement, state = self._described(), str(getattr(error, "sqlstate", ""))
+        if state.startswith("42"):
+            changes = await changed_types(connections.fetch, statement)
+            if changes:
+                problem = f"{self._subject()}: since the job began {changes}; start the job again"
+                return EnricherError(problem, retryable=False, any_key=True)
+        elif state.startswith("22") and len(keys) == 1 and statement.casts:
+            known = keys.values() if isinstance(keys, AskedKeys) else self._canonical(statement, keys)
+            uncast = await uncast_value(connections.fetch, statement, known)
+            if uncast:
+                words = own_words(error, secrets_of(connections.dsn))
+                problem = f"{self._about(keys)}: {uncast}{words}; choose another type in columns, such as 'string'"
+                return EnricherError(problem, retryable=False)
+        return None
 
     def _refuse(self, key: Any, problem: str) -> NoReturn:
         """A row that holds a value that a row of Spark cannot hold."""
@@ -303,6 +330,10 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
 
     def _connect_timeout(self) -> float | None:
         return duration("connect_timeout", self.connect_timeout) or None
+
+    def _shown_columns(self) -> Any:
+        pairs = isinstance(self.columns, tuple) and isinstance(self.columns[0], tuple)
+        return dict(self.columns) if pairs else super()._shown_columns()  # type: ignore[arg-type]
 
     def _source(self) -> str:
         return f"table={identifier(*(self.table or ()))}" if self.query is None else shown_query(self.query)

@@ -2,18 +2,26 @@
 
 From a table, for one key, for many, and for many of several columns (an index on the key columns serves both):
 
-    SELECT columns, keys, problem FROM "table" AS t WHERE t."id" = $1::int8
-    SELECT columns, keys, problem FROM "table" AS t WHERE t."id" = ANY ($1::int8[])
+    SELECT columns, keys, problem FROM "table" AS t WHERE t."id" = $1::int8 AND types
+    SELECT columns, keys, problem FROM "table" AS t WHERE t."id" = ANY ($1::int8[]) AND types
     SELECT columns, keys, problem FROM unnest((SELECT $1::int8[]), (SELECT $2::text[])) AS k (k0, k1)
-        JOIN "table" AS t ON t."a" = k.k0 AND t."b" = k.k1
+        JOIN "table" AS t ON t."a" = k.k0 AND t."b" = k.k1 AND types
 
 A single key has its own statement, because one with an array is planned again each time, which takes as long as running
 it. The inner SELECT hides the length of an array from the planner, which then uses an existing index. A planner that
 knows of a thousand keys would scan all of 100,000 rows. Without an index it uses a hash in both cases.
 
-A query of the user becomes ``SELECT columns, keys, problem FROM (query) AS t (c0, c1, ...)``, which keeps the order of
-its rows and allows two result columns of one name. The column ``problem`` exists if a column has a guard: it is null,
-or the number of the first column whose value cannot be converted, a colon, and that value as text.
+A query of the user becomes ``SELECT columns, keys, problem FROM (query) AS t WHERE types``, which keeps the order of
+its rows. The column ``problem`` exists if a column has a guard: it is null, or the number of the first column whose
+value cannot be converted, a colon, and that value as text.
+
+``types`` is always true, and costs nothing: the planner drops what is ORed with true. But the server looks up its
+operators first, and so refuses the statement if a column has got another type since the driver described it:
+
+    (true OR array_fill(t."n", NULL::int4[]) && NULL::integer[] OR ...)
+
+Two arrays of different types never have this operator, while most functions would take other types, by a cast.
+``array_fill`` makes an array of any type but an array.
 """
 
 from __future__ import annotations
@@ -35,10 +43,19 @@ Collect = Callable[[Sequence[Any], dict[Any, Any], Callable[[Any, str], NoReturn
 
 @dataclass(frozen=True)
 class Source:
-    """The source of rows: SQL that is valid after FROM, and the SQL names of its columns."""
+    """The source of rows.
+
+    Attributes:
+        sql: valid after FROM.
+        columns: for each column the SQL of its value.
+        types: for each column whose type must not change the name of its type.
+        casts: for each column that the server casts the SQL of what is cast and the name of the type.
+    """
 
     sql: str
     columns: Mapping[str, str]
+    types: Mapping[str, str]
+    casts: Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,10 @@ class Statement:
         whole: the same for all rows that have a key; "" for a query, which takes keys.
         key: how keys are sent and recognised in the result.
         guarded: whether the last column of the result is the problem.
+        types: for each column whose type must not change the name of the type.
+        types_now: the types that these columns have now, in one row; takes the parameters of a query, for no keys.
+        casts: for each column that the server casts: the name of the type; the statements for the value before the
+            cast, as text, and for its cast, which take what `sql` takes.
     """
 
     schema: pa.Schema
@@ -65,6 +86,9 @@ class Statement:
     whole: str
     key: tuple[Part, ...]
     guarded: bool
+    types: Mapping[str, str]
+    types_now: str
+    casts: Mapping[str, tuple[str, str, str]]
 
     @cached_property
     def answer(self) -> pa.Schema:
@@ -132,38 +156,63 @@ def make_statement(
     problem = _problem(source, columns)
     select = f"SELECT {', '.join([*values, problem] if problem else values)} "
     everything = f"FROM {source.sql}"
+    types = _types(source)
     keyed = " AND ".join(f"({value}) IS NOT NULL" for value in values[len(columns) :])
-    head, tail = packing({source.columns[name]: column for name, column in [*columns.items(), *key.items()]})
+    head, tail = packing([(source.columns[name], column) for name, column in (dict(columns) | dict(key)).items()])
     literals = [column.literal() for column in key_columns]
+    by_key = f"{everything} WHERE {types}" if query else _by_key(source.sql, names, key_columns, types)
     return Statement(
         pa.schema([(name, column.arrow) for name, column in columns.items()]),
         pa.schema([(name, column.arrow) for name, column in key.items()]),
-        select + (everything if query else _by_key(source.sql, names, key_columns)),
-        "" if query else _single(select + everything, names, key_columns),
-        head + (everything if query else _by_key(source.sql, names, literals)) + tail if head else "",
-        "" if query else f"{select}{everything} WHERE {keyed}",
+        select + by_key,
+        "" if query else _single(select + everything, names, key_columns, types),
+        head + (by_key if query else _by_key(source.sql, names, literals, types)) + tail if head else "",
+        "" if query else f"{select}{everything} WHERE {keyed} AND {types}",
         tuple(column.part for column in key_columns),
         bool(problem),
+        source.types,
+        types_of(source.sql, [source.columns[name] for name in source.types]),
+        {
+            name: (shown, f"SELECT left({raw}::text, 200) {by_key}", f"SELECT {source.columns[name]} {by_key}")
+            for name, (raw, shown) in source.casts.items()
+        },
     )
 
 
-def _by_key(table: str, names: Sequence[str], key: Sequence[KeyColumn]) -> str:
+def types_of(source: str, columns: Sequence[str]) -> str:
+    """A statement for the types of columns in one row, by their names. It reads nothing of the source."""
+    names = ", ".join(f"pg_catalog.pg_typeof({column})::text" for column in columns)
+    return f"SELECT {names} FROM (VALUES (1)) AS one (n) LEFT JOIN {source} ON false"
+
+
+def _types(source: Source) -> str:
+    """A condition that is true, for which the server needs the types of the columns."""
+    compared = []
+    for name, kind in source.types.items():
+        value, is_array = source.columns[name], kind.endswith("[]")
+        array = value if is_array else f"pg_catalog.array_fill({value}, NULL::int4[])"
+        compared.append(f"{array} OPERATOR(pg_catalog.&&) NULL::{kind if is_array else kind + '[]'}")
+    return f"({' OR '.join(['true', *compared])})"
+
+
+def _by_key(table: str, names: Sequence[str], key: Sequence[KeyColumn], types: str) -> str:
     arrays = [column.array.format(number) for number, column in enumerate(key, 1)]
     if len(key) == 1:
-        return f"FROM {table} WHERE {names[0]} = ANY ({_one_array(arrays[0], key[0])})"
+        return f"FROM {table} WHERE {names[0]} = ANY ({_one_array(arrays[0], key[0])}) AND {types}"
     parts = [f"k{number}" for number in range(len(key))]
     conditions = [
         f"{name} = {column.element.format('k.' + part)}" for name, column, part in zip(names, key, parts, strict=True)
     ]
     keys = ", ".join(f"(SELECT {array})" for array in arrays)
-    return f"FROM unnest({keys}) AS k ({', '.join(parts)}) JOIN {table} ON {' AND '.join(conditions)}"
+    return f"FROM unnest({keys}) AS k ({', '.join(parts)}) JOIN {table} ON {' AND '.join([*conditions, types])}"
 
 
-def _single(select: str, names: Sequence[str], key: Sequence[KeyColumn]) -> str:
+def _single(select: str, names: Sequence[str], key: Sequence[KeyColumn], types: str) -> str:
     if any(column.element != "{0}" for column in key):
         return ""  # planning would convert the key before it is known to be one
     values = [column.array.format(number).replace("[]", "") for number, column in enumerate(key, 1)]
-    return select + " WHERE " + " AND ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
+    conditions = [f"{name} = {value}" for name, value in zip(names, values, strict=True)]
+    return f"{select} WHERE {' AND '.join([*conditions, types])}"
 
 
 def _one_array(array: str, column: KeyColumn) -> str:

@@ -1,0 +1,43 @@
+"""Why the server refused a statement: a column has another type now, or holds a value that has no cast.
+
+It asks the server again, so it runs only after an error, and says nothing if the server does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import asyncpg
+
+from asyncio_operator import EnricherError
+from enrichers.postgres.statement import Statement
+
+Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
+
+
+async def changed_types(fetch: Fetch, statement: Statement) -> str:
+    """Which columns have other types than the driver saw, and which; "" if none has."""
+    parameters = () if statement.takes_literals else [()] * len(statement.key)
+    try:
+        [now] = await fetch(statement.types_now, *parameters)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, EnricherError, OSError):
+        return ""
+    return ", ".join(
+        f"the type of the column {name!r} has changed from {before} to {kind}"
+        for (name, before), kind in zip(statement.types.items(), now, strict=True)
+        if before != kind
+    )
+
+
+async def uncast_value(fetch: Fetch, statement: Statement, keys: Sequence[Any]) -> str:
+    """The column of a key that the server cannot cast, with its value and the type; "" if it can."""
+    arrays = statement.arrays(keys)
+    for name, (kind, raw, cast) in statement.casts.items():
+        try:
+            await fetch(cast, *arrays)
+        except asyncpg.DataError:
+            values = [value for (value,) in await fetch(raw, *arrays) if value is not None]
+            held = " or ".join(map(repr, dict.fromkeys(values[:3])))
+            return f"the column {name!r} holds {held}, which the server does not cast to {kind}"
+    return ""
