@@ -132,7 +132,7 @@ class ObservedCalls:
 
     def _record_by_convention(self, duration: float, said: dict[str, Any]) -> None:
         """Record the metric that the conventions require, with their attributes and no others."""
-        found = {**self._attributes, **said}
+        found: dict[str, Any] = {**self._attributes, **said}
         if "http.request.method" in found:
             instrument, names = self._instruments.http, _HTTP
         elif self._database:
