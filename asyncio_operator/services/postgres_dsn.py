@@ -18,6 +18,9 @@ Dsn = str | Callable[[], str]
 
 _OF_LIBPQ = re.compile(r"\s*[a-z_]+\s*=")
 
+_DRIVERS = ("asyncpg", "psycopg", "psycopg2", "psycopg2cffi", "psycopg_async", "pg8000", "aiopg", "py-postgresql")
+"""Drivers as SQLAlchemy names them. Another text is not shown, it may be a part of a secret."""
+
 _HOST = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]]*)(:[0-9]+)?")
 
 _PUBLIC = frozenset(
@@ -69,11 +72,14 @@ def _problem(dsn: str) -> str | None:
     if dsn.startswith("jdbc:"):
         return "it is a URL for JDBC: leave out `jdbc:`, and write user and password before the host"
     if _OF_LIBPQ.match(dsn):
-        return "it is a list of name=value, which asyncpg does not take: write it as a URL"
+        return "it is a list of name=value, as libpq takes it: write it as a URL, postgresql://user:password@host:port/dbname"
     try:
         parts = urlsplit(dsn)
     except ValueError:
         return "its host cannot be read"
+    scheme, plus, driver = parts.scheme.partition("+")
+    if plus and driver in _DRIVERS and scheme in ("postgresql", "postgres"):
+        return f"it is a URL for SQLAlchemy: leave out +{driver}"
     if parts.scheme not in ("postgresql", "postgres"):
         return "it does not begin with postgresql://"
     if "#" in dsn:

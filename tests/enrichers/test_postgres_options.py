@@ -140,7 +140,13 @@ AMBIGUOUS = [
     ("dsn", "hint"),
     [
         ("jdbc:postgresql://host/db?user=u&password=s3cret", "leave out `jdbc:`, and write user and password before"),
-        ("host=localhost dbname=db password=s3cret", "a list of name=value, which asyncpg does not take: write it as"),
+        (
+            "host=localhost dbname=db password=s3cret",
+            "a list of name=value, as libpq takes it: write it as a URL, postgresql://",
+        ),
+        ("postgresql+asyncpg://u:s3cret@host/db", "it is a URL for SQLAlchemy: leave out +asyncpg"),
+        ("postgres+psycopg2://u:s3cret@host/db", "leave out +psycopg2"),
+        ("postgresql+s3cret://u:s3cret@host/db", "it does not begin with postgresql://"),
         ("mysql://u:s3cret@host/db", "it does not begin with postgresql://"),
     ],
 )
