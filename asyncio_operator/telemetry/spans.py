@@ -27,14 +27,14 @@ LONGEST_TEXT = 500
 """Characters of an error in a span."""
 
 
-_HTTP = (
+_HTTP: tuple[str, ...] = (
     "http.request.method",
     "http.response.status_code",
     "server.address",
     "server.port",
     "url.template",
 )
-_DATABASE = (
+_DATABASE: tuple[str, ...] = (
     "db.system.name",
     "db.namespace",
     "db.collection.name",
