@@ -250,8 +250,8 @@ def test_J9_every_other_face_refuses_a_journal_in_words(spark: SparkSession, cal
         map_partitions(spark.sparkContext.parallelize([1]), source.lookup, **options)
     with pytest.raises(ConfigurationError, match="'journal' is not an option of async_udf; enrich keeps answers"):
         async_udf("long", **options)
-    with pytest.raises(ConfigurationError, match="journal is '/tmp'; it must be a Journal, or None"):
-        enrich(spark.range(1), source, on="id", journal="/tmp")
+    with pytest.raises(ConfigurationError, match="journal is 5; it must be a Journal"):
+        enrich(spark.range(1), source, on="id", journal=5)  # type: ignore[arg-type]
 
 
 def test_J3_an_answer_says_how_it_was_got_and_what_it_weighed(spark: SparkSession, journal: Journal) -> None:

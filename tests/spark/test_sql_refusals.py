@@ -67,7 +67,7 @@ def refused(spark: SparkSession, arguments: str, function: str = "look") -> str:
         ("on => 'id', mode => NULL", {"mode": None}),
         ("on => 'id', on_error => 'ignore'", {"on_error": "ignore"}),
         ("on => 'id', columns => array('z')", {"columns": ["z"]}),
-        ("on => 'id', columns => 'x'", {"columns": "x"}),
+        ("on => 'id', columns => 'z'", {"columns": "z"}),
         ("on => 'id', columns => array('x', 'y'), prefix => 5", {"columns": ["x", "y"], "prefix": 5}),
         ("on => 'id', status_column => 'Text'", {"status_column": "Text"}),
         ("on => 'id', event_time => 'text', mode => 'unordered'", {"event_time": "text", "mode": "unordered"}),
