@@ -15,6 +15,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `exact_decimal`, `fit_decimals`, `cast_table` | numbers as decimals, without loss; load pyarrow |
 | `shown_type` | for messages: a type of Arrow; loads pyarrow |
 | `as_schema` | the columns, from a `pyarrow.Schema`, Spark DDL text or a `StructType`; loads pyarrow on first use |
+| `spark_type` | a type of Arrow in Spark's DDL; loads pyarrow |
 | `StructType` | for annotations: a Spark `StructType`, without PySpark |
 | `positive_int`, `natural`, `duration`, `flag`, `one_of` | check an option, with the messages of all other options |
 | `gives_coroutines` | whether an object is a coroutine function, or its ``__call__`` is one |
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_arrays import key_values
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
-    from asyncio_operator.arrow.schema import StructType, as_schema
+    from asyncio_operator.arrow.schema import StructType, as_schema, spark_type
 
 __all__ = [
     "CANCEL_TIMEOUT",
@@ -117,6 +118,7 @@ __all__ = [
     "positive_int",
     "settle",
     "shown_type",
+    "spark_type",
     "takes",
     "time_left",
     "verdict",
@@ -346,7 +348,7 @@ if not TYPE_CHECKING:
             "asyncio_operator.arrow.decimals": "cast_table exact_decimal fit_decimals shown_type",
             "asyncio_operator.arrow.key_arrays": "key_values",
             "asyncio_operator.arrow.key_index": "KeyIndex",
-            "asyncio_operator.arrow.schema": "StructType as_schema",
+            "asyncio_operator.arrow.schema": "StructType as_schema spark_type",
             "asyncio_operator.arrow.key_identity": "canonical_key",
         },
         needs={

@@ -18,6 +18,7 @@ import re
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from asyncio_operator.errors import ConfigurationError, describe
 
@@ -112,6 +113,49 @@ def _of_json(tree: Any, where: str) -> pa.DataType:
             of_fields = [(one, _of_json(one["type"], f"{where}.{one['name']}")) for one in fields]
             return pa.struct([pa.field(one["name"], kind, one["nullable"]) for one, kind in of_fields])
     raise ConfigurationError(f"{where} has a type of a user's own, {describe(tree)}; use the type that it is stored as")
+
+
+_WORDS = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.date32(): "date",
+}
+
+
+def spark_type(kind: pa.DataType) -> str | None:
+    """A type in Spark's DDL, which `as_schema` reads back; None if Spark does not have it."""
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kinds.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if kinds.is_decimal(kind) and kind.precision <= _MAX_PRECISION:
+        return f"decimal({kind.precision},{kind.scale})"
+    if not (kinds.is_map(kind) or kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_struct(kind)):
+        return None
+    fields = (
+        [kind.key_field, kind.item_field] if kinds.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
+    )
+    inner = [spark_type(field.type) for field in fields]
+    if None in inner:
+        return None
+    if kinds.is_struct(kind):
+        named = [f"{quoted_name(field.name)}: {word}" for field, word in zip(fields, inner, strict=True)]
+        return f"struct<{', '.join(named)}>"
+    return f"{'map' if kinds.is_map(kind) else 'array'}<{','.join(map(str, inner))}>"
+
+
+def quoted_name(name: str) -> str:
+    """The name of a column in Spark's DDL."""
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
 
 
 class _Token(NamedTuple):

@@ -52,7 +52,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.schema import as_schema
+from asyncio_operator.arrow.schema import as_schema, quoted_name, spark_type
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, StateError
 
 FORMAT = 1
@@ -234,50 +234,16 @@ def stored_key_type(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if kinds.is_floating(kind) else kind
 
 
-_WORDS = {
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.date32(): "date",
-    pa.timestamp("us", "UTC"): "timestamp",
-    pa.timestamp("us"): "timestamp_ntz",
-}
-
-
 def ddl(schema: pa.Schema) -> str:
     """The columns in Spark's DDL. `as_schema` reads them back in the types that Spark takes.
 
     Raises:
         ConfigurationError: a type cannot be stored.
     """
-    return ", ".join(f"{_quoted(field.name)} {_word(field.type)}" for field in schema)
-
-
-def _quoted(name: str) -> str:
-    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        return name
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _word(kind: pa.DataType) -> str:
-    if kind in _WORDS:
-        return _WORDS[kind]
-    if kinds.is_large_string(kind) or kinds.is_large_binary(kind):
-        return "string" if kinds.is_large_string(kind) else "binary"
-    if kinds.is_timestamp(kind):
-        return "timestamp_ntz" if kind.tz is None else "timestamp"
-    if kinds.is_decimal(kind) and kind.precision <= 38:
-        return f"decimal({kind.precision},{kind.scale})"
-    if kinds.is_map(kind):
-        return f"map<{_word(kind.key_type)},{_word(kind.item_type)}>"
-    if kinds.is_list(kind) or kinds.is_large_list(kind):
-        return f"array<{_word(kind.value_type)}>"
-    if kinds.is_struct(kind):
-        return f"struct<{', '.join(f'{_quoted(field.name)}: {_word(field.type)}' for field in kind)}>"
-    raise ConfigurationError(f"a journal cannot store columns of type {kind}: use a type that Spark has")
+    columns = []
+    for field in schema:
+        kind = spark_type(field.type)
+        if kind is None:
+            raise ConfigurationError(f"a journal cannot store columns of type {field.type}: use a type that Spark has")
+        columns.append(f"{quoted_name(field.name)} {kind}")
+    return ", ".join(columns)

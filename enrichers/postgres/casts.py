@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import as_schema
+from asyncio_operator.enricher import as_schema, spark_type
 from asyncio_operator.enricher import describe as shown
 from enrichers.names import names_of
 from enrichers.postgres.types import PgType, column_of
@@ -24,17 +24,17 @@ Chosen = tuple[str, ...] | tuple[tuple[str, str], ...]
 """Names of columns, or pairs of a result column and what it is made of."""
 
 _TARGETS = {
-    pa.bool_(): ("bool", "boolean"),
-    pa.int16(): ("int2", "smallint"),
-    pa.int32(): ("int4", "int"),
-    pa.int64(): ("int8", "bigint"),
-    pa.float32(): ("float4", "float"),
-    pa.float64(): ("float8", "double"),
-    pa.string(): ("text", "string"),
-    pa.binary(): ("bytea", "binary"),
-    pa.date32(): ("date", "date"),
-    pa.timestamp("us"): ("timestamp", "timestamp_ntz"),
-    pa.timestamp("us", tz="UTC"): ("timestamptz", "timestamp"),
+    pa.bool_(): "bool",
+    pa.int16(): "int2",
+    pa.int32(): "int4",
+    pa.int64(): "int8",
+    pa.float32(): "float4",
+    pa.float64(): "float8",
+    pa.string(): "text",
+    pa.binary(): "bytea",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp",
+    pa.timestamp("us", tz="UTC"): "timestamptz",
 }
 
 _FORM = "a type of Spark, as in 'double', or a column and its type, as in 'created_at timestamp'"
@@ -102,7 +102,7 @@ def _wanted(name: str, text: object) -> Wanted:
             f"columns[{name!r}] is {shown(text)}; PostgreSQL has no such type to cast to: use smallint, int, bigint, "
             "float, double, decimal(p,s), string, binary, boolean, date, timestamp, timestamp_ntz, or an array of one"
         )
-    return Wanted(source, target, _spark_name(field.type))
+    return Wanted(source, target, spark_type(field.type) or "")
 
 
 def _field(ddl: str) -> pa.Field | None:
@@ -124,17 +124,8 @@ def target_of(data_type: pa.DataType) -> PgType | None:
     if kinds.is_decimal(data_type):
         modifier = (data_type.precision << 16 | data_type.scale) + 4
         return PgType("numeric", f"numeric({data_type.precision},{data_type.scale})", modifier, "b")
-    name, _ = _TARGETS.get(data_type, ("", ""))
+    name = _TARGETS.get(data_type, "")
     return PgType(name, name, -1, "b") if name else None
-
-
-def _spark_name(data_type: pa.DataType) -> str:
-    """A type that has a target, in Spark's DDL."""
-    if kinds.is_list(data_type):
-        return f"array<{_spark_name(data_type.value_type)}>"
-    if kinds.is_decimal(data_type):
-        return f"decimal({data_type.precision},{data_type.scale})"
-    return _TARGETS[data_type][1]
 
 
 def is_needed(target: PgType, kind: PgType) -> bool:

@@ -5,29 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.types as kinds
 import sqlalchemy as sa
 from sqlalchemy import types
 
+from asyncio_operator.enricher import spark_type
 from enrichers.sql.column_types import Column
 
 TEXT = {"mysql": "CHAR", "mariadb": "CHAR", "sqlite": "TEXT", "postgresql": "TEXT"}
 """The type of texts in a CAST, by dialect."""
-
-NAMES = {
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-    pa.date32(): "date",
-    pa.timestamp("us"): "timestamp_ntz",
-    pa.timestamp("us", tz="UTC"): "timestamp",
-}
 
 
 def as_text(
@@ -69,6 +54,4 @@ def _is_bits(kind: types.TypeEngine[Any]) -> bool:
 def _named(column: Column | None, kind: types.TypeEngine[Any]) -> str:
     if column is None:
         return "decimal(20,0)" if _is_bits(kind) else "string"
-    if kinds.is_decimal(column.arrow):
-        return f"decimal({column.arrow.precision},{column.arrow.scale})"
-    return NAMES.get(column.arrow, "string")
+    return spark_type(column.arrow) or "string"
