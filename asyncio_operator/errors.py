@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 Made = TypeVar("Made", bound=BaseException)
 
 MOST_KINDS = 50
+"""Kinds of errors that are counted by code. A job meets a handful; a broken source must not fill a table."""
 
 _CODE = re.compile("[A-Za-z0-9_]{1,40}")
 

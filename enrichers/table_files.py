@@ -66,7 +66,7 @@ class TableFiles:
         else:
             located = [_located(one) for one in source]
             if len({path for _, path in located}) < len(located):
-                raise ConfigurationError("the list has a file twice; its rows would be doubled")
+                raise ConfigurationError("the list has a file twice; its rows would be duplicated")
             self.system = located[0][0]
             for info in self.system.get_file_info([path for _, path in located]):
                 if info.type == fs.FileType.Directory:
@@ -159,7 +159,7 @@ class TableFiles:
                 if name not in declared and not _alike(known, column.type):
                     raise ConfigurationError(
                         f"column {name!r} is {known} in file {where!r} and {column.type} in {one.path!r}; declare its "
-                        "type in schema=, or make the files again with one type"
+                        "type in schema=, or rewrite the files with one type"
                     )
         self._check_spelling([*first], schemas)
         fields = [pa.field(name, kind) for name, (kind, _) in first.items()]
@@ -178,7 +178,7 @@ class TableFiles:
                 if (name in schema.names) != (other in schema.names):
                     raise ConfigurationError(
                         f"column {other!r} is spelt {name!r} in some files, and file {one.path!r} has only one of "
-                        "them; make the files again with one spelling"
+                        "them; rewrite the files with one spelling"
                     )
 
 

@@ -112,7 +112,7 @@ def _of_json(tree: Any, where: str) -> pa.DataType:
         case {"type": "struct", "fields": fields}:
             of_fields = [(one, _of_json(one["type"], f"{where}.{one['name']}")) for one in fields]
             return pa.struct([pa.field(one["name"], kind, one["nullable"]) for one, kind in of_fields])
-    raise ConfigurationError(f"{where} has a type of a user's own, {describe(tree)}; use the type that it is stored as")
+    raise ConfigurationError(f"{where} has a user-defined type, {describe(tree)}; use the type that it is stored as")
 
 
 _WORDS = {

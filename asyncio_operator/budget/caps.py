@@ -37,7 +37,8 @@ ROUNDED = 1.0
 
 
 BELIEVED = 10.0
-"""Seconds, at least, for which a limit that a source has said is kept after it was said last."""
+"""Seconds, at least, for which the limit of a source is kept after an answer has repeated it. Slow calls keep it so, and
+a limit that was raised is used soon."""
 
 NEARLY_ALL = 0.9
 """The part of its units that a source that refills must miss, before its time to a full refill tells the length of its

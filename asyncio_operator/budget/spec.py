@@ -105,8 +105,8 @@ class Budget:
         coordinator: None, for the driver of the application; or the address of a Redis or PostgreSQL server, or a
             function that returns the address, so that no password travels with the job.
         patience: seconds that a task waits for a coordinator that cannot be reached, before it fails.
-        on_spent: what a call does that would pass a spend limit: "fail" ends the job, whatever `on_error` says; "null"
-            gives its rows nulls and the status ``over_budget``, whatever `on_error` says, and the job goes on.
+        on_spent: what happens, whatever `on_error` says, when a call would pass a spend limit: "fail" ends the job;
+            "null" gives the rows of that call nulls and the status ``over_budget``, and the job goes on.
 
     Raises:
         ConfigurationError: a value has the wrong type or range, or there is nothing that limits.

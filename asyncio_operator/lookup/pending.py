@@ -174,7 +174,7 @@ class PendingKeys:
         """The cached or remembered outcome for a key, or ABSENT. Starts a refresh if one is due."""
         cache = self._cache
         if cache is None:
-            # `recall` has asked for what was answered until then.
+            # `recall` has searched the memory; only later answers can be new.
             return self._remembered(key) if self._memories and self._memories[0].answered else ABSENT
         answer = cache.get(key)
         if answer is ABSENT:
@@ -255,8 +255,8 @@ class PendingKeys:
                 return self._fail(pending, error, attempts)
         latency = self._latency(pending)
         outcome = Answer(answer, "call", attempts + pending.copies, latency) if self._timed else answer
-        # Before the waiters get it: one that asks again at once has to find it. The memory first: what it has must not
-        # be younger for it than for the cache.
+        # Before the waiters get it: one that asks again at once has to find it. The memory first, so
+        # that it never counts an answer as younger than the cache does.
         if self._memories:
             self._memories[-1 if answer is None else 0].note(pending.value, outcome)
         if self._cache is not None:
@@ -272,8 +272,8 @@ class PendingKeys:
     def found(self, pending: PendingKey, answer: Any, source: str) -> None:
         """An answer that is known elsewhere. No call was made for the key."""
         outcome = Answer(answer, source, 0, None) if self._timed else answer
-        # An answer of a store behind the cache is older than its arrival here, so only the cache, which knows its age,
-        # may keep it.
+        # An answer from a store behind the cache is older than it looks here. Only the cache knows its age, so only the
+        # cache keeps it.
         if self._memories and self._cache is None:
             self._memories[0].note(pending.value, outcome)
         if self._keeper is not None and source != self._keeper.source:

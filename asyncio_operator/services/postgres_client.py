@@ -85,7 +85,7 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
         with contextlib.suppress(asyncpg.PostgresError):
             self.own = await self.execute(FIRST.format(process=self.get_server_pid())) != "SELECT 0"
         if not self.own:
-            # asyncpg would switch jit off to ask for types, and on again, maybe in the session of somebody else.
+            # asyncpg would switch jit off to ask for types, and on again, perhaps in the session of another client.
             self._server_caps = self._server_caps._replace(jit=False)
 
     def _get_unique_id(self, prefix: str) -> str:

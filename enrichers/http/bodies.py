@@ -17,12 +17,13 @@ from functools import lru_cache
 import pyarrow as pa
 
 ACCEPTED = "gzip, deflate"
-"""What requests ask for. A service may use any of `_STREAMS` all the same."""
+"""What requests accept. Answers in any coding of `_STREAMS` are decoded too."""
 
 _STREAMS = {"gzip": "gzip", "x-gzip": "gzip", "br": "brotli", "zstd": "zstd"}
 """Content codings that pyarrow undoes, with its names."""
 
 _MOST_CODINGS = 3
+"""Content codings of one answer. Services use one; each more costs a pass over the body."""
 
 _CHARSET = re.compile(r';\s*charset\s*=\s*(?:"([^"]*)"|([^\s;]*))', re.IGNORECASE)
 
@@ -67,12 +68,12 @@ def decompressed(body: bytes, codings: str, limit: int) -> bytes:
     named = [name.strip().lower() for name in codings.split(",")]
     names = [name for name in named if name not in ("", "identity")]
     if len(names) > _MOST_CODINGS:
-        raise CodingError(f"the answer has {len(names)} content encodings; at most {_MOST_CODINGS} are undone")
+        raise CodingError(f"the answer has {len(names)} content encodings; at most {_MOST_CODINGS} are decoded")
     for name in reversed(names):
         if name not in _STREAMS and name != "deflate":
             raise CodingError(
-                f"the answer has the content encoding {name[:40]!r}, which was not asked for and is not known; known "
-                f"are deflate, {', '.join(_STREAMS)}"
+                f"the answer has the content encoding {name[:40]!r}, which was not requested and is not "
+                f"supported; supported: deflate, {', '.join(_STREAMS)}"
             )
         if body:
             try:
@@ -112,7 +113,9 @@ def decoded(body: bytes, content_type: str) -> str:
     if marked is not None and declared not in (None, marked, marked[:6]):
         raise CodingError(f"its charset is {declared}, but it begins with the byte order mark of {marked}")
     if marked is None and declared in ("utf-16", "utf-32"):
-        raise CodingError(f"its charset is {declared}, but it has no byte order mark; {declared}le and be need none")
+        raise CodingError(
+            f"its charset is {declared}, but it has no byte order mark; {declared}le and {declared}be need none"
+        )
     name = marked or declared or "utf-8"
     try:
         return body[len(mark) :].decode(name).removeprefix("\ufeff")
@@ -123,7 +126,7 @@ def decoded(body: bytes, content_type: str) -> str:
 
 @lru_cache(maxsize=256)
 def _charset(content_type: str) -> str | None:
-    """The name of Python for the declared character set; None if there is none."""
+    """Python's name of the declared character set; None if none is declared."""
     names = {(quoted or bare).strip().lower() for quoted, bare in _CHARSET.findall(content_type)} - {""}
     if not names:
         return None

@@ -17,14 +17,14 @@ _NEEDS_ESCAPE = re.compile(rb"[\x20\x80-\xff]")
 
 
 class TargetError(ValueError):
-    """A redirect leads to something that cannot be asked for."""
+    """A redirect leads to something that cannot be requested."""
 
 
 def target_of(url: URL, location: str) -> URL:
     """Where a redirect leads.
 
     Args:
-        url: what was asked for.
+        url: of the request that was redirected.
         location: the header, in which surrogates are bytes that are not UTF-8, as `aiohttp` gives it.
 
     Raises:

@@ -1,8 +1,8 @@
 """The session of one worker: connections, redirects, bodies of bounded size.
 
 It belongs to the loop that opened it. Connections are kept and used again for any request; nothing of a request stays
-behind, not even cookies. Content codings are undone here, and not by aiohttp, which would raise its errors in place of
-the status. The caller's `capacity` and `per_host` limit their number: aiohttp's own limit of 100 would be
+behind, not even cookies. Content codings are decoded here, because aiohttp would raise its errors instead of
+returning the status. The caller's `capacity` and `per_host` limit their number: aiohttp's own limit of 100 would be
 a second, hidden queue. A deadline comes from outside as a cancellation, which closes the connection. A body is always
 read to its end, or its connection is closed, so that no connection is lost.
 """
@@ -184,7 +184,7 @@ class Client:
     async def _content(self, response: aiohttp.ClientResponse) -> bytes:
         """The body without its content codings.
 
-        The body of an answer that is no success only explains the status. What of it cannot be read is left out.
+        The body of an error only explains its status. If it cannot be read, it is left out.
         """
         success = response.status < 300
         limit = self._limit if success else min(self._limit, ERROR_BYTES)
@@ -207,7 +207,7 @@ class Client:
         return b""
 
     async def _body(self, response: aiohttp.ClientResponse, limit: int, success: bool) -> bytes:
-        """The body as it is sent, or its beginning if it is no success.
+        """The body as it was sent; of an error its beginning.
 
         Raises:
             TooLargeError: it has more than `limit` bytes, so it also has them without its content codings.

@@ -95,7 +95,9 @@ def _wanted(name: str, text: object) -> Wanted:
         field = _field(text)
         source = field.name if field is not None else ""
     if field is None:
-        raise ConfigurationError(f"columns[{name!r}] is {shown(text)}, which is no type of Spark; it must be {_FORM}")
+        raise ConfigurationError(
+            f"columns[{name!r}] is {shown(text)}, which is not a type of Spark; it must be {_FORM}"
+        )
     target = target_of(field.type)
     if target is None:
         raise ConfigurationError(

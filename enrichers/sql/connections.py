@@ -275,8 +275,8 @@ class Database:
 
 
 def _in_unicode(url: str, arguments: Mapping[str, Any]) -> tuple[sa.URL, dict[str, Any]]:
-    """The URL and the arguments with utf8mb4 in place of utf8, by which MySQL and MariaDB mean only the characters of
-    three bytes: they would send an emoji as a question mark."""
+    """The URL and the arguments with utf8mb4 instead of utf8, which in MySQL and MariaDB has only characters of up to
+    three bytes: an emoji would be sent as a question mark."""
     address, given = sa.make_url(url), dict(arguments)
     if address.get_backend_name() in ("mysql", "mariadb"):
         if address.query.get("charset") in THREE_BYTES:

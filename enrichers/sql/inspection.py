@@ -30,7 +30,7 @@ from enrichers.sql.key_select import KEYS, Described, Statement, table_of
 from enrichers.sql.spellings import other_spelling, spellings_of
 
 LOOKED_AT = 1000
-"""How many values of a key column of SQLite are looked at, to see how times are written there."""
+"""How many values of a key column of SQLite are read, to see how times are written there: some milliseconds."""
 
 WRITTEN = {pa.date32().id: "2024-02-29", pa.timestamp("us").id: "2024-02-29 12:30:00"}
 
@@ -142,7 +142,7 @@ async def _reflected(connection: AsyncConnection, selection: Selection, secrets:
         text = as_text(connection.dialect, dialect, selection.table or (), selection.key, columns, types)
         raise ConfigurationError(
             f"{selection.subject}: Spark has no counterpart for the columns {', '.join(unusable)}; choose others with "
-            f"columns=, or select them as text, in place of table=: {text} (of a geometry take ST_AsText, not CAST)"
+            f"columns=, or select them as text, instead of table=: {text} (for a geometry use ST_AsText, not CAST)"
         )
     return {name: column for name, column in columns.items() if column is not None}
 

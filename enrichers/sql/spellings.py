@@ -1,7 +1,7 @@
 """How dates and times may be written in SQLite, which has no type for them and compares texts.
 
 `CURRENT_TIMESTAMP`, Python's `sqlite3`, SQLAlchemy, Django and `isoformat` write the same moment in different ways. A
-key is asked for in each of them, so it finds every row whose value is read as that key, with the index of the column.
+key is looked up in all of these spellings, by the index of the column, so it finds every row that has this moment.
 
 | part | ways |
 | --- | --- |

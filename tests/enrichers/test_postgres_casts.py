@@ -134,13 +134,13 @@ async def test_X12_a_value_without_its_cast_is_an_error_of_its_key(
 
 
 BAD: list[tuple[Any, str]] = [
-    ({"n": "duoble"}, r"columns\['n'\] is 'duoble', which is no type of Spark; it must be .*'created_at timestamp'"),
-    ({"n": "created_at"}, "which is no type of Spark"),
-    ({"n": ""}, "which is no type of Spark"),
-    ({"n": "a double, b int"}, "which is no type of Spark"),
-    ({"n": "a b c"}, "which is no type of Spark"),
-    ({"n": "decimal(50,2)"}, "which is no type of Spark"),
-    ({"n": "double; DROP TABLE t"}, "which is no type of Spark"),
+    ({"n": "duoble"}, r"columns\['n'\] is 'duoble', which is not a type of Spark; it must be .*'created_at timestamp'"),
+    ({"n": "created_at"}, "which is not a type of Spark"),
+    ({"n": ""}, "which is not a type of Spark"),
+    ({"n": "a double, b int"}, "which is not a type of Spark"),
+    ({"n": "a b c"}, "which is not a type of Spark"),
+    ({"n": "decimal(50,2)"}, "which is not a type of Spark"),
+    ({"n": "double; DROP TABLE t"}, "which is not a type of Spark"),
     ({"n": None}, r"columns\['n'\] is None; it must be a type of Spark"),
     ({"n": float}, r"it must be a type of Spark"),
     ({"n": "tinyint"}, "PostgreSQL has no such type to cast to: use smallint"),

@@ -153,7 +153,7 @@ class EnrichmentPlan:
 
 
 def _rows_of_plan(plan: EnrichmentPlan) -> list[Row]:
-    """What is asked without a cache, and with one."""
+    """The figures without and with a cache."""
     rows: list[Row] = [
         ("keys", [f"{plan.lookups:,}", f"{plan.cached_lookups:,}"]),
         ("calls", [f"{plan.calls:,}", f"{plan.cached_calls:,}"]),

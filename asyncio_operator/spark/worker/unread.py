@@ -3,7 +3,7 @@
 Spark reads the next row only when it needs one. But what a worker writes goes into the buffers of its connection, so a
 write says nothing about the reader. The kernel knows how many bytes the other end has not read: for a TCP connection
 of this machine, which Spark's is, by `sock_diag(7)` of Linux, in some microseconds; for a Unix socket by `SIOCOUTQ`.
-Elsewhere nothing is known, and a task then counts as read what it has written.
+Elsewhere nothing is known, and all that was written counts as read.
 
 This module does not know rows.
 """
