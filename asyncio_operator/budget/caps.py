@@ -37,8 +37,8 @@ ROUNDED = 1.0
 
 
 BELIEVED = 10.0
-"""Seconds, at least, for which the limit of a source is kept after an answer has repeated it. Slow calls keep it so, and
-a limit that was raised is used soon."""
+"""Seconds, at least, for which the limit of a source is kept after an answer has repeated it: longer than most calls
+take, and short enough to use a limit that was raised."""
 
 NEARLY_ALL = 0.9
 """The part of its units that a source that refills must miss, before its time to a full refill tells the length of its
