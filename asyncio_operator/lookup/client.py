@@ -156,7 +156,8 @@ class Lookup:
         Rows have the columns of the enricher's schema. The caller may change them.
 
         Raises:
-            EnricherError: the lookup failed. An error of another type that `lookup` raised is raised as it is.
+            EnricherError: the lookup failed. An error of another type that `lookup` raised is raised as it is. An
+                `ExceptionGroup` becomes an `EnricherError` (`EnricherError.of`) with the group as its cause.
             ElementTimeoutError: the key passed its deadline.
             CircuitOpenError: the circuit breaker refused the call.
             BudgetExceeded: the call would exceed the budget, however long it waited.
@@ -298,6 +299,8 @@ class _Engine:
             if isinstance(outcome.error, asyncio.CancelledError):
                 # The caller was not cancelled, so it must not see a CancelledError.
                 raise EnricherError(f"the lookup of key {describe(key)} cancelled itself") from outcome.error
+            if isinstance(outcome.error, ExceptionGroup):
+                raise EnricherError.of(outcome.error)
             raise outcome.error.with_traceback(outcome.traceback)
         return _valid(_own, key, outcome)
 
@@ -362,6 +365,8 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
             await _closed(enricher)
         except Exception as second:
             error.add_note(f"closing the enricher failed too: {describe_error(second)}")
+        if isinstance(error, ExceptionGroup):
+            raise EnricherError.of(error) from error
         raise
     return _Engine(enricher, options, check, cache, clock, _tables(enricher, schema))
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from asyncio_operator.checks import gives_coroutines, takes
-from asyncio_operator.errors import ConfigurationError, function_name, keep_verdict
+from asyncio_operator.errors import ConfigurationError, first_of, function_name, keep_verdict
 from asyncio_operator.hints import missing_here
 
 T = TypeVar("T")
@@ -91,7 +91,9 @@ class SecretSource(Generic[T]):
         if error is not None:
             # Nothing else of an error is shown: its text may hold a secret.
             lack = missing_here(error)
-            problem = ConfigurationError(f"{named} raised {type(error).__name__}{f': {lack}' if lack else ''}")
+            problem = ConfigurationError(
+                f"{named} raised {type(first_of(error)).__name__}{f': {lack}' if lack else ''}"
+            )
             problem.__cause__ = _bare(error) if lack else None
             # What it says of a further call is no secret.
             raise keep_verdict(problem, error)

@@ -39,13 +39,17 @@ def target_of(url: URL, location: str) -> URL:
         raise TargetError
     origin: Any = url.origin()
     if authority is None:
+        asked, mark, its_query = url.raw_path_qs.partition("?")
         if not path:
-            path, query = url.raw_path, url.raw_query_string if query is None else query
+            path, query = asked, its_query if query is None and mark else query
         elif not path.startswith("/"):
-            path = url.raw_path.rpartition("/")[0] + "/" + path
+            path = asked.rpartition("/")[0] + "/" + path
     else:
         origin = _origin(scheme or url.scheme, authority)
     address = _escaped(_without_dots(path)) + ("" if query is None else f"?{_escaped(query)}")
+    if query == "":
+        # A URL of text loses a question mark with nothing after it, and a path keeps it.
+        return URL.build(scheme=origin.scheme, authority=origin.raw_authority, path=address, encoded=True)
     return URL(f"{origin}{address}", encoded=True)
 
 

@@ -113,6 +113,9 @@ async def asked_after(location: str) -> str:
         "/a;b=%3B//c/",
         "/a?sig=Zm9v%2Fbar%3D%3D&exp=1?/",
         "/%2e%2e/a",
+        "/a?",
+        "/?",
+        "/a%2fb?",
     ],
 )
 async def test_X12_the_target_of_a_redirect_is_asked_for_as_it_is_written(target: str) -> None:
@@ -141,6 +144,8 @@ async def test_X12_bytes_that_no_request_can_hold_are_escaped_one_by_one(locatio
         ("/../a/..", "/"),
         ("../s?%41", "/s?%41"),
         ("/s/./%2E/#here", "/s/%2E/"),
+        ("../s?#here", "/s?"),
+        ("../s#here", "/s"),
     ],
 )
 async def test_a_target_is_resolved_as_the_standard_says(location: str, asked: str) -> None:

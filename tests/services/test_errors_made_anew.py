@@ -257,9 +257,52 @@ async def test_X14_a_group_that_holds_an_error_that_may_not_be_retried_is_called
         await part(groups, EnricherError("no such account", retryable=False))
 
     async with Lookup(refuses, retry=Retry(4, FixedBackoff(0))) as lookup:
-        with pytest.raises(ExceptionGroup):
+        with pytest.raises(EnricherError, match=r"^no such account$") as caught:
             await lookup.get("x")
+    assert caught.value.retryable is False
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
     assert next(calls) == 2
+
+
+@pytest.mark.parametrize("batches", [False, True])
+async def test_X14_a_lookup_raises_what_a_group_says_together(batches: bool) -> None:
+    class Grouped(Source):
+        max_batch = 10 if batches else 1
+
+        async def lookup(self, key: Any) -> Any:
+            raise ExceptionGroup(
+                "", [BusyError(code=1), EnricherError("b", retryable=True, retry_after=0, overload=True)]
+            )
+
+        async def lookup_many(self, keys: Sequence[Any]) -> Any:
+            return await self.lookup(keys)
+
+    async with Lookup(Grouped(lambda: None), retry=None) as lookup:
+        errors = await asyncio.gather(*map(lookup.get, "ab"), return_exceptions=True)
+    for error in errors:
+        assert isinstance(error, EnricherError)
+        assert (error.retryable, error.retry_after, error.overload) == (None, 0.0, True)
+        assert str(error) == f"BusyError: slow down, {SECRET}"
+
+
+async def test_X14_a_group_that_open_raises_is_shown_by_its_first_error() -> None:
+    class Opens(Source):
+        async def open(self) -> None:
+            raise nested(retryable=False)
+
+    with pytest.raises(EnricherError, match=r"^BusyError: slow down") as caught:
+        await Lookup(Opens(lambda: None)).open()
+    assert caught.value.retryable is False
+
+
+async def test_X14_what_a_function_for_headers_raises_is_named_by_its_first_error() -> None:
+    def headers() -> Any:
+        raise nested()
+
+    async with opened(HttpEnricher("http://localhost:1/{key}", schema="a int", headers=headers)) as one:
+        error = await failure(one, "x")
+    assert "raised BusyError" in str(error)
+    assert SECRET not in told(error)
 
 
 async def test_X14_the_longest_wait_of_a_group_is_waited_for() -> None:
