@@ -89,11 +89,15 @@ def cause_of(error: BaseException, dsn: str) -> Cause:
     return UNREADABLE
 
 
-def lookup_error(error: Exception, subject: str, keys: str, dsn: str) -> EnricherError:
-    """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
+def lookup_error(error: Exception, subject: str, keys: str, dsn: str, *, any_key: bool | None = None) -> EnricherError:
+    """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for.
+    `any_key` replaces what is usual for the SQLSTATE."""
     # An error that asyncpg makes itself, as for a lost connection, has a SQLSTATE too, and no severity.
     answered = getattr(error, "severity", None) is not None
-    return causes.lookup_error(error, cause_of(error, dsn), subject, secrets_of(dsn), key=keys, answered=answered)
+    cause = cause_of(error, dsn)
+    if any_key is not None:
+        cause = cause._replace(any_key=any_key)
+    return causes.lookup_error(error, cause, subject, secrets_of(dsn), key=keys, answered=answered)
 
 
 def source_error(error: Exception, subject: str, dsn: str, remedy: str = "") -> ConfigurationError:

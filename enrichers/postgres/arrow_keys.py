@@ -8,7 +8,7 @@ A query takes the parameters that its author wrote, so its keys are lists of Pyt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,13 @@ class AskedKeys:
         if len(columns) == 1:
             return columns[0]
         return [None if None in key else key for key in zip(*columns, strict=True)]
+
+    def without(self, texts: Collection[str]) -> AskedKeys:
+        """The keys that hold none of these texts."""
+        asked = _without_texts(self.asked, self.canonical, texts)
+        canonical = _without_texts(self.canonical, self.canonical, texts)
+        sent = asked if self.sent is self.asked else _without_texts(self.sent, self.sent, texts)
+        return AskedKeys(self.schema, self.kinds, asked, canonical, sent)
 
     def respelled(self, table: pa.Table) -> pa.Table:
         """A result with its keys as they were asked, where several spellings mean one key."""
@@ -123,6 +130,15 @@ def _without_nulls(parts: Sequence[pa.Array], judged: Sequence[pa.Array]) -> lis
     for part in with_nulls[1:]:
         valid = pc.and_(valid, part.is_valid())
     return [part.filter(valid) for part in parts]
+
+
+def _without_texts(parts: Sequence[pa.Array], judged: Sequence[pa.Array], texts: Collection[str]) -> list[pa.Array]:
+    """The rows of `parts` in which no column of `judged` is one of the texts."""
+    kept = pa.repeat(True, len(judged[0]))
+    for part in judged:
+        if kinds.is_string(part.type):
+            kept = pc.and_not(kept, pc.is_in(part, pa.array(texts, part.type)))
+    return [part.filter(kept) for part in parts]
 
 
 def _distinct(parts: Sequence[pa.Array]) -> list[pa.Array]:

@@ -1,4 +1,4 @@
-"""Why the server refused a statement: a column has another type now, or holds a value that has no cast.
+"""Why the server refused a statement: a column has another type now, holds a value that has no cast, or fails alone.
 
 It asks the server again, so it runs only after an error, and says nothing if the server does not answer.
 """
@@ -28,6 +28,16 @@ async def changed_types(fetch: Fetch, statement: Statement) -> str:
         for (name, before), kind in zip(statement.types.items(), now, strict=True)
         if before != kind
     )
+
+
+async def accepts(fetch: Fetch, statement: Statement) -> bool:
+    """Whether the server takes the statement without keys. Then what it refuses is computed for the row of a key, as by
+    a function of the user."""
+    try:
+        await fetch(statement.sql, *([] for _ in statement.key))
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, EnricherError, OSError):
+        return False
+    return True
 
 
 async def uncast_value(fetch: Fetch, statement: Statement, keys: Sequence[Any]) -> str:

@@ -28,8 +28,9 @@ from enrichers.postgres.casts import Chosen, chosen_of
 from enrichers.postgres.columns import AmbiguousError, UnfitError, first_unfit, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Selection, describe
-from enrichers.postgres.diagnosis import changed_types, uncast_value
+from enrichers.postgres.diagnosis import accepts, changed_types, uncast_value
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
+from enrichers.postgres.unheld import UnheldError, unheld_texts
 from enrichers.threads import run_in_thread
 
 MOST_AS_ROWS = 50
@@ -153,11 +154,17 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         connections, collect = self._opened()
         statement = self._described()
         canonical = self._canonical(statement, keys)
-        call = statement.call(canonical)
-        if call is None:
-            return [None] * len(keys)
         found: dict[Any, Any] = {}
-        collect(await self._fetch(connections, *call, keys), found, self._refuse)
+        while (call := statement.call(canonical)) is not None:
+            try:
+                records = await self._fetch(connections, *call, keys)
+            except UnheldError as error:
+                canonical = [None if error.holds(key) else one for key, one in zip(keys, canonical, strict=True)]
+                continue
+            collect(records, found, self._refuse)
+            break
+        else:
+            return [None] * len(keys)
         answers = [*map(found.get, canonical)]
         if None in found or len(answers) - answers.count(None) < len(found):
             self._refuse_strangers(found.keys() - {key for key in canonical if key is not None})
@@ -176,9 +183,21 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             EnricherError: see `lookup_many`.
         """
         statement = self._described()
-        asked = self._asked_keys(statement, keys)
+        return await self._columns_of(statement, self._asked_keys(statement, keys))
+
+    async def _columns_of(self, statement: Statement, asked: AskedKeys) -> pa.Table:
         if not len(asked):
             return statement.answer.empty_table()
+        try:
+            table = await self._unspelled(statement, asked)
+        except UnheldError as error:
+            rest = asked.without(error.texts)
+        else:
+            return asked.respelled(table)
+        return await self._columns_of(statement, rest)
+
+    async def _unspelled(self, statement: Statement, asked: AskedKeys) -> pa.Table:
+        """The answer with the keys as the server writes them."""
         table = None
         if len(asked) <= MOST_AS_ROWS or not statement.packed:
             table = await self._in_rows(statement, asked, may_decline=bool(statement.packed))
@@ -186,7 +205,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             table = await self._in_columns(statement, asked)
         if table is None:
             table = await self._in_rows(statement, asked, may_decline=False)
-        return asked.respelled(table)
+        return table
 
     def _asked_keys(self, statement: Statement, keys: pa.Array) -> AskedKeys:
         try:
@@ -264,6 +283,9 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         try:
             return await connections.fetch(sql, *parameters)
         except Exception as error:
+            unheld = await unheld_texts(connections.fetch, error, keys)
+            if unheld:
+                raise UnheldError(unheld) from None
             problem = await self._explained(connections, error, keys)
             problem = problem or lookup_error(error, self._subject(), shown_keys(keys), connections.dsn)
         raise problem
@@ -273,11 +295,13 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
     ) -> EnricherError | None:
         """The error for a column whose type has changed, or a value that the server does not cast; None for others."""
         statement, state = self._described(), str(getattr(error, "sqlstate", ""))
-        if state.startswith("42"):
+        if state.startswith("42") and state != "42P05":
             changes = await changed_types(connections.fetch, statement)
             if changes:
                 problem = f"{self._subject()}: since the job began {changes}; start the job again"
                 return EnricherError(problem, retryable=False, any_key=True)
+            if await accepts(connections.fetch, statement):
+                return lookup_error(error, self._subject(), shown_keys(keys), connections.dsn, any_key=False)
         elif state.startswith("22") and len(keys) == 1 and statement.casts:
             known = keys.values() if isinstance(keys, AskedKeys) else self._canonical(statement, keys)
             uncast = await uncast_value(connections.fetch, statement, known)

@@ -6,6 +6,8 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import asyncpg
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from asyncio_operator import ConfigurationError, EnricherError
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
+from tests.servers import PostgresServer
 
 NAMES = [
     '"; DROP TABLE victim; --',
@@ -123,17 +126,58 @@ async def test_every_key_is_a_value_and_nothing_else(database: Database, source:
     assert await database.fetch("SELECT count(*) FROM victim")
 
 
-@pytest.mark.parametrize("key", ["a\0b", "\0", "\ud800", "a" * 1_000_000 + "\0"], ids=["in", "nul", "half", "long"])
-async def test_text_that_the_server_cannot_hold_is_an_error_of_that_key_in_few_words(
-    database: Database, key: str
+UNHELD = ["a\0b", "\0", "\ud800", "a" * 1_000_000 + "\0"]
+FOREIGN = ["日", "日本", "café😀", *(f"{number}日" for number in range(60))]
+"""What LATIN1 lacks."""
+
+
+@pytest.mark.parametrize("source", ["table", "query", "padded", "two"])
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
+async def test_L9_a_text_that_the_database_cannot_hold_is_a_miss_beside_those_that_are(
+    postgres: PostgresServer, encoding: str, source: str
 ) -> None:
-    await database.execute("CREATE TABLE t AS SELECT 'a' AS k, 1 AS v")
-    async with database.enricher(table="t", key="k", pool_size=1) as enricher:
-        with pytest.raises(EnricherError) as caught:
-            await enricher.lookup(key)
-        assert (caught.value.retryable, caught.value.any_key) == (False, False)
-        assert len(str(caught.value)) < 1000
-        assert await enricher.lookup("a") == {"v": 1}
+    """By rows and in columns, alone and among others. A query that refuses such a text is asked like a table."""
+    server = await asyncpg.connect(postgres.dsn)
+    await server.execute(f"CREATE DATABASE foreign_texts ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    dsn = postgres.socket_dsn("foreign_texts")
+    try:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute("CREATE TABLE t AS SELECT 'é' AS k, 'é'::char(3) AS c, 1 AS l, 7 AS v")
+        await connection.close()
+        options: dict[str, dict[str, Any]] = {
+            "table": {"table": "t", "key": "k"},
+            "query": {"query": "SELECT k, v FROM t WHERE k = ANY ($1)", "key": "k"},
+            "padded": {"table": "t", "key": "c"},
+            "two": {"table": "t", "key": ["l", "k"]},
+        }
+        enricher = PostgresEnricher(dsn, **options[source], columns=["v"], pool_size=1)
+        enricher.schema()
+        await enricher.open()
+        try:
+            for texts in (["é"], FOREIGN, ["é", *FOREIGN], [UNHELD[0]], ["x", *UNHELD, "é", *FOREIGN]):
+                keys = [(1, text) if source == "two" else text for text in texts]
+                expected = [{"v": 7} if text == "é" else None for text in texts]
+                assert await enricher.lookup_many(keys) == expected
+                assert [await enricher.lookup(key) for key in keys] == expected
+                held = pa.array([text for text in texts if text != "\ud800"], pa.string())
+                if source == "two":
+                    held = pa.StructArray.from_arrays([pa.array([1] * len(held), pa.int32()), held], names=["l", "k"])
+                table = await enricher.lookup_columns(held)
+                assert table["v"].to_pylist() == [7] * texts.count("é")
+        finally:
+            await enricher.close()
+    finally:
+        await server.execute("DROP DATABASE foreign_texts (FORCE)")
+        await server.close()
+
+
+async def test_X14_text_of_a_row_that_is_no_text_is_an_error_of_that_key_and_no_miss(database: Database) -> None:
+    """The server says the same of it as of a key."""
+    query = r"SELECT k, convert_from('\x53fc', 'UTF8') AS v FROM unnest($1::text[]) AS k WHERE k <> ''"
+    async with database.enricher(query=query, key="k", pool_size=1) as enricher:
+        with pytest.raises(EnricherError, match="invalid byte sequence") as caught:
+            await enricher.lookup("é")
+        assert (caught.value.retryable, caught.value.any_key, caught.value.code) == (False, False, "22021")
 
 
 @pytest.mark.parametrize("kind", ["int2", "int4", "int8", "numeric", "float8", "numeric(4,2)"])

@@ -32,7 +32,7 @@ RETRYABLE = [
 ]
 """The same call may succeed later, and whatever the keys are: a batch is repeated as a whole."""
 
-FOR_ANY_KEY = ["28000", "28P01", "3D000", "42501", "42601", "42703", "42883", "42P01", "57P04", "26000", "42P05"]
+FOR_ANY_KEY = ["28000", "28P01", "3D000", "57P04", "26000", "42P05"]
 """Asking again is of no use, and neither is asking for other keys: no half of a batch is worth a call."""
 
 OF_A_KEY = [
@@ -49,6 +49,8 @@ OF_A_KEY = [
     "58P01",
     "P0001",
     "0A000",
+    # The server takes the statement, so that a function in it is refused something, and perhaps for one key only.
+    *("42501", "42601", "42703", "42883", "42P01"),
 ]
 """A key or its rows may be why: a batch is split until that stands alone."""
 
