@@ -73,7 +73,7 @@ class Run:
         restore: its elements go in before the input.
         starting: called with the run when it starts; an error that it raises prevents the start.
         consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
-        held: an element is inside until the consumer asks for the output after its last one.
+        on_demand: an element is inside until the consumer asks for the output after its last one.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class Run:
         restore: OperatorSnapshot | None,
         starting: Callable[[Run], None],
         consumer: Consumer | None = None,
-        held: bool = False,
+        on_demand: bool = False,
     ) -> None:
-        self._held = held
+        self._on_demand = on_demand
         self._function = function
         self._invoke = invoke
         self._queue = queue
@@ -226,9 +226,9 @@ class Run:
         """
         parts = self._start()
         lanes, queue, buffer, life, source = parts.lanes, self._queue, parts.buffer, parts.life, parts.source
-        flatten, held = self._options.flatten, self._held
+        flatten, on_demand = self._options.flatten, self._on_demand
         # A flattened input stays inside until its last output is handed over.
-        take = queue.peek_completed if flatten or held else queue.poll_completed
+        take = queue.peek_completed if flatten or on_demand else queue.poll_completed
         latest = None if self._consumer is None else self._latest
         try:
             while True:
@@ -246,10 +246,10 @@ class Run:
                         if lanes.failed:
                             break
                         self._partly = 0
-                        if not held:
+                        if not on_demand:
                             queue.poll_completed()
                     # Before the yield: admission goes on while the consumer works on this output.
-                    if buffer.room is not None and not held:
+                    if buffer.room is not None and not on_demand:
                         wake(buffer.room)
                     if latest is not None and (outputs or kind is Watermark):
                         latest.append((entry, 0 if source is None else source.attempts_of(entry)))
@@ -261,7 +261,7 @@ class Run:
                         buffer.emitted += 1
                         if outputs:
                             yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
-                    if held:
+                    if on_demand:
                         queue.poll_completed()
                         buffer.make_room()
                 if life.task.done():

@@ -172,17 +172,17 @@ class AsyncWaitOperator:
             raise ConfigurationError(f"restore is {describe(restore)}; it must be what operator.snapshot() gave")
         return self._outputs(elements, restore=restore)
 
-    def held_outputs(self, elements: Any) -> AsyncGenerator[Any, None]:
+    def outputs_on_demand(self, elements: Any) -> AsyncGenerator[Any, None]:
         """The outputs of `process`. But an element makes room for the next one only when the consumer has come back
         from its output, so no call is made ahead of what the consumer takes. For tasks of Spark."""
-        return self._outputs(elements, held=True)
+        return self._outputs(elements, on_demand=True)
 
     def _outputs(
         self,
         elements: Any,
         consumer: Consumer | None = None,
         restore: OperatorSnapshot | None = None,
-        held: bool = False,
+        on_demand: bool = False,
     ) -> AsyncGenerator[Any, None]:
         function, options = self._function, self._options
         if function.max_concurrency is not None:
@@ -190,7 +190,7 @@ class AsyncWaitOperator:
         invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
         queue = self._new_queue()
         elements = as_input(elements)
-        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, consumer, held))
+        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, consumer, on_demand))
 
     def _new_queue(self) -> StreamElementQueue:
         key = self._key

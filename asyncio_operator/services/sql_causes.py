@@ -40,7 +40,7 @@ TOO_LARGE = Cause("the statement is larger than the server allows", any_key=Fals
 DAMAGED = Cause("the database cannot be read")
 UNREADABLE = Cause("the key or its rows cannot be converted", any_key=False)
 UNKNOWN = Cause("the server answered with an error", retryable=None, any_key=False)
-FOREIGN = Cause("the character set of the column cannot hold the key", any_key=False)
+CHARSET = Cause("the character set of the column cannot hold the key", any_key=False)
 READ_ONLY = Cause("the server is read-only, as after a failover", retryable=True)
 FULL_DISK = Cause("the server has no space left", retryable=True)
 
@@ -60,7 +60,7 @@ MYSQL = {
     **dict.fromkeys((1290, 1792, 1836), READ_ONLY),
     **dict.fromkeys((1021, 1114), FULL_DISK),
     1129: Cause("the server refuses this machine after too many failed connections", retryable=True),
-    **dict.fromkeys((1267, 1270, 1271, 1977, 3854), FOREIGN),
+    **dict.fromkeys((1267, 1270, 1271, 1977, 3854), CHARSET),
     **dict.fromkeys((1139, 1242, 1264, 1265, 1292, 1300, 1365, 1366, 1367, 1411, 1441, 1690), VALUE),
     **dict.fromkeys((1317, 1969, 3024), CANCELLED),
     **dict.fromkeys((1054, 1064, 1109, 1146, 1193, 1305, 1356), STATEMENT),
@@ -189,9 +189,9 @@ def is_lost(error: BaseException) -> bool:
     return cause_of(error) is LOST
 
 
-def is_foreign(error: BaseException) -> bool:
+def is_of_charset(error: BaseException) -> bool:
     """Whether an error says that a text cannot be converted to the character set that it is compared with."""
-    return cause_of(error) is FOREIGN
+    return cause_of(error) is CHARSET
 
 
 def lookup_error(error: Exception, subject: str, keys: str, secrets: Secrets) -> EnricherError:

@@ -34,7 +34,7 @@ from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.budgets import for_function
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
-from asyncio_operator.spark.worker.task_frame import Handing, outputs_of, spark_watch
+from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_watch
 from asyncio_operator.telemetry.propagation import Propagated, inject
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ class PartitionTask:
                 await pump(operator.process(source), sink)
                 return
             # Law X15: each result when the reader has come back for it.
-            handing = Handing(sink)
-            async with contextlib.aclosing(operator.held_outputs(source)) as outputs:
+            handoff = Handoff(sink)
+            async with contextlib.aclosing(operator.outputs_on_demand(source)) as outputs:
                 async for output in outputs:
-                    await handing.give(output)
+                    await handoff.give(output)
 
         grace = duration("grace_period", self.options.get("grace_period", TASK_GRACE_PERIOD))
         results = outputs_of(
@@ -161,9 +161,9 @@ class PartitionTask:
                 if idempotent:
                     yield result
                 else:
-                    handing, output = result
+                    handoff, output = result
                     yield output
-                    handing.taken()
+                    handoff.taken()
 
 
 def _look() -> Callable[[], None] | None:

@@ -41,7 +41,7 @@ _FORM = "a type of Spark, as in 'double', or a column and its type, as in 'creat
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ResultColumn:
     """What a result column is made of.
 
     Attributes:
@@ -68,7 +68,7 @@ def chosen_of(columns: object, key: Sequence[str]) -> Chosen:
     else:
         return names_of("columns", columns)
     names_of("columns", [name for name, _ in pairs])
-    for name, wanted in wanted_of(pairs).items():
+    for name, wanted in result_columns(pairs).items():
         if name in key and wanted.source != name:
             raise ConfigurationError(
                 f"columns: {name!r} is a key column, so it cannot be made of {wanted.source!r}; give it another name"
@@ -76,17 +76,17 @@ def chosen_of(columns: object, key: Sequence[str]) -> Chosen:
     return pairs
 
 
-def wanted_of(columns: Chosen) -> dict[str, Wanted]:
+def result_columns(columns: Chosen) -> dict[str, ResultColumn]:
     """What each result column is made of."""
     return {
-        column if isinstance(column, str) else column[0]: Wanted(column)
+        column if isinstance(column, str) else column[0]: ResultColumn(column)
         if isinstance(column, str)
         else _wanted(*column)
         for column in columns
     }
 
 
-def _wanted(name: str, text: object) -> Wanted:
+def _wanted(name: str, text: object) -> ResultColumn:
     if not isinstance(text, str):
         raise ConfigurationError(f"columns[{name!r}] is {shown(text)}; it must be {_FORM}")
     field = _field("x " + text)
@@ -104,7 +104,7 @@ def _wanted(name: str, text: object) -> Wanted:
             f"columns[{name!r}] is {shown(text)}; PostgreSQL has no such type to cast to: use smallint, int, bigint, "
             "float, double, decimal(p,s), string, binary, boolean, date, timestamp, timestamp_ntz, or an array of one"
         )
-    return Wanted(source, target, spark_type(field.type) or "")
+    return ResultColumn(source, target, spark_type(field.type) or "")
 
 
 def _field(ddl: str) -> pa.Field | None:
@@ -130,7 +130,7 @@ def target_of(data_type: pa.DataType) -> PgType | None:
     return PgType(name, name, -1, "b") if name else None
 
 
-def is_needed(target: PgType, kind: PgType) -> bool:
+def needs_cast(target: PgType, kind: PgType) -> bool:
     """Whether a column has to be cast. One that is a string, say, already is not: a cast would cut its blanks.
 
     A numeric is always cast: its digits may be more than those of its decimal.
@@ -139,7 +139,7 @@ def is_needed(target: PgType, kind: PgType) -> bool:
     return own is None or wanted is None or own.arrow != wanted.arrow or "decimal" in str(own.arrow)
 
 
-def is_reading(wanted: Wanted, kind: PgType) -> bool:
+def would_unescape(wanted: ResultColumn, kind: PgType) -> bool:
     """Whether the cast would read a text as bytes that are written in it, and change them."""
     return wanted.target is not None and wanted.target.name == "bytea" and kind.name in TEXTS
 

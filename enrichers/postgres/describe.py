@@ -18,7 +18,7 @@ import asyncpg
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.postgres_causes import source_error
-from enrichers.postgres.casts import Chosen, Wanted, is_needed, is_reading, wanted_of
+from enrichers.postgres.casts import Chosen, ResultColumn, needs_cast, result_columns, would_unescape
 from enrichers.postgres.keys import Part
 from enrichers.postgres.modifiers import Listener
 from enrichers.postgres.remedies import remedy
@@ -85,8 +85,8 @@ async def describe(connection: asyncpg.Connection, selection: Selection) -> Stat
     if selection.query is not None:
         await _check_it_reads(connection, selection)
     names = [name for name, _, _ in described.columns]
-    added = wanted_of(selection.columns or tuple(name for name in names if name not in selection.key))
-    needed = {name: added.get(name, Wanted(name)) for name in selection.key} | added
+    added = result_columns(selection.columns or tuple(name for name in names if name not in selection.key))
+    needed = {name: added.get(name, ResultColumn(name)) for name in selection.key} | added
     _check_names(selection, names, [wanted.source for wanted in needed.values()])
     sources = {wanted.source for wanted in needed.values()}
     types = {
@@ -238,7 +238,10 @@ async def _with_parameters(
 
 
 async def _source(
-    connection: asyncpg.Connection, selection: Selection, needed: Mapping[str, Wanted], types: Mapping[str, PgType]
+    connection: asyncpg.Connection,
+    selection: Selection,
+    needed: Mapping[str, ResultColumn],
+    types: Mapping[str, PgType],
 ) -> Source:
     """The source, and which of its columns the server casts."""
     rows = identifier(*selection.table or ()) if selection.query is None else _subquery(selection)
@@ -247,7 +250,7 @@ async def _source(
     casts = {
         name: (own[name], f"({own[name]}::{wanted.target.sql})")
         for name, wanted in needed.items()
-        if wanted.target is not None and is_needed(wanted.target, types[wanted.source])
+        if wanted.target is not None and needs_cast(wanted.target, types[wanted.source])
     }
     for name in casts:
         await _check_cast(connection, selection, needed[name], types, f"SELECT {casts[name][1]} FROM {sql}")
@@ -260,12 +263,12 @@ async def _source(
 
 
 async def _check_cast(
-    connection: asyncpg.Connection, selection: Selection, wanted: Wanted, types: Mapping[str, PgType], sql: str
+    connection: asyncpg.Connection, selection: Selection, wanted: ResultColumn, types: Mapping[str, PgType], sql: str
 ) -> None:
     """Check that the server has the cast, and that it changes no character of a text."""
     kind = types[wanted.source]
     about = f"{selection.subject}: the column {wanted.source!r} of type {kind.sql} cannot be cast to {wanted.name}"
-    if is_reading(wanted, kind):
+    if would_unescape(wanted, kind):
         raise ConfigurationError(
             f"{about}: the server would read backslashes in it; use a query with "
             f"convert_to({identifier(wanted.source)}, 'UTF8')"

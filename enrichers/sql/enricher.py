@@ -20,7 +20,7 @@ from asyncio_operator.enricher import Found, as_schema, duration, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secret_source import location, shown_source
 from asyncio_operator.services.span_attributes import database
-from asyncio_operator.services.sql_causes import is_foreign, lookup_error, source_error
+from asyncio_operator.services.sql_causes import is_of_charset, lookup_error, source_error
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url
 from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
 from enrichers.names import names_of, shown_keys
@@ -162,7 +162,7 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         try:
             names, records = await connections.fetch(*call)
         except Exception as error:
-            if asked is not None and is_foreign(error) and (parts := _parts(asked)) is not None:
+            if asked is not None and is_of_charset(error) and (parts := _parts(asked)) is not None:
                 # The keys that the character set of the column has are found; the others are misses (law L9).
                 found: dict[Any, Any] = {}
                 for *again, part in (one for half in parts for one in statement.calls(half)):
@@ -238,13 +238,13 @@ def _parts(asked: Sequence[Any]) -> list[Sequence[Any]] | None:
     """The halves of keys; nothing for a single key with a character beyond ASCII; None for any other single key."""
     if len(asked) > 1:
         # Sorted by their last character, because a smaller character set often holds the beginning of a greater one.
-        ordered = sorted(asked, key=_highest)
+        ordered = sorted(asked, key=_last_character)
         middle = len(ordered) // 2
         return [ordered[:middle], ordered[middle:]]
-    return [] if asked and _highest(asked[0]) > "\x7f" else None
+    return [] if asked and _last_character(asked[0]) > "\x7f" else None
 
 
-def _highest(key: Any) -> str:
+def _last_character(key: Any) -> str:
     """The last character, by code point, of the texts of a key."""
     return max(
         "".join(part for part in (key if isinstance(key, tuple) else (key,)) if isinstance(part, str)), default=""

@@ -66,10 +66,10 @@ async def describe(connection: AsyncConnection, selection: Selection, secrets: S
         columns = {field.name: column_for(field.type) for field in selection.schema}
     described = _chosen(selection, columns, dialect_name(connection.dialect))
     described = replace(described, without_row_values=await _splits_rows(connection, described, selection))
-    cut = await _check(connection, described, selection, secrets)
+    short_floats = await _check(connection, described, selection, secrets)
     if selection.table is not None:
         await _check_spellings(connection, described, selection)
-    return replace(described, cut=cut) if cut else described
+    return replace(described, short_floats=short_floats) if short_floats else described
 
 
 async def _check_characters(connection: AsyncConnection, selection: Selection) -> None:
@@ -142,7 +142,7 @@ async def _reflected(connection: AsyncConnection, selection: Selection, secrets:
         text = as_text(connection.dialect, dialect, selection.table or (), selection.key, columns, types)
         raise ConfigurationError(
             f"{selection.subject}: Spark has no counterpart for the columns {', '.join(unusable)}; choose others with "
-            f"columns=, or select them as text, instead of table=: {text} (for a geometry use ST_AsText, not CAST)"
+            f"columns=, or select them as text, instead of table=: {text} (of a geometry take ST_AsText, not CAST)"
         )
     return {name: column for name, column in columns.items() if column is not None}
 
@@ -215,14 +215,14 @@ async def _check(
     except Exception as error:
         problem = source_error(error, selection.subject, secrets)
     else:
-        cut = _cut(result, described)
-        problem = _problem_of_names(described, names, selection) or _problem_of_floats(cut, selection)
+        short_floats = _short_floats(result, described)
+        problem = _problem_of_names(described, names, selection) or _problem_of_floats(short_floats, selection)
         if problem is None:
-            return cut
+            return short_floats
     raise problem
 
 
-def _cut(result: sa.CursorResult[Any], described: Described) -> frozenset[str]:
+def _short_floats(result: sa.CursorResult[Any], described: Described) -> frozenset[str]:
     """The columns of type FLOAT of MySQL and MariaDB, which write six digits of it: 16777216 comes as 16777200."""
     if described.dialect not in MYSQLS:
         return frozenset()
@@ -230,10 +230,10 @@ def _cut(result: sa.CursorResult[Any], described: Described) -> frozenset[str]:
     return frozenset(name for name, kind, *_ in found if kind == FLOAT and name in described.names)
 
 
-def _problem_of_floats(cut: frozenset[str], selection: Selection) -> ConfigurationError | None:
-    if selection.query is None or not cut:
+def _problem_of_floats(short_floats: frozenset[str], selection: Selection) -> ConfigurationError | None:
+    if selection.query is None or not short_floats:
         return None
-    name = min(cut)
+    name = min(short_floats)
     return ConfigurationError(
         f"{selection.subject}: the column {name!r} of the result is a FLOAT, of which the server sends six digits only "
         f"(16777216 comes as 16777200); select it as a double, as in CAST({name} AS DOUBLE) AS {name}"

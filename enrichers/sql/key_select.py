@@ -77,14 +77,14 @@ class Described:
         schema: the columns of a row.
         key: the key columns by name.
         dialect: its name, which SQLAlchemy knows for sure only when it is connected.
-        cut: the columns of which the server would send six digits only. They are selected as doubles.
+        short_floats: the columns of which the server would send six digits only. They are selected as doubles.
         without_row_values: whether row values find the keys of this table less surely than their parts do.
     """
 
     schema: pa.Schema
     key: Mapping[str, Column]
     dialect: str
-    cut: frozenset[str] = frozenset()
+    short_floats: frozenset[str] = frozenset()
     without_row_values: bool = False
 
     @property
@@ -139,7 +139,9 @@ class Statement:
             return
         source = table_of(table or (), described.names)
         self._columns = [source.c[name] for name in described.key]
-        self._select = sa.select(*(_whole(source.c[name], name in described.cut) for name in described.names))
+        self._select = sa.select(
+            *(_with_all_digits(source.c[name], name in described.short_floats) for name in described.names)
+        )
         if not self._grouped:
             left = self._columns[0] if parts == 1 else sa.tuple_(*self._columns)
             self._condition = self._select.where(left.in_(keys))
@@ -255,9 +257,9 @@ def table_of(table: Sequence[str], names: Sequence[str]) -> sa.TableClause:
     return sa.table(name, *map(sa.column, names), schema=".".join(schemas) or None)
 
 
-def _whole(column: Any, cut: bool) -> Any:
+def _with_all_digits(column: Any, short: bool) -> Any:
     """A column with all digits. A product with 1 is a double in all versions, as `CAST ... AS DOUBLE` is not."""
-    return (column * sa.literal_column("1e0")).label(column.name) if cut else column
+    return (column * sa.literal_column("1e0")).label(column.name) if short else column
 
 
 def _tuple(kinds: Sequence[types.TypeEngine[Any]]) -> types.TypeEngine[Any]:

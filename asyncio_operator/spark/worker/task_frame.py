@@ -169,7 +169,7 @@ def _spark_output() -> Any:
     return None if frame is None else frame.f_locals["outfile"]
 
 
-class Handing:
+class Handoff:
     """Hands outputs from the loop to the task's main thread one at a time: the next one when the thread has passed on
     the one before.
 

@@ -24,7 +24,7 @@ from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
-from asyncio_operator.spark.worker.task_frame import READ_AHEAD, Handing, outputs_of, until_spark_reads
+from asyncio_operator.spark.worker.task_frame import READ_AHEAD, Handoff, outputs_of, until_spark_reads
 from asyncio_operator.spark.worker.udf_arguments import Batch, Rows, arguments
 from asyncio_operator.spark.worker.udf_results import Results
 from asyncio_operator.telemetry.propagation import Propagated
@@ -76,10 +76,10 @@ class UdfTask:
                 elif taken is None:
                     yield from results.arrays(*output)
                 else:
-                    handing, result = output
+                    handoff, result = output
                     yield from results.arrays(*result)
                     taken()
-                    handing.taken()
+                    handoff.taken()
 
     async def _live(self, source: ToLoop, sink: FromLoop) -> None:
         await _Life(self, source, sink).run()
@@ -130,11 +130,11 @@ class _Life:
 
     async def _outputs_one_by_one(self) -> None:
         """Each result when Spark has read the one before (law X15)."""
-        handing = Handing(self._sink)
-        async with contextlib.aclosing(self._task.operator.held_outputs(self._rows)) as outputs:
+        handoff = Handoff(self._sink)
+        async with contextlib.aclosing(self._task.operator.outputs_on_demand(self._rows)) as outputs:
             async for result in outputs:
                 self._results.append(result)
-                await handing.give(self._output())
+                await handoff.give(self._output())
 
     def _flush(self) -> None:
         """Hand over the ready results, unless the task's thread is still busy with earlier ones."""
