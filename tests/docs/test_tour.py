@@ -103,7 +103,7 @@ def test_what_a_lookup_may_give_and_what_the_status_column_says_are_as_the_pages
     documented = dict(re.findall(r"^\| (`.*?`) \| (.*) \|$", table, re.MULTILINE))
     assert re.findall(r"`(\w+)`", " ".join(documented)) == out.schema["status"].dataType.names  # type: ignore[attr-defined]
     words = {field: set(re.findall(r'`"(\w+)"`', documented[f"`{field}`"])) for field in ("status", "source")}
-    assert words["status"] == {row.status.status for row in rows}
+    assert words["status"] == {row.status.status for row in rows} | {"over_budget"}
     assert words["source"] == {row.status.source for row in rows} | {"shared", "cache", "stale", "journal"}
     for row in rows:
         asked = row.key is not None

@@ -70,7 +70,7 @@ def test_X4_a_type_that_is_none_is_refused(given: Any, says: str) -> None:
         ("retry", 2.5),
         ("batching", Batching()),
         ("rate_limit", 0),
-        ("circuit_breaker", True),
+        ("circuit_breaker", 5),
     ],
 )
 def test_X4_what_the_operator_refuses_is_refused_with_its_words(option: str, value: Any) -> None:
