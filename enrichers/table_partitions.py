@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import cast_table
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """The value of a directory for rows whose column is null."""
@@ -107,7 +108,7 @@ def partition_value(name: str, value: str | None, kind: pa.DataType) -> Any:
             if not _INTEGER.fullmatch(value):
                 raise pa.ArrowInvalid("it is no integer")
             return pa.scalar(int(value), kind)
-        return pa.scalar(value).cast(kind)
+        return cast_table(pa.table({name: [value]}), pa.schema([(name, kind)]))[name][0]
     except (pa.ArrowException, OverflowError) as error:
         raise ConfigurationError(
             f"the directory {name}={value} has a value that is no {kind}, the type of column {name!r}: {error}"

@@ -68,7 +68,8 @@ def fit_decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def cast_exactly(column: Any, kind: pa.DataType) -> Any:
     """An array, or a chunked one, as another type. Like Arrow's `cast`, but no decimal becomes another number, no
-    moment loses its time of day, no integer above 1 becomes a boolean, and no finite float infinity.
+    moment loses its time of day or its zone, no number but 0 and 1 becomes a boolean, no finite number infinity, and no
+    field of a struct is left out, at any depth.
 
     Raises:
         pyarrow.ArrowInvalid: a value does not fit, or Arrow has no such cast.
@@ -115,10 +116,34 @@ def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _is_changed(column: Any, made: Any) -> bool:
-    """Whether Arrow's cast has silently changed a value."""
+    """Whether Arrow's cast has silently changed a value, or left out a field."""
     given, kind = column.type, made.type
-    if (kinds.is_timestamp(given) and kinds.is_date(kind)) or (kinds.is_integer(given) and kinds.is_boolean(kind)):
+    if given == kind:
+        return False
+    if isinstance(column, pa.ChunkedArray):
+        return any(map(_is_changed, column.chunks, made.chunks))
+    if kinds.is_nested(kind) and kinds.is_nested(given):
+        if kinds.is_struct(kind) and kinds.is_struct(given):
+            names = [one.name for one in given]
+            if sorted(names) != sorted(one.name for one in kind):
+                return True
+            pairs = [(column.field(one.name), made.field(one.name)) for one in given]
+        elif kinds.is_map(kind) and kinds.is_map(given):
+            # Slices of maps show the entries before and after them too.
+            column, made = pa.concat_arrays([column]), pa.concat_arrays([made])
+            pairs = [(column.keys, made.keys), (column.items, made.items)]
+        else:
+            pairs = [(column.flatten(), made.flatten())]
+        return any(_is_changed(*pair) for pair in pairs)
+    if kinds.is_timestamp(given) and kinds.is_timestamp(kind) and (given.tz is None) != (kind.tz is None):
+        return True
+    if (kinds.is_timestamp(given) and kinds.is_date(kind)) or (
+        (kinds.is_integer(given) or kinds.is_floating(given)) and kinds.is_boolean(kind)
+    ):
         return not made.cast(given).equals(column)
+    if (kinds.is_string(given) or kinds.is_large_string(given)) and kinds.is_floating(kind):
+        # Arrow reads a number that is too large as infinity.
+        return bool(pc.any(pc.and_(pc.is_inf(made), pc.match_substring_regex(column, "[0-9]"))).as_py())
     if kinds.is_floating(given) and kinds.is_floating(kind):
         return bool(pc.any(pc.and_(pc.is_inf(made), pc.is_finite(column))).as_py())
     return False

@@ -156,11 +156,33 @@ def test_types_are_shown_as_sql_writes_them() -> None:
         (pa.array([2**40]), pa.int32(), False),
         (pa.array([2**64 - 1], pa.uint64()), pa.int64(), False),
         (pa.array([2**53 + 1]), pa.float64(), False),
+        (pa.array([1.0, 0.0, None]), pa.bool_(), True),
+        (pa.array([1.9]), pa.bool_(), False),
+        (pa.array(["1e39"]), pa.float32(), False),
+        (pa.array(["1e999"]), pa.float64(), False),
+        (pa.array(["inf", "1e300", None]), pa.float64(), True),
+        (pa.array([0], pa.timestamp("us")), pa.timestamp("us", "UTC"), False),
+        (pa.array([0], pa.timestamp("us", "UTC")), pa.timestamp("us"), False),
+        (pa.array([0], pa.timestamp("us", "Asia/Tokyo")), pa.timestamp("us", "UTC"), True),
+        (pa.array([{"a": 1}]), pa.struct([("b", pa.int64())]), False),
+        (pa.array([{"a": 1, "b": 2}]), pa.struct([("b", pa.int64()), ("a", pa.int64())]), True),
+        (pa.array([{"a": 1, "b": 2}]), pa.struct([("a", pa.int64())]), False),
     ],
 )
 def test_X12_a_table_in_other_types_has_the_same_values(column: pa.Array, kind: pa.DataType, fits: bool) -> None:
-    for shape in (column, pa.chunked_array([column])):
-        table, wanted = pa.table({"c": shape}), pa.schema([("c", kind)])
+    offsets = pa.array([0, len(column)], pa.int32())
+    keys = pa.array(list(map(str, range(len(column)))))
+    nested = [
+        (pa.ListArray.from_arrays(offsets, column), pa.list_(kind)),
+        (pa.StructArray.from_arrays([column], names=["f"]), pa.struct([("f", kind)])),
+        (pa.MapArray.from_arrays(offsets, keys, column), pa.map_(pa.string(), kind)),
+    ]
+    nested.append(
+        (pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), nested[1][0]), pa.list_(nested[1][1]))
+    )
+    for shape, wanted_type in [(column, kind), (pa.chunked_array([column]), kind), *nested]:
+        column = shape
+        table, wanted = pa.table({"c": shape}), pa.schema([("c", wanted_type)])
         if fits:
             assert len(cast_table(table, wanted)) == len(column)
         else:

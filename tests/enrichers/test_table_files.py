@@ -4,6 +4,7 @@ that a file does not have."""
 from __future__ import annotations
 
 import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,34 @@ def test_X12_a_type_of_a_directory_that_is_not_known_is_refused(tmp_path: Path, 
     write(tmp_path / f"x={value}/a.parquet", id=[1])
     with pytest.raises(ConfigurationError, match=r"schema=|function as the source|not name=value"):
         TableEnricher(tmp_path, key="id").schema()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("1e30", "decimal(38,18)"),
+        ("3e38", "decimal(38,0)"),
+        ("1.005", "decimal(10,2)"),
+        ("1e999", "double"),
+        ("1e300", "float"),
+        ("-1e39", "float"),
+        ("300", "tinyint"),
+    ],
+)
+def test_X12_a_number_of_a_directory_that_its_type_cannot_hold_is_refused(
+    tmp_path: Path, value: str, kind: str
+) -> None:
+    write(tmp_path / f"x={value}/a.parquet", id=[1])
+    with pytest.raises(ConfigurationError, match=f"x={value} has a value"):
+        rows(tmp_path, schema=f"id long, x {kind}")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("1e20", "decimal(38,17)"), ("0012.5", "decimal(10,2)"), ("inf", "double")]
+)
+def test_X12_a_number_of_a_directory_keeps_its_value(tmp_path: Path, value: str, kind: str) -> None:
+    write(tmp_path / f"x={value}/a.parquet", id=[1])
+    assert rows(tmp_path, schema=f"id long, x {kind}")[1]["x"] == Decimal(value)
 
 
 @pytest.mark.parametrize(
