@@ -43,6 +43,7 @@ import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.usage import Hint, billed, hint, settle
@@ -60,6 +61,7 @@ from asyncio_operator.checks import (
 from asyncio_operator.clock import time_left
 from asyncio_operator.errors import (
     ConfigurationError,
+    EnricherError,
     ResultError,
     describe,
     first_of,
@@ -262,6 +264,28 @@ class Enricher(ABC):
                 lookup.cancel()
             await asyncio.wait(lookups)
             raise
+
+    async def probe(self, key: Any) -> Found:
+        """One lookup, for notebooks: opens the enricher, looks up a key, and closes it. None if the key has a null."""
+        from asyncio_operator.arrow.key_identity import canonical_optional
+
+        key = canonical_optional(key, optional_parts(self))
+        if key is None:
+            return None
+        # As every caller does: an enricher may learn its columns there, and block.
+        await asyncio.to_thread(self.schema)
+        try:
+            await self.open()
+            return await self.lookup(key)
+        except ExceptionGroup as group:
+            raise EnricherError.of(group) from group
+        finally:
+            await self.close()
+
+    def try_lookup(self, key: Any) -> Found:
+        """The same as `probe`, and waits for the answer. It may be called where a loop is running, as in a notebook."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(self.probe(key))).result()
 
     async def _rows_of_columns(self, keys: Sequence[Any]) -> Sequence[Found]:
         # Imported here: it loads pyarrow, which a class that answers in columns has loaded.

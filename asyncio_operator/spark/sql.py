@@ -181,6 +181,10 @@ class _Known(Enricher):
 
     def __init__(self, name: str, schema: pa.Schema, key: pa.Schema | None, enricher: Enricher) -> None:
         self.max_batch = enricher.max_batch
+        self.max_calls = enricher.max_calls
+        self.optional_keys = enricher.optional_keys
+        # Law X15: the buffer of a call depends on it.
+        self.idempotent = enricher.idempotent
         self.default_retry = enricher.default_retry
         self._name = name
         self._schema = schema

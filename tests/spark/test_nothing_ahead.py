@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.spark import async_udf, enrich, map_partitions
+from asyncio_operator.spark import async_udf, enrich, map_partitions, register_lookup
 from asyncio_operator.testing import FakeService
 from enrichers import HttpEnricher
 
@@ -80,6 +80,13 @@ def test_X15_a_chain_goes_on_when_a_later_link_drops_all_rows(spark: SparkSessio
         last = enrich(df, HttpEnricher(none.url + "/{key}", schema="x int"), on="id", how="inner")
         assert last.collect() == []
     assert len(service.requests) == 40
+
+
+def test_X15_in_sql(spark: SparkSession, service: FakeService) -> None:
+    register_lookup(spark, "tickets", post(service), on="id", capacity=CAPACITY)
+    input_of(spark).createOrReplaceTempView("ids")
+    assert len(spark.sql("SELECT * FROM tickets(TABLE(ids)) LIMIT 2").collect()) == 2
+    assert 2 <= settled(service) <= 2 + CAPACITY
 
 
 def test_X15_all_rows_come_and_a_given_buffer_counts(spark: SparkSession, service: FakeService) -> None:
