@@ -144,8 +144,11 @@ def row_converter(schema: pa.Schema, *, text: bool = False, coerce: bool = False
 
 def json_decoder(schema: Iterable[pa.Field], *, coerce: bool = False) -> Callable[[str], Any]:
     """A `json.loads` that loses no digit that a column could hold. Numbers with a fraction become decimals if a column
-    is a decimal or contains one, otherwise floats. A number too large for a float becomes a decimal, not infinity. With
-    `coerce`, numbers remember how they were written. An object with two values of one name is a ValueError."""
+    is a decimal or contains one, otherwise floats. A number too large for a float becomes a decimal, not infinity, and
+    so does one that a float rounds to an integer. With `coerce`, numbers remember how they were written.
+
+    An object with two values of one name is a ValueError.
+    """
     if _has_decimals(schema):
         parse: Callable[[str], Any] = WrittenDecimal if coerce else Decimal
     else:
@@ -163,7 +166,12 @@ def _with_each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _float(text: str) -> float | Decimal:
     number = float(text)
-    return Decimal(text) if isinf(number) else number
+    if isinf(number):
+        return Decimal(text)
+    # A column of integers must not take for whole what is only nearly so. Fewer digits are never rounded to an integer.
+    if (len(text) > 15 or not number) and number.is_integer() and Decimal(text) != number:
+        return Decimal(text)
+    return number
 
 
 def _written(text: str) -> WrittenFloat | WrittenDecimal:

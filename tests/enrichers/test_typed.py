@@ -486,3 +486,31 @@ def test_a_number_taken_as_text_reads_as_the_same_number(number: float) -> None:
     text = json.dumps({"c": number})
     taken = typed_row(json_decoder(schema, coerce=True)(text), schema, coerce=True)["c"]
     assert json.loads(taken) == number
+
+
+@pytest.mark.parametrize("coerce", [False, True])
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("7.00000000000000001", None),
+        ("-0.99999999999999999999", None),
+        ("1e-400", None),
+        ("4503599627370497.01", None),
+        ("9007199254740993.0", 9007199254740993),
+        ("7.0000000000000000000", 7),
+        ("0.0", 0),
+        ("70e-1", 7),
+    ],
+)
+def test_X12_a_number_that_is_nearly_whole_is_no_integer(text: str, whole: int | None, coerce: bool) -> None:
+    schema = pa.schema([("v", pa.int64())])
+    decode = json_decoder(schema, coerce=coerce)
+    if whole is None:
+        with pytest.raises(ValueError, match="no whole number"):
+            typed_row(decode(f'{{"v": {text}}}'), schema, coerce=coerce)
+    else:
+        assert typed_row(decode(f'{{"v": {text}}}'), schema, coerce=coerce) == {"v": whole}
+    doubles = pa.schema([("v", pa.float64())])
+    assert typed_row(json_decoder(doubles, coerce=coerce)(f'{{"v": {text}}}'), doubles, coerce=coerce) == {
+        "v": float(text)
+    }
