@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import isfinite, isinf
 from typing import Any
@@ -169,9 +169,19 @@ def _float(text: str) -> float | Decimal:
     if isinf(number):
         return Decimal(text)
     # A column of integers must not take for whole what is only nearly so. Fewer digits are never rounded to an integer.
-    if (len(text) > 15 or not number) and number.is_integer() and Decimal(text) != number:
-        return Decimal(text)
+    if (len(text) > 15 or not number) and number.is_integer():
+        exact = _decimal(text)
+        if exact != number:
+            return exact
     return number
+
+
+def _decimal(text: str) -> Decimal:
+    """The decimal of a number; a tiny one if the number is so small that no decimal has its exponent."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("-1e-400" if text.startswith("-") else "1e-400")
 
 
 def _written(text: str) -> WrittenFloat | WrittenDecimal:
