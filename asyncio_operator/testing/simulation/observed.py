@@ -26,6 +26,7 @@ class ObservedLink:
 
     def __init__(self, link: Link, number: int, attempt: str, notes: Notes) -> None:
         self.name = link.name
+        self.task = link.task
         self._link = link
         self._number = number
         self._attempt = attempt
