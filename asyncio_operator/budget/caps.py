@@ -50,6 +50,11 @@ ALIKE = 1.25
 may have been found from an answer that was on its way for a while."""
 
 
+JOURNEY = 0.05
+"""Seconds by which the journeys of calls differ. A source counts calls when they arrive: at the very limit of a second,
+3 to 11 % of the calls of four tasks were refused, and with this part of the window unused at most 4 %."""
+
+
 class Own(NamedTuple):
     """What the budget itself knows of a unit, by one of its limits.
 
@@ -161,9 +166,13 @@ def lowered(caps: Json, unit: str, rate: float, per: float, burst: float, now: f
     limit, window, heard = learned
     if now - heard > max(BELIEVED, 2 * window):
         return rate, burst
+    part = per / window if per > ALIKE * window else 1.0
+    if rate + burst <= limit * part:
+        return rate, burst
+    # Less than one call is no reason to leave one out.
+    spared = limit * min(JOURNEY, JOURNEY / window)
     # One call may always start: a window that holds none would never hear of a higher limit.
-    allowed = max(1.0, limit * (per / window if per > ALIKE * window else 1.0))
-    return (rate, burst) if rate + burst <= allowed else (allowed, 0.0)
+    return max(1.0, (limit - spared if spared >= 1 else limit) * part), 0.0
 
 
 def pause(hint: Json) -> float:

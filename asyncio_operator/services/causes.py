@@ -84,7 +84,9 @@ def lookup_error(
     """
     about = f"{subject}, {key}" if key and not cause.any_key else subject
     message = f"{about}: {cause.text}{own_words(error, secrets, words)}"
-    return caused(cause.error(message, billed=False if answered else None, code=_code_of(error)), error, secrets)
+    # A statement that the server has cut at a time limit may have been worked on until then, as one without an answer.
+    free = answered and cause.kind is not StatementTimeoutError
+    return caused(cause.error(message, billed=False if free else None, code=_code_of(error)), error, secrets)
 
 
 def _code_of(error: BaseException) -> str | None:

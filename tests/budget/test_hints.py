@@ -265,14 +265,14 @@ FULL = {"limit": 60.0, "remaining": 0.0, "reset_after": 1.0}
 @pytest.mark.parametrize(
     ("hint", "allowed"),
     [
-        ({"limit": 60.0, "per": 1.0}, 60.0),
-        ({"limit": 60.0, "remaining": 30.0, "reset_after": 0.4, "per": 1.0}, 60.0),
-        ({"limit": 60.0, "per": 0.5}, 120.0),
+        ({"limit": 60.0, "per": 1.0}, 57.0),
+        ({"limit": 60.0, "remaining": 30.0, "reset_after": 0.4, "per": 1.0}, 57.0),
+        ({"limit": 60.0, "per": 0.5}, 114.0),
         # Of a longer window any part may come at once: what is left says the rest.
         ({"limit": 60.0, "per": 60.0}, 60.0),
-        ({**FULL, "refills": True}, 60.0),
-        ({**FULL, "reset_after": 0.9, "refills": True}, 60.0),
-        ({**FULL, "reset_after": 0.5, "refills": True}, 120.0),
+        ({**FULL, "refills": True}, 57.0),
+        ({**FULL, "reset_after": 0.9, "refills": True}, 57.0),
+        ({**FULL, "reset_after": 0.5, "refills": True}, 114.0),
         ({"limit": 0.5, "per": 1.0}, 1.0),
         # These do not tell how long a window is.
         (FULL, 300.0),
@@ -297,7 +297,7 @@ def test_G5_a_learned_limit_gives_way_to_what_the_source_says_next(later: dict[s
     caps: dict[str, Any] = {}
     hear(caps, "calls", {"limit": 60.0, "per": 1.0}, 0.0, 5.0)
     hear(caps, "calls", later, 0.0, 6.0)
-    expected = (90.0, 0.0) if later == {"limit": 90.0, "per": 1.0} else (300.0, 0.0)
+    expected = (85.5, 0.0) if later == {"limit": 90.0, "per": 1.0} else (300.0, 0.0)
     assert lowered(caps, "calls", 300.0, 1.0, 0.0, 6.0) == expected
 
 
@@ -306,7 +306,7 @@ def test_G5_a_learned_limit_is_forgotten_when_the_source_stops_saying_it() -> No
     hear(caps, "calls", {"limit": 60.0, "per": 1.0}, 0.0, 5.0)
     # Without the length of its window, the same limit is still the same.
     hear(caps, "calls", {"limit": 60.0}, 0.0, 9.0)
-    assert lowered(caps, "calls", 300.0, 1.0, 0.0, 9.0 + BELIEVED) == (60.0, 0.0)
+    assert lowered(caps, "calls", 300.0, 1.0, 0.0, 9.0 + BELIEVED) == (57.0, 0.0)
     assert lowered(caps, "calls", 300.0, 1.0, 0.0, 9.1 + BELIEVED) == (300.0, 0.0)
 
 

@@ -45,6 +45,13 @@ async def test_G11_an_error_of_postgresql_is_an_answer(database: Database) -> No
     assert await used(enricher, 1, -1, within=1.0) == 2
 
 
+async def test_G11_a_statement_that_the_server_has_cut_may_have_been_billed(database: Database) -> None:
+    """The deadline of a call is a limit of its statement too, and whichever comes first ends it."""
+    query = "SELECT k AS id, pg_sleep(600)::text AS v FROM unnest($1::int[]) k"
+    dsn = f"{database.dsn}{'&' if '?' in database.dsn else '?'}options=-c%20statement_timeout=100"
+    assert await used(PostgresEnricher(dsn, query=query, key="id"), 1) == 1
+
+
 async def test_G11_an_error_of_a_file_is_an_answer(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "d") as connection:
         connection.execute("CREATE TABLE t (id int, v int)")
