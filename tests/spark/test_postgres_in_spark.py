@@ -112,15 +112,14 @@ def test_L8_two_jobs_use_the_same_connections(spark: SparkSession, shop: Postgre
     assert len(seen[-1]) < 6
 
 
-def test_a_key_that_the_server_rejects_fails_alone(spark: SparkSession, shop: PostgresServer) -> None:
+def test_L9_a_key_that_no_text_of_the_server_can_be_is_a_miss_beside_others(
+    spark: SparkSession, shop: PostgresServer
+) -> None:
     words = PostgresEnricher(shop.dsn, table="shop.words", key="word")
     frame = spark.createDataFrame([(f"w{i}" if i != 57 else "w\0x",) for i in range(100)], "word string").coalesce(1)
-    rows = enrich(frame, words, on="word", on_error="null", status_column="status").collect()
+    rows = enrich(frame, words, on="word", status_column="status").collect()
     assert [row.length for row in rows] == [None if i == 57 else i for i in range(100)]
-    assert [row.status.status for row in rows] == ["failed" if i == 57 else "found" for i in range(100)]
-    assert rows[57].status.error_type == "EnricherError"
-    with pytest.raises(Exception, match=r"w\\+x00x"):
-        enrich(frame, words, on="word").collect()
+    assert [row.status.status for row in rows] == ["missing" if i == 57 else "found" for i in range(100)]
 
 
 def test_X5_the_password_is_nowhere(spark: SparkSession, shop: PostgresServer) -> None:
