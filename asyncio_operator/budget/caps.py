@@ -7,8 +7,8 @@ answers overtake each other, so a hint that says that more is left is believed o
 A source that counts no more than the budget itself, in windows that are no longer, says nothing new: the budget's own
 windows keep its limit too, to the unit, and a cap would only be rougher. Then there is no cap (law G3).
 
-A source may say that its limit is lower than that of the budget. That is learned: the budget's own windows are as small
-as the source's, as long as it goes on saying so (`lowered`).
+A source may say that its limit is lower than that of the budget. That is learned: the budget's own windows hold what
+the source allows, less a little for the journeys of calls, as long as it goes on saying so (`lowered`).
 """
 
 from __future__ import annotations
