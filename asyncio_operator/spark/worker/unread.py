@@ -1,9 +1,11 @@
 """Whether Spark has read what a task has written: so a task makes no call ahead of the rows that Spark takes (law X15).
 
 Spark reads the next row only when it needs one. But what a worker writes goes into the buffers of its connection, so a
-write says nothing about the reader. The kernel knows how many bytes the other end has not read: for a TCP connection
-of this machine, which Spark's is, by `sock_diag(7)` of Linux, in some microseconds; for a Unix socket by `SIOCOUTQ`.
-Elsewhere nothing is known, and all that was written counts as read.
+write says nothing about the reader. The kernel knows how many bytes were not delivered (`SIOCOUTQ`; for a Unix socket
+that is all: they were not read), and for a TCP connection of this machine, which Spark's is, how many the other end
+has not read (`sock_diag(7)` of Linux), each in some microseconds. Both are needed: on a busy machine a small write is
+delivered some milliseconds later, and until then the other end has nothing to read. Elsewhere nothing is known, and all
+that was written counts as read.
 
 This module does not know rows.
 """
@@ -45,16 +47,16 @@ def unread_by(output: Any) -> Callable[[], int] | None:
         return None
     try:
         with socket.socket(fileno=os.dup(output.fileno())) as connection:
-            if connection.family == socket.AF_UNIX:
-                return _unread_in_unix(output)
-            look = _unread_in_tcp(connection)
+            look = _undelivered(output)
+            if connection.family != socket.AF_UNIX:
+                look = _unread_in_tcp(connection, look)
         look()
     except (OSError, ValueError, GoneError):
         return None
     return look
 
 
-def _unread_in_unix(output: Any) -> Callable[[], int]:
+def _undelivered(output: Any) -> Callable[[], int]:
     import fcntl
     import termios
 
@@ -66,7 +68,7 @@ def _unread_in_unix(output: Any) -> Callable[[], int]:
     return look
 
 
-def _unread_in_tcp(connection: socket.socket) -> Callable[[], int]:
+def _unread_in_tcp(connection: socket.socket, undelivered: Callable[[], int]) -> Callable[[], int]:
     def address(name: Any) -> bytes:
         return socket.inet_pton(connection.family, name[0]).ljust(16, b"\0")
 
@@ -80,6 +82,9 @@ def _unread_in_tcp(connection: socket.socket) -> Callable[[], int]:
     kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, SOCK_DIAG)
 
     def look() -> int:
+        # First: what is delivered between the two questions is counted by the second.
+        if left := undelivered():
+            return left
         kernel.send(message)
         answer = kernel.recv(8192)
         if struct.unpack_from("=H", answer, 4)[0] != BY_FAMILY:
