@@ -25,7 +25,7 @@ from asyncio_operator.timers.queues import (
     serialize_timer,
     timestamp_of,
 )
-from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer
+from asyncio_operator.timers.service import Callback, TimerService, check_callback, check_limit, current_timer
 
 
 class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
@@ -83,21 +83,35 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         self._refused = False
         if self._key is not None and name == self._key_bytes:
             return
-        self._flush()
+        self._flush(check_limit(None))
         self._key, self._key_bytes = key, name
 
-    def advance_watermark(self, timestamp: int) -> None:
+    def advance_watermark(self, timestamp: int, limit: int | None = None) -> bool:
         """The end of input, 2**63 - 1, fires all timers of the last key; any other watermark does nothing.
 
+        Args:
+            timestamp: the watermark, milliseconds.
+            limit: the maximum number of timers to fire; None fires all.
+
+        Returns:
+            Whether the limit left timers of the last key. The same watermark fires them.
+
         Raises:
+            ConfigurationError: the limit is not an int of at least 1.
             StateError: the timestamp is not an int of 64 bits.
         """
         check_timestamp(timestamp)
-        if timestamp == MAX_TIMESTAMP and not self._flushing:
-            self._flush()
+        left = check_limit(limit)
+        return timestamp == MAX_TIMESTAMP and not self._flushing and self._flush(left)
 
-    def advance_processing_time(self) -> None:
-        """Does nothing: processing-time timers fire when the key changes, whatever the clock says."""
+    def advance_processing_time(self, limit: int | None = None) -> bool:
+        """Does nothing: processing-time timers fire when the key changes, whatever the clock says. Returns False.
+
+        Raises:
+            ConfigurationError: the limit is not an int of at least 1.
+        """
+        check_limit(limit)
+        return False
 
     def next_processing_time(self) -> int | None:
         """None: no one has to wake the service."""
@@ -147,13 +161,18 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         if not self._flushing:
             queue.add(timer)
 
-    def _flush(self) -> None:
+    def _flush(self, left: int) -> bool:
         self._flushing, self._watermark = True, MAX_TIMESTAMP
         try:
-            while (timer := self._event.poll()) is not None:
-                self._on_event_time(timer)
-            while (timer := self._processing.poll()) is not None:
-                self._on_processing_time(timer)
+            kinds = (self._event, self._on_event_time), (self._processing, self._on_processing_time)
+            for queue, callback in kinds:
+                while (timer := queue.peek()) is not None:
+                    if not left:
+                        return True
+                    left -= 1
+                    queue.poll()
+                    callback(timer)
+            return False
         finally:
             self._flushing, self._watermark = False, MIN_TIMESTAMP
 

@@ -7,7 +7,7 @@ service never wakes by itself and knows no threads. Its driver calls `advance_wa
 The law: a timer is unique per kind, key, namespace and timestamp, and fires once, in order of timestamp, with the
 current key set to its own. A pass has one time, which does not move. Callbacks may register and delete timers; what
 they register and is due by the time of the pass fires in the same pass. A callback that raises ends the pass; its own
-timer is gone, all others are still there.
+timer is gone, all others are still there. A pass may have a limit of timers: the next one goes on where it ended.
 Source: Flink's ``InternalTimerServiceImpl``.
 """
 
@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
+from asyncio_operator.checks import positive_int
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.elements import MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
@@ -171,24 +172,43 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
     def current_key(self, key: Key | None) -> None:
         self._key = key
 
-    def advance_watermark(self, timestamp: int) -> None:
+    def advance_watermark(self, timestamp: int, limit: int | None = None) -> bool:
         """Sets the watermark, then fires every event-time timer up to it; an older watermark does nothing.
 
+        Args:
+            timestamp: the watermark, milliseconds.
+            limit: the maximum number of timers to fire; None fires all that are due.
+
+        Returns:
+            Whether the limit left timers that are due. The same watermark again, or a newer one, fires them.
+
         Raises:
+            ConfigurationError: the limit is not an int of at least 1.
             StateError: the timestamp is not an int of 64 bits.
         """
         check_timestamp(timestamp)
+        left = check_limit(limit)
         if timestamp >= self._watermark:
             self._watermark = timestamp
-            self._fire(self._event, timestamp, self._on_event_time)
+            return self._fire(self._event, timestamp, self._on_event_time, left)
+        return False
 
-    def advance_processing_time(self) -> None:
+    def advance_processing_time(self, limit: int | None = None) -> bool:
         """Fires every processing-time timer that the clock has passed or reached when this is called.
 
         The pass has this one time, however long the callbacks take: a timer that a callback registers fires in this
         pass if it is due by then, else in a later pass. So a periodic timer does not keep the pass from ending.
+
+        Args:
+            limit: the maximum number of timers to fire; None fires all that are due.
+
+        Returns:
+            Whether the limit left timers that are due.
+
+        Raises:
+            ConfigurationError: the limit is not an int of at least 1.
         """
-        self._fire(self._processing, self._now(), self._on_processing_time)
+        return self._fire(self._processing, self._now(), self._on_processing_time, check_limit(limit))
 
     def next_processing_time(self) -> int | None:
         """When `advance_processing_time` is next needed, milliseconds; None while there is no processing-time timer."""
@@ -266,13 +286,17 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
                 "give both the same key groups and maximum parallelism"
             )
 
-    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback) -> None:
+    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback, left: int) -> bool:
         # One at a time: a callback may register timers that are due, and delete others. Each is taken out before its
         # callback, so that one that raises is not fired again.
         while (first := queue.peek()) is not None and first.timestamp <= until:
+            if not left:
+                return True
+            left -= 1
             queue.poll()
             self._key = first.key
             callback(first)
+        return False
 
     def __repr__(self) -> str:
         return (
@@ -293,6 +317,15 @@ def current_timer(key: Key | None, timestamp: int, namespace: Key | None) -> Tim
     if namespace is not None:
         serialize_key(namespace)
     return Timer(timestamp, key, namespace)
+
+
+def check_limit(limit: int | None) -> int:
+    """How many timers a pass may fire: the limit, or for None a number that never counts down to 0.
+
+    Raises:
+        ConfigurationError: the limit is not an int of at least 1.
+    """
+    return -1 if limit is None else positive_int("limit", limit, ", or None for no limit")
 
 
 def of_namespace(queue: PriorityQueue[Timer], namespace: Key | All | None) -> Iterator[Timer]:

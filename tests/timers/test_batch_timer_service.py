@@ -93,6 +93,22 @@ def test_T6_registrations_in_callbacks_are_ignored():
     assert list(service.processing_time_timers()) == []
 
 
+def test_T10_the_end_of_input_may_be_taken_in_parts(service, fired):
+    service.current_key = "a"
+    for timestamp in (2, 1):
+        service.register_processing_time_timer(timestamp)
+        service.register_event_time_timer(timestamp)
+    assert [service.advance_watermark(END, limit=3), service.advance_watermark(5, limit=1)] == [True, False]
+    assert [(kind, at, watermark) for kind, at, _, _, _, watermark in fired] == [
+        ("event", 1, MAX_TIMESTAMP),
+        ("event", 2, MAX_TIMESTAMP),
+        ("processing", 1, MAX_TIMESTAMP),
+    ]
+    assert service.current_watermark == MIN_TIMESTAMP
+    assert [service.advance_watermark(END, limit=1), service.advance_watermark(END, limit=1)] == [False, False]
+    assert len(fired) == 4
+
+
 def test_a_callback_that_raises_keeps_the_key_and_the_other_timers():
     fired = []
 

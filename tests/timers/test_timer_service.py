@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import KeyGroupRange, key_group, key_group_range, operator_index
 from asyncio_operator.testing.time import ManualClock
-from asyncio_operator.timers import InternalTimerService, RocksDBQueues, Timer
+from asyncio_operator.timers import BatchTimerService, InternalTimerService, RocksDBQueues, Timer
 from asyncio_operator.timers.queues import deserialize_timer, serialize_timer
 
 PROCESSED = (("processing", 1), ("processing", 2))
@@ -376,29 +376,68 @@ def test_P6_timers_are_equal_if_their_bytes_are_and_sort_by_timestamp(first, sec
         assert (a < b) == (first.timestamp < second.timestamp)
 
 
+limits = st.none() | st.integers(1, 4)
 steps = st.lists(
-    st.tuples(st.sampled_from(["register", "delete", "advance"]), st.integers(-3, 12), st.integers(0, 3)), max_size=40
+    st.tuples(st.sampled_from(["register", "delete", "watermark", "clock"]), st.integers(-3, 12), st.integers(0, 3))
+    | st.tuples(st.just("limit"), limits, st.just(0)),
+    max_size=40,
 )
 
 
-@settings(max_examples=100, deadline=None)
-@given(steps)
-def test_T_against_a_sorted_list(taken):
-    world, model, watermark = Fixture(None), set(), -(2**63)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(taken=steps)
+def test_T1_T2_T3_T4_T10_against_two_sets(make_queues, taken):
+    """Each pass, bounded or not, is held against the timers that are due. What fires at an even time below 8 registers
+    a timer three later."""
+    world, limit = Fixture(make_queues()), None
+    model: dict[str, set[tuple[int, int]]] = {"event": set(), "processing": set()}
+    service, now = world.service, {"event": -(2**63), "processing": 0}
+
+    def react(kind, timer):
+        assert kind == "processing" or service.current_watermark == now["event"]
+        if timer.timestamp % 2 == 0 and timer.timestamp < 8:
+            getattr(service, f"register_{kind}_time_timer")(timer.timestamp + 3)
+
+    world.react = react
     for action, timestamp, key in taken:
-        world.service.current_key = key
-        if action == "register":
-            world.service.register_event_time_timer(timestamp)
-            model.add((timestamp, key))
-        elif action == "delete":
-            world.service.delete_event_time_timer(timestamp)
-            model.discard((timestamp, key))
-        else:
-            world.service.advance_watermark(timestamp)
-            watermark, due = max(watermark, timestamp), set()
-            if timestamp == watermark:
-                due = {timer for timer in model if timer[0] <= timestamp}
-            model -= due
-            fired = world.take()
-            assert [at for _, at, _, _ in fired] == sorted(at for at, _ in due)
-            assert {(at, key) for _, at, key, _ in fired} == due
+        service.current_key = key
+        for kind in model if action in ("register", "delete") else ():
+            getattr(service, f"{action}_{kind}_time_timer")(timestamp)
+            (model[kind].add if action == "register" else model[kind].discard)((timestamp, key))
+        if action == "limit":
+            limit = timestamp
+        elif action in ("watermark", "clock"):
+            kind = "event" if action == "watermark" else "processing"
+            older, now[kind] = timestamp < now[kind], max(now[kind], timestamp)
+            world.clock.set(now["processing"] / 1000)
+            more = (
+                service.advance_watermark(timestamp, limit)
+                if kind == "event"
+                else service.advance_processing_time(limit)
+            )
+            check_pass(model[kind], world.take(), now[kind], 0 if older and kind == "event" else limit, more)
+    assert set(service.event_time_timers()) == {Timer(*timer) for timer in model["event"]}
+
+
+def check_pass(model, fired, now, limit, more):
+    """Takes what has fired out of the model: each was the first, none too much, and those that are left are said."""
+    for _, timestamp, key, _ in fired:
+        assert timestamp == min(at for at, _ in model) <= now
+        model.remove((timestamp, key))
+        if timestamp % 2 == 0 and timestamp < 8:
+            model.add((timestamp + 3, key))
+    due = any(at <= now for at, _ in model)
+    assert more == (limit not in (None, 0) and due)
+    assert len(fired) == limit if due and limit is not None else limit is None or len(fired) <= limit
+    assert not (due and limit is None)
+
+
+def test_T10_a_limit_is_an_int_from_1(world):
+    for service in (world.service, BatchTimerService()):
+        wrong: Any
+        for wrong in (0, -1, True, 1.0, "1"):
+            with pytest.raises(ConfigurationError, match="limit"):
+                service.advance_watermark(5, limit=wrong)
+            with pytest.raises(ConfigurationError, match="limit"):
+                service.advance_processing_time(limit=wrong)
+        assert service.current_watermark == -(2**63)
