@@ -181,8 +181,11 @@ def is_idempotent(function: Any) -> bool:
 def of_kind(name: str, value: object, kind: type, short: str | None = None) -> None:
     """Check that `value` is a specification of this kind, or None. `short`: what else is taken, in words."""
     if value is not None and not isinstance(value, kind):
-        write = "" if short is None else f"; write {name}={kind.__name__}(...), or {short}"
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None{write}")
+        also = f", {short}" if short else ""
+        if isinstance(value, float) and "number" in also:
+            also += " (an int)"
+        also += f", or None, as in {name}={kind.__name__}(...)"
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}{also}")
 
 
 def check_directory(directory: str | Path) -> Path:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.hints import did_you_mean
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
@@ -236,7 +237,8 @@ class _Parser:
             case "char" | "character" | "varchar":
                 return self._characters(token)
         if token.text.lower() not in _TYPES:
-            self._fail(f"unknown type; known are {', '.join(_TYPES)}, decimal, char, array, map, struct", token)
+            known = [*_TYPES, "decimal", "char", "varchar", "array", "map", "struct"]
+            self._fail(f"unknown type; {did_you_mean(token.text, known)}", token)
         return _TYPES[token.text.lower()]
 
     def _array(self) -> pa.DataType:

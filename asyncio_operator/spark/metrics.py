@@ -195,7 +195,9 @@ def reporting_to(
     if metrics is None:
         return None
     if not isinstance(metrics, EnrichmentMetrics):
-        raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
+        raise ConfigurationError(
+            f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics, as in EnrichmentMetrics(spark)"
+        )
     part = metrics._part or ""
     enrichment = metrics._ledger.begin(Lookup(describe(enricher, LONGEST_NAME), part, budget, trace))
     return Reporting(metrics._destination, part, enrichment, metrics._live)

@@ -71,6 +71,8 @@ def _problem(authority: str, credentials: str, host: str, path: str, fragment: s
         return "it contains a #, and the text after it is never sent; write %23 for the character"
     if "{" in authority or "}" in authority:
         return "a part of the key cannot be in its host, port or credentials"
+    if not authority:
+        return "it has no host"
     if not host or "@" in credentials or "@" in path:
         return "its host is ambiguous; write %40 for an @ in a user, a password or the path"
     return ""

@@ -69,7 +69,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"params": {"codes": "{keys}"}}, ["params: 'codes'", "{keys} needs a batch_url"]),
         ({"url": "https://{key}.example/"}, ["host, port or credentials"]),
         ({"url": "ftp://api.example/{key}"}, ["does not begin with http"]),
-        ({"url": "https:///{key}"}, ["its host is ambiguous"]),
+        ({"url": "https:///{key}"}, ["it has no host"]),
         ({"url": "https://api.example:x/{key}"}, ["host or port"]),
         ({"url": "https://api.example/{key}#top"}, ["contains a #"]),
         ({"url": "https://api.example/{key} x"}, ["blanks or control"]),

@@ -578,7 +578,7 @@ async def test_a_key_that_cannot_be_hashed_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache": 5}, "cache is 5; it must be a Cache, or None"),
+        ({"cache": 5}, "cache is 5; it must be a Cache, True, or None"),
         ({"retry": Cache()}, "retry is Cache"),
         ({"batching": Batching()}, "takes one key at a time"),
         ({"capacity": 0}, "capacity is 0;"),

@@ -608,7 +608,7 @@ def test_H2_a_function_whose_calls_must_not_be_repeated_refuses_hedge():
 
 
 def test_H1_another_object_is_refused():
-    with pytest.raises(ConfigurationError, match=r"hedge is 0\.5; it must be a Hedge, or None"):
+    with pytest.raises(ConfigurationError, match=r"hedge is 0\.5; it must be a Hedge, True, or None"):
         AsyncWaitOperator(same, hedge=0.5)  # type: ignore[arg-type]
 
 

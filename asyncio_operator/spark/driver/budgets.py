@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, Limit, definition, warn_unweighed
 from asyncio_operator.budget.usage import Weights, checked_weights
+from asyncio_operator.checks import of_kind
 from asyncio_operator.coordinators.addresses import check_address, states
 from asyncio_operator.engine.budgeted import Weigh, overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
@@ -38,12 +39,6 @@ LAST_WORD = 0.5
 """Seconds in which a worker has said that it uses a budget no longer, after its last task."""
 
 
-def require_budget(budget: object) -> None:
-    """Check that it is a budget."""
-    if not isinstance(budget, Budget):
-        raise ConfigurationError(f"budget is {describe(budget)}; it must be a Budget, or None")
-
-
 def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], int]) -> Budget:
     """The budget as its tasks get it.
 
@@ -54,7 +49,7 @@ def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], i
         ConfigurationError: its address cannot be read, or it cannot be divided, or the driver cannot listen, or tasks
             use a budget of this name that has other limits.
     """
-    require_budget(budget)
+    of_kind("budget", budget, Budget)
     if budget.coordinator is not None:
         check_address(budget)
         return budget

@@ -23,7 +23,6 @@ from asyncio_operator.spark.driver.budgets import (
     check_weights,
     divided,
     reachable,
-    require_budget,
     with_reach,
 )
 from asyncio_operator.spark.driver.build_task import EnrichOptions
@@ -89,7 +88,7 @@ def planned_limits(spark: SparkSession, options: EnrichOptions, tasks_at_once: i
         return with_job_limits(options, _NOWHERE if context_of(spark) is not None else tasks_at_once or slots(spark))
     if options.budget is None:
         return options
-    require_budget(options.budget)
+    of_kind("budget", options.budget, Budget)
     if options.budget.coordinator is not None or context_of(spark) is not None:
         return options
     return replace(options, budget=divided(options.budget, tasks_at_once or slots(spark)))

@@ -56,6 +56,6 @@ def require_portable(what: str, travels: object) -> None:
         cloudpickle.dumps(travels)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ConfigurationError(
-            f"{what} cannot be pickled, so it cannot be sent to the workers: {describe_error(error)}. "
+            f"{what} cannot be pickled, so it cannot be sent to the workers: {describe_error(error).rstrip('.')}. "
             "Make clients, locks and sessions in its open(), and let its functions capture only plain values"
         ) from None

@@ -21,7 +21,8 @@ from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.checks import of_kind
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.reporting import Destination, Reports, Tracing
 from asyncio_operator.trace import Trace
@@ -101,8 +102,8 @@ def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:
     Raises:
         ConfigurationError: it is not a `Trace`, or the session has no accumulators.
     """
-    if not isinstance(trace, Trace):
-        raise ConfigurationError(f"trace is {describe(trace)}; it must be a Trace, or None")
+    of_kind("trace", trace, Trace)
+    assert isinstance(trace, Trace)
     trace.clear()
     _included[trace] = included = _Included(trace)
     destination = reported_to(

@@ -394,24 +394,21 @@ titled = FunctionEnricher(title, "title string")
         ({"df": pandas.DataFrame({"id": [1]})}, "df is a pandas DataFrame; use createDataFrame"),
         ({"df": pa.table({"id": [1]})}, "df is a pyarrow Table; use createDataFrame"),
         ({"swapped": True}, "df and enricher are swapped"),
-        ({"cache": 60}, "cache is 60; it must be a Cache, or None; write cache=Cache(...), or True"),
+        ({"cache": 60}, "cache is 60; it must be a Cache, True, or None, as in cache=Cache(...)"),
         (
             {"rate_limit": "50/s"},
-            "rate_limit is '50/s'; it must be a RateLimit, or None; "
-            "write rate_limit=RateLimit(...), or a number of calls in a second",
+            "rate_limit is '50/s'; it must be a RateLimit, a number of calls in a second, or None, "
+            "as in rate_limit=RateLimit(...)",
         ),
+        ({"rate_limit": 50.0}, "it must be a RateLimit, a number of calls in a second (an int), or None"),
         ({"retry": "3"}, "a number of attempts"),
-        (
-            {"batching": "9"},
-            "batching is '9'; it must be a Batching, or None; write batching=Batching(...), or a number of keys",
-        ),
-        ({"hedge": 0.5}, "hedge is 0.5; it must be a Hedge, or None; write hedge=Hedge(...), or True"),
-        (
-            {"circuit_breaker": "on"},
-            "circuit_breaker is 'on'; it must be a CircuitBreaker, or None; "
-            "write circuit_breaker=CircuitBreaker(...), or True",
-        ),
-        ({"journal": 5}, "journal is 5; it must be a Journal, or None; write journal=Journal(...), or a path"),
+        ({"batching": "9"}, "batching is '9'; it must be a Batching, a number of keys, or None"),
+        ({"hedge": 0.5}, "hedge is 0.5; it must be a Hedge, True, or None, as in hedge=Hedge(...)"),
+        ({"circuit_breaker": "on"}, "it must be a CircuitBreaker, True, or None"),
+        ({"journal": 5}, "journal is 5; it must be a Journal, a path, or None, as in journal=Journal(...)"),
+        ({"budget": "usd"}, "budget is 'usd'; it must be a Budget, or None, as in budget=Budget(...)"),
+        ({"trace": True}, "trace is True; it must be a Trace, or None, as in trace=Trace(...)"),
+        ({"metrics": EnrichmentMetrics}, "it must be an EnrichmentMetrics, as in EnrichmentMetrics(spark)"),
         ({"on": "s.product"}, "make it a column first, as in df.withColumn('product', F.col('s.product'))"),
         ({"on": "orders.id"}, "write 'id', without the alias, or make it a column first, as in df.withColumn('key', "),
         ({"on": ["id", "id"]}, "on has the column 'id' twice"),

@@ -44,7 +44,7 @@ def test_the_type_is_ddl_a_spark_type_an_arrow_type_or_a_schema(given: Any, mean
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("dubble", "'dubble': unknown type; known are boolean"),
+        ("dubble", "'dubble': unknown type; did you mean 'double'?"),
         ("a double,", "at its end: a column name was expected"),
         ("a int, a int", "the column 'a' occurs twice"),
         (price, "schema_or_type is <function price"),
