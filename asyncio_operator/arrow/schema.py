@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.hints import did_you_mean
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
@@ -237,8 +236,12 @@ class _Parser:
             case "char" | "character" | "varchar":
                 return self._characters(token)
         if token.text.lower() not in _TYPES:
+            from difflib import get_close_matches  # Here: few schemas are wrong.
+
             known = [*_TYPES, "decimal", "char", "varchar", "array", "map", "struct"]
-            self._fail(f"unknown type; {did_you_mean(token.text, known)}", token)
+            near = get_close_matches(token.text.lower(), known, 1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            self._fail(f"unknown type; {remedy}", token)
         return _TYPES[token.text.lower()]
 
     def _array(self) -> pa.DataType:
