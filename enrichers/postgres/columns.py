@@ -13,12 +13,14 @@ one SELECT see the rows in one order, so a row has the same position in every co
 | column | first result | second result |
 | --- | --- | --- |
 | of fixed width | the values; `MARKS` where a value is null | how many values are not null |
-| text, bytea, numeric as text | the values that are not null | for each row its length, 4 bytes; -1 for null |
+| text, bytea, numeric as text, array | the values that are not null | for each row its length, 4 bytes; -1 for null |
 
 Widths: bool 1; int2 (sent as int4), int4, float4, date 4; int8, float8, timestamp, timestamptz 8. Dates are days and
-timestamps are microseconds, both since 2000-01-01; the lowest and the highest numbers are -infinity and infinity. A
-result without rows has nulls in place of byte strings. If a real value has the bits of a mark, the second result shows
-that: the statement for rows then answers the batch.
+timestamps are microseconds, both since 2000-01-01; the lowest and the highest numbers are -infinity and infinity. The
+module `arrays` has the bytes of an array. A result without rows has nulls in place of byte strings.
+
+If a real value has the bits of a mark, the second result shows that: the statement for rows then answers the batch. So
+it does where no column can hold an array, because it can show that array.
 
 A result takes 1 GB at most, which is PostgreSQL's limit for a row; a larger one is answered as rows, too.
 
@@ -37,6 +39,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from asyncio_operator.enricher import exact_decimal, fit_decimals
+from enrichers.postgres.arrays import DimensionsError, PackedArrays
 from enrichers.postgres.arrow_keys import shown_key
 from enrichers.postgres.types import Column
 
@@ -56,7 +59,7 @@ EARLIEST = {4: -2_451_545, 8: -211_813_488_000_000_000}
 
 
 class AmbiguousError(Exception):
-    """A value has the bits that mark a null."""
+    """Only the statement for rows can tell what a value is: it has the bits that mark a null, or is an unfit array."""
 
 
 class UnfitError(Exception):
@@ -74,9 +77,9 @@ class UnfitError(Exception):
 
 
 def packing(columns: Sequence[tuple[str, Column]]) -> tuple[str, str]:
-    """The SQL before and after ``FROM ...``. Both are "" if only rows can answer: a column is an array, or there are
-    too many columns. `columns` come with the SQL of their values."""
-    if len(columns) > MOST_COLUMNS or not all(column.packed for _, column in columns):
+    """The SQL before and after ``FROM ...``. Both are "" if only rows can answer, because there are too many columns.
+    `columns` come with the SQL of their values."""
+    if len(columns) > MOST_COLUMNS:
         return "", ""
     outer = [_aggregates(f"v{number}", column.arrow) for number, (_, column) in enumerate(columns)]
     inner = [f"{column.packed.format(sql)} AS v{number}" for number, (sql, column) in enumerate(columns)]
@@ -146,6 +149,8 @@ def _unpacked(record: Sequence[Any], number: int, data_type: pa.DataType) -> pa.
     try:
         if width:
             return _fixed(first or b"", second, rows, width, data_type)
+        if kinds.is_list(data_type):
+            return _arrays(first or b"", second or b"", rows, data_type)
         return _variable(first or b"", second or b"", rows, data_type)
     except UnfitError as error:
         raise UnfitError(error.row, number, error.value) from None
@@ -183,14 +188,20 @@ def _fixed(packed: bytes, present: int, rows: int, width: int, data_type: pa.Dat
         valid = numbers != MARKS[width]
         if np.count_nonzero(valid) != present:
             raise AmbiguousError
+    return _numbers(numbers, valid, rows - present, data_type)
+
+
+def _numbers(numbers: Any, valid: Any, nulls: int, data_type: pa.DataType) -> pa.Array:
+    """The array of numbers as the server sends them, which may be overwritten. Any number for null."""
+    rows, width = len(numbers), numbers.dtype.itemsize
     if kinds.is_boolean(data_type):
         numbers = _bits(numbers == 1)
     elif kinds.is_temporal(data_type):
         _check_finite(numbers if valid is None else np.where(valid, numbers, 0), width)
         numbers += DAYS if width == 4 else MICROSECONDS
     elif kinds.is_int16(data_type):
-        numbers = numbers.astype(np.int16)
-    return _array(data_type, rows, valid, rows - present, numbers)
+        numbers = numbers.astype(np.int16, copy=False)
+    return _array(data_type, rows, valid, nulls, numbers)
 
 
 def _check_finite(numbers: np.ndarray[Any, np.dtype[np.int64]], width: int) -> None:
@@ -207,7 +218,8 @@ def _shown(number: int, width: int) -> str:
     return str(np.datetime64((number + MICROSECONDS) // 1000, "ms"))  # of days, only infinity does not fit
 
 
-def _variable(packed: bytes, packed_lengths: bytes, rows: int, data_type: pa.DataType) -> pa.Array:
+def _spans(packed_lengths: bytes, rows: int) -> tuple[Any, Any, int]:
+    """Where the value of each row begins, and the last one ends; which values are valid; how many are null."""
     lengths = np.frombuffer(packed_lengths, ">i4").astype(np.int32)
     valid = None
     nulls = int(np.count_nonzero(lengths < 0))
@@ -216,9 +228,34 @@ def _variable(packed: bytes, packed_lengths: bytes, rows: int, data_type: pa.Dat
         lengths[~valid] = 0
     ends = np.zeros(rows + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
+    return ends, valid, nulls
+
+
+def _variable(packed: bytes, packed_lengths: bytes, rows: int, data_type: pa.DataType) -> pa.Array:
+    ends, valid, nulls = _spans(packed_lengths, rows)
     is_decimal = kinds.is_decimal(data_type)
     array = _array(pa.string() if is_decimal else data_type, rows, valid, nulls, ends, pa.py_buffer(packed))
     return _decimals(array, data_type) if is_decimal else array
+
+
+def _arrays(packed: bytes, packed_lengths: bytes, rows: int, data_type: pa.ListType) -> pa.Array:
+    ends, valid, nulls = _spans(packed_lengths, rows)
+    kind = data_type.value_type
+    # The server sends an int2 in two bytes here.
+    width = 2 if kinds.is_int16(kind) else _width(kind)
+    try:
+        arrays = PackedArrays(packed, ends[:-1].astype(np.int64), valid, width)
+        if width:
+            items = _numbers(*arrays.numbers(width), kind)
+        elif kinds.is_decimal(kind):
+            items = _decimals(arrays.texts(pa.string()), kind)
+        else:
+            items = arrays.texts(kind)
+    except (DimensionsError, UnfitError):
+        raise AmbiguousError from None
+    validity = None if valid is None else pa.py_buffer(_bits(valid))
+    buffers = [validity, pa.py_buffer(arrays.offsets)]
+    return pa.Array.from_buffers(data_type, rows, buffers, nulls, children=[items])
 
 
 def _decimals(texts: pa.Array, data_type: pa.DataType) -> pa.Array:

@@ -13,10 +13,11 @@ infinity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from enrichers import key_kinds
 from enrichers.postgres.keys import Part
@@ -46,13 +47,13 @@ class PgType:
 
 @dataclass(frozen=True)
 class Column:
-    """How one type is converted; see the module's docstring. `packed` is "" if only rows can hold the type."""
+    """How one type is converted; see the module's docstring."""
 
     arrow: pa.DataType
     value: str = "{0}"
     guard: str = ""
     key: KeyColumn | None = None
-    packed: str = ""
+    packed: str = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _date_like(
 ) -> Column:
     value = _guarded("{0}", guard)
     key = _key(kind, f"${{0}}::text[]::{name}[]", key_kinds.Texts(), value=value, number=number or _moment(name))
-    return Column(arrow, value, guard, key, f"{name}_send({{0}})")
+    return Column(arrow, value, guard, key, packed=f"{name}_send({{0}})")
 
 
 def _moment(name: str) -> tuple[str, str]:
@@ -146,7 +147,7 @@ def _numeric(modifier: int) -> Column:
     # More zeros than the decimal has digits may follow the last digit, and Arrow would not drop them.
     value = "trim_scale({0})"
     key = replace(key, value=value)
-    return Column(pa.decimal128(precision, scale), value, guard, key, f"textsend({value}::text)")
+    return Column(pa.decimal128(precision, scale), value, guard, key, packed=f"textsend({value}::text)")
 
 
 def decimal_size(modifier: int) -> tuple[int, int]:
@@ -176,14 +177,18 @@ def _array(element: PgType) -> Column | None:
     guard = "coalesce(array_ndims({0}), 1) = 1"
     if column.guard:
         guard += f" AND NOT EXISTS (SELECT FROM unnest({{0}}) AS u (e) WHERE NOT {column.guard.format('u.e')})"
+    packed = value = f"{{0}}::{element.sql}[]"
     match column.value:
         case "{0}::text":
-            value = "{0}::text[]"
+            packed = value = "{0}::text[]"
         case "trim_scale({0})":
-            value = "CASE WHEN {0} IS NOT NULL THEN ARRAY(SELECT trim_scale(u.e) FROM unnest({0}) AS u (e)) END"
-        case _:
-            value = f"{{0}}::{element.sql}[]"
-    return Column(pa.list_(column.arrow), _guarded(value, f"({guard})"), f"({guard})")
+            trimmed = "ARRAY(SELECT trim_scale(u.e) FROM unnest({0}) AS u (e))"
+            value = f"CASE WHEN {{0}} IS NOT NULL THEN {trimmed} END"
+            # An array of several dimensions stays one, so that the client sees it.
+            packed = f"CASE WHEN array_ndims({{0}}) = 1 THEN {trimmed} ELSE {{0}} END"
+    if kinds.is_decimal(column.arrow):
+        packed = f"({packed})::text[]"
+    return Column(pa.list_(column.arrow), _guarded(value, f"({guard})"), f"({guard})", packed=f"array_send({packed})")
 
 
 _TEXT = "textsend({0}::text)"
