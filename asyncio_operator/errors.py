@@ -118,7 +118,7 @@ class EnricherError(AsyncOperatorError):
             return error
         first = first_of(error)
         text = str(first) if isinstance(first, EnricherError) else describe_error(first)
-        made = EnricherError(text, **verdict(error), code=code_of(first))
+        made = EnricherError(text, **verdict(error))
         made.__cause__ = error
         return made
 
@@ -316,6 +316,7 @@ class Verdict(TypedDict):
     overload: bool
     any_key: bool
     billed: bool | None
+    code: int | str | None
 
 
 def verdict(error: BaseException) -> Verdict:
@@ -327,12 +328,14 @@ def verdict(error: BaseException) -> Verdict:
         overload=said(error, "overload", bool) is True,
         any_key=said(error, "any_key", bool) is True,
         billed=said(error, "billed", lambda billed: billed if isinstance(billed, bool) else None),
+        code=code_of(first_of(error)),
     )
 
 
 def code_of(error: BaseException) -> int | str | None:
-    """The `code` of an `EnricherError` if it may name a figure: an HTTP status, or a short word. None otherwise."""
-    code = said(error, "code") if isinstance(error, EnricherError) else None
+    """The `code` of an `EnricherError`, or of an error of this package that is made of one, if it may name a figure: an
+    HTTP status, or a short word. None otherwise."""
+    code = said(error, "code") if isinstance(error, AsyncOperatorError) else None
     if type(code) is int:
         return code if 100 <= code <= 599 else None
     return code if type(code) is str and _CODE.fullmatch(code) else None
@@ -357,8 +360,6 @@ def keep_verdict(made: Made, error: BaseException) -> Made:
     for name, value in verdict(error).items():
         if value is not None and (value is not False or name in ("retryable", "billed")):
             setattr(made, name, value)
-    if (code := code_of(first_of(error))) is not None and isinstance(made, EnricherError):
-        made.code = code
     return made
 
 

@@ -35,7 +35,7 @@ LOOKED_AT = 4_000
 """How many bytes of an answer that is not JSON are searched for secrets before its beginning is shown."""
 
 
-class UnreadableError(ValueError):
+class UnreadableError(AsyncOperatorError, ValueError):
     """An answer is invalid; the message says why.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from asyncio_operator import AsyncOperatorError, ConfigurationError
 from asyncio_operator.enricher import billed, describe, hint, settle
 from asyncio_operator.services.secrets import Secrets
-from enrichers.http.answers import Extract, UnreadableError, make_extract
+from enrichers.http.answers import Extract, make_extract
 from enrichers.http.error_bodies import parsed_error
 from enrichers.http.header_values import LARGEST_NUMBER
 from enrichers.http.limit_headers import NOTHING, Hints, read_hints
@@ -87,7 +87,7 @@ class Reports:
                     weights[unit] = amount
                     continue
                 problem = f"it is {self._secrets.show(value, SHOWN)}, and must be a number from 0 to {LARGEST_NUMBER:g}"
-            except (UnreadableError, AsyncOperatorError) as error:
+            except AsyncOperatorError as error:
                 problem = self._secrets.line(str(error), SHOWN)
             if required:
                 self._log(f"usage {unit}", f"usage[{unit!r}] is ignored, and the estimate counts: {problem}")

@@ -66,6 +66,8 @@ SAID = [
     {"retry_after": 2},
     {"retryable": True, "billed": True},
     {"billed": False},
+    {"retryable": True, "code": 503},
+    {"code": "23505"},
 ]
 
 KINDS = [BusyError, enricher_error, grouped, nested]
@@ -189,7 +191,9 @@ async def test_X14_a_token_service_says_when_to_return(status: int, headers: dic
         async with opened(HttpEnricher(service.url + "/rows/{key}", schema="a int", headers=oauth2)) as one:
             service.answer_next(FakeAnswer(b"slow down", status, headers=headers))
             error = await failure(one, "x")
-    assert verdict(error) == {"retryable": True, "retry_after": 3.0, "overload": True, "any_key": True, "billed": False}
+    said_of_it = {"retryable": True, "retry_after": 3.0, "overload": True, "any_key": True, "billed": False}
+    assert verdict(error) == said_of_it | {"code": status}
+    assert status_of(Failure(error, 0.1), 0)["http_status"] == status
 
 
 # -- groups

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import ElementTimeoutError, ResultError
+from asyncio_operator import ElementTimeoutError, EnricherError, ResultError
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.spark.worker import output_batches as pieces
@@ -348,19 +348,19 @@ def test_X6_the_status_column_tells_every_row_what_happened() -> None:
     answers = {
         1: Answer({"x": 1}, "call", 1, 0.5),
         2: Answer(None, "cache", 0, None),
-        3: FAILED,
+        3: Failure(EnricherError("no", retryable=True, code=503), 0.25),
         4: LATE,
         5: Answer([{"x": 5}, {"x": 6}], "shared", 2, 0.2),
     }
     rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5]), answers, status=True)
-    assert [tuple(row["status"].values())[:6] for row in rows] == [
-        ("found", "call", 1, 500.0, None, None),
-        ("missing", "cache", 0, None, None, None),
-        ("failed", "call", 1, 250.0, "ValueError", "no"),
-        ("timed_out", "call", 1, 1000.0, "ElementTimeoutError", "late"),
-        ("missing", "none", 0, None, None, None),
-        ("found", "shared", 2, 200.0, None, None),
-        ("found", "shared", 2, 200.0, None, None),
+    assert [tuple(row["status"].values()) for row in rows] == [
+        ("found", "call", 1, 500.0, None, None, None, None),
+        ("missing", "cache", 0, None, None, None, None, None),
+        ("failed", "call", 1, 250.0, "EnricherError", "no", 503, True),
+        ("timed_out", "call", 1, 1000.0, "ElementTimeoutError", "late", None, None),
+        ("missing", "none", 0, None, None, None, None, None),
+        ("found", "shared", 2, 200.0, None, None, None, None),
+        ("found", "shared", 2, 200.0, None, None, None, None),
     ]
 
 
