@@ -8,7 +8,6 @@ nothing runs here but the look at what `open` has made.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -55,10 +54,6 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
         """What the lookups of a worker need."""
 
     @abstractmethod
-    async def _all_rows(self) -> Mapping[Any, Any]:
-        """The rows of the whole table by key: a row, or a list of rows."""
-
-    @abstractmethod
     def _source(self) -> str:
         """The table or the query, for messages."""
 
@@ -80,22 +75,15 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
         if runtime is not None:
             await runtime[0].close()
 
-    async def rows(self) -> Sequence[dict[str, Any]]:
-        """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
+    def _opened_for_all(self) -> tuple[C, L]:
+        """What the lookups of a worker need, to read the whole table.
 
         Raises:
             ConfigurationError: the enricher has a query, which cannot run without keys.
-            EnricherError: see `lookup_many`.
         """
-        self._opened()
         if self.query is not None:
             raise ConfigurationError(f"{self._subject()}: a query takes keys; to load all rows, name a table or a view")
-        found = await self._all_rows()
-        keyed = (
-            (dict(zip(self.key, key if len(self.key) > 1 else (key,), strict=True)), rows)
-            for key, rows in found.items()
-        )
-        return [{**key, **row} for key, rows in keyed for row in (rows if isinstance(rows, list) else (rows,))]
+        return self._opened()
 
     def _opened(self) -> tuple[C, L]:
         if self._runtime is None:

@@ -81,8 +81,9 @@ class _WholeTable:
             await self.enricher.close()
 
     def schema(self) -> pa.Schema:
-        """The columns of the rows: the key columns, then the columns of a found row."""
-        return pa.schema([*(self.enricher.key_schema() or ()), *self.enricher.schema()])
+        """The columns of the rows: the key columns, then the other columns of a found row."""
+        fields = [*(self.enricher.key_schema() or ()), *self.enricher.schema()]
+        return pa.schema(list({field.name: field for field in fields}.values()))
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -49,6 +49,9 @@ MARKS = {1: 2, 4: -0x7FFFF4E1, 8: -0x7FFFFFFFFFFFF4E1}
 MOST_COLUMNS = 800
 """A SELECT has 1,664 results at most."""
 
+PART = 10_000
+"""The rows of a record of a whole table. Rows of up to 100 KB do not exceed PostgreSQL's limit then."""
+
 DAYS = 10_957
 MICROSECONDS = DAYS * 86_400_000_000
 """From 1970-01-01, Arrow's epoch, to 2000-01-01, PostgreSQL's."""
@@ -76,14 +79,25 @@ class UnfitError(Exception):
         self.row, self.column, self.value = row, column, value
 
 
-def packing(columns: Sequence[tuple[str, Column]]) -> tuple[str, str]:
+def packing(columns: Sequence[tuple[str, Column]], *, parts: bool = False) -> tuple[str, str]:
     """The SQL before and after ``FROM ...``. Both are "" if only rows can answer, because there are too many columns.
-    `columns` come with the SQL of their values."""
+
+    Args:
+        columns: come with the SQL of their values.
+        parts: the result is a record for each `PART` rows, and not a single one.
+    """
     if len(columns) > MOST_COLUMNS:
         return "", ""
     outer = [_aggregates(f"v{number}", column.arrow) for number, (_, column) in enumerate(columns)]
     inner = [f"{column.packed.format(sql)} AS v{number}" for number, (sql, column) in enumerate(columns)]
-    return f"SELECT count(*), {', '.join(outer)} FROM (SELECT {', '.join(inner)} ", " OFFSET 0) AS r"
+    tail = " OFFSET 0) AS r"
+    if parts:
+        inner.append(f"(row_number() OVER () - 1) / {PART} AS part")
+        # Where a value is counted once, the server sorts rows by part, on disk if need be. It does not hash them, which
+        # would take memory for the whole table.
+        outer.append("count(DISTINCT part)")
+        tail += " GROUP BY part"
+    return f"SELECT count(*), {', '.join(outer)} FROM (SELECT {', '.join(inner)} ", tail
 
 
 def unpack(record: Sequence[Any], schema: pa.Schema) -> pa.Table:

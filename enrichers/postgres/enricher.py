@@ -185,6 +185,26 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         statement = self._described()
         return await self._columns_of(statement, self._asked_keys(statement, keys))
 
+    async def rows(self) -> pa.Table:
+        """Every row of the table that has a key, as Arrow columns, from one statement: for a whole table in memory.
+
+        The key columns come first, then the other columns of `schema`.
+
+        Raises:
+            ConfigurationError: the enricher has a query, which cannot run without keys.
+            EnricherError: see `lookup_many`.
+        """
+        connections, _ = self._opened_for_all()
+        statement = self._described()
+        table = None
+        if statement.whole_packed:
+            table = await self._unpacked(statement, statement.whole_packed, (), ())
+        if table is None:
+            records = await self._fetch(connections, statement.whole, (), ())
+            table = self._table_of(statement, records, None, may_decline=False)
+        assert table is not None
+        return table.select(list(dict.fromkeys([*statement.key_schema.names, *statement.answer.names])))
+
     async def _columns_of(self, statement: Statement, asked: AskedKeys) -> pa.Table:
         if not len(asked):
             return statement.answer.empty_table()
@@ -216,20 +236,26 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
 
     async def _in_columns(self, statement: Statement, asked: AskedKeys) -> pa.Table | None:
         """The answer from the statement for columns, or None if only rows can hold it."""
-        connections, _ = self._opened()
         parameters = asked.literals() if statement.takes_literals else statement.arrays(asked.values())
+        return await self._unpacked(statement, statement.packed, parameters, asked)
+
+    async def _unpacked(
+        self, statement: Statement, sql: str, parameters: Sequence[Any], asked: AskedKeys | tuple[()]
+    ) -> pa.Table | None:
+        connections, _ = self._opened()
+        tables, record, unfit = [], None, None
         try:
-            [record] = await self._fetch(connections, statement.packed, parameters, asked)
-        except TooLargeError:
-            return None
-        try:
-            return unpack(record, statement.answer)
-        except AmbiguousError:
+            for record in await self._fetch(connections, sql, parameters, asked):
+                tables.append(unpack(record, statement.answer))
+        except (TooLargeError, AmbiguousError):
             return None
         except UnfitError as error:
             unfit = error
+        if unfit is None:
+            return pa.concat_tables(tables) if tables else statement.answer.empty_table()
+        assert record is not None
         key = key_at(unfit.row, record, statement.answer, statement.key_schema.names)
-        if key is None or unfit.column >= len(statement.schema):
+        if len(asked) and (key is None or unfit.column >= len(statement.schema)):
             return self._refuse_strangers({unfit.value})
         return self._refuse(key, f"{unfit.column}:{unfit.value}")
 
@@ -241,13 +267,19 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             return None
         call = statement.call(keys)
         records = await self._fetch(connections, *call, asked) if call else []
+        return self._table_of(statement, records, keys, may_decline=may_decline)
+
+    def _table_of(
+        self, statement: Statement, records: Sequence[Any], keys: Sequence[Any] | None, *, may_decline: bool
+    ) -> pa.Table | None:
+        """The table of a result in rows. `keys` are the only ones that it may have."""
         for record in records if statement.guarded else ():
             if record[-1] is not None:
                 return None if may_decline else self._refuse(statement.key_of(record), record[-1])
         try:
             return from_rows(records, statement.row_type, statement.places)
         except (pa.ArrowException, ArithmeticError) as error:
-            strangers = {*map(statement.key_of, records)}.difference(keys)
+            strangers = set() if keys is None else {*map(statement.key_of, records)}.difference(keys)
             unfit = None if strangers else first_unfit(records, statement.schema)
             if unfit is not None:
                 self._refuse(statement.key_of(records[unfit.row]), f"{unfit.column}:{unfit.value}")
@@ -257,12 +289,6 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         if strangers:
             self._refuse_strangers(strangers)
         raise EnricherError(f"{problem}; start the job again if a column has changed", retryable=False, any_key=True)
-
-    async def _all_rows(self) -> dict[Any, Any]:
-        connections, collect = self._opened()
-        found: dict[Any, Any] = {}
-        collect(await self._fetch(connections, self._described().whole, (), ()), found, self._refuse)
-        return found
 
     def _canonical(self, statement: Statement, keys: Sequence[Any]) -> Sequence[Any]:
         """The canonical keys, aligned with `keys`. None for a key that no row can have."""
@@ -314,7 +340,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
     def _refuse(self, key: Any, problem: str) -> NoReturn:
         """A row that holds a value that a row of Spark cannot hold."""
         number, _, value = problem.partition(":")
-        field = self._described().schema.field(int(number))
+        field = self._described().answer.field(int(number))
         remedy = f'pass columns={{"{field.name}": "double"}}, ' * pa.types.is_decimal(field.type)
         raise EnricherError(
             f"{self._about([key])}: the column {field.name!r} holds {value}, which does not fit "

@@ -69,7 +69,8 @@ class Statement:
         single: the same for one key, which takes one value per key column; "" if there is none.
         packed: the same as `sql` with its result in columns (see `columns`), for a table with array literals as
             parameters (see `arrow_keys`); "" if there is none.
-        whole: the same for all rows that have a key; "" for a query, which takes keys.
+        whole: the same as `sql` for all rows that have a key; "" for a query, which takes keys.
+        whole_packed: the same as `whole` with its result in columns, in several records; "" if there is none.
         key: how keys are sent and recognised in the result.
         guarded: whether the last column of the result is the problem.
         types: for each column whose type must not change the name of the type.
@@ -84,6 +85,7 @@ class Statement:
     single: str
     packed: str
     whole: str
+    whole_packed: str
     key: tuple[Part, ...]
     guarded: bool
     types: Mapping[str, str]
@@ -158,7 +160,10 @@ def make_statement(
     everything = f"FROM {source.sql}"
     types = _types(source)
     keyed = " AND ".join(f"({value}) IS NOT NULL" for value in values[len(columns) :])
-    head, tail = packing([(source.columns[name], column) for name, column in (dict(columns) | dict(key)).items()])
+    packed = [(source.columns[name], column) for name, column in (dict(columns) | dict(key)).items()]
+    head, tail = packing(packed)
+    head_of_parts, tail_of_parts = packing(packed, parts=True)
+    whole = f"{everything} WHERE {keyed} AND {types}"
     literals = [column.literal() for column in key_columns]
     by_key = f"{everything} WHERE {types}" if query else _by_key(source.sql, names, key_columns, types)
     return Statement(
@@ -167,7 +172,8 @@ def make_statement(
         select + by_key,
         "" if query else _single(select + everything, names, key_columns, types),
         head + (by_key if query else _by_key(source.sql, names, literals, types)) + tail if head else "",
-        "" if query else f"{select}{everything} WHERE {keyed} AND {types}",
+        "" if query else select + whole,
+        "" if query or not head else head_of_parts + whole + tail_of_parts,
         tuple(column.part for column in key_columns),
         bool(problem),
         source.types,

@@ -146,9 +146,20 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
             found |= await self._found(connections, statement, call, asked, keys)
         return [*map(found.get, canonical)]
 
-    async def _all_rows(self) -> dict[Any, Any]:
-        connections, statement = self._opened()
-        return await self._found(connections, statement, (statement.whole(), {}), None, ())
+    async def rows(self) -> Sequence[dict[str, Any]]:
+        """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
+
+        Raises:
+            ConfigurationError: the enricher has a query, which cannot run without keys.
+            EnricherError: see `lookup_many`.
+        """
+        connections, statement = self._opened_for_all()
+        found = await self._found(connections, statement, (statement.whole(), {}), None, ())
+        keyed = (
+            (dict(zip(self.key, key if len(self.key) > 1 else (key,), strict=True)), rows)
+            for key, rows in found.items()
+        )
+        return [{**key, **row} for key, rows in keyed for row in (rows if isinstance(rows, list) else (rows,))]
 
     async def _found(
         self,

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 import asyncpg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.services import span_attributes
 from enrichers import PostgresEnricher
 from enrichers.postgres.arrow_keys import asked_keys
+from enrichers.postgres.columns import PART
 from tests.enrichers.conftest import Database
 
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
@@ -428,16 +430,39 @@ async def test_rows_gives_the_whole_table_with_its_keys(database: Database) -> N
         "INSERT INTO t VALUES (1, 'x', 1.5), (1, 'x', 2), (2, 'y', NULL), (NULL, 'z', 3), (3, NULL, 4)"
     )
     async with database.enricher(table="t", key=["b", "a"]) as enricher:
-        rows = await enricher.rows()
+        rows = (await enricher.rows()).to_pylist()
         assert sorted(map(repr, rows)) == sorted(
             map(repr, [{"b": b, "a": a, "v": v} for b, a, v in await _found(database, "b, a, v")])
         )
     async with database.enricher(table="t", key="a", columns=["a", "b"]) as enricher:
-        assert sorted(row["a"] for row in await enricher.rows()) == [1, 1, 2, 3]
-        assert {"a": 3, "b": None} in await enricher.rows()
+        assert sorted((await enricher.rows())["a"].to_pylist()) == [1, 1, 2, 3]
+        assert {"a": 3, "b": None} in (await enricher.rows()).to_pylist()
     async with database.enricher(query="SELECT * FROM t WHERE a = ANY ($1)", key="a") as enricher:
         with pytest.raises(ConfigurationError, match="name a table or a view"):
             await enricher.rows()
+
+
+async def test_X12_the_rows_of_a_large_table_come_in_columns_each_once(database: Database) -> None:
+    await database.execute(f"""
+        CREATE TABLE t (k numeric, l date, v int[], d date);
+        INSERT INTO t
+            SELECT i, '2020-01-01', ARRAY[i, NULL], '20000-01-01' FROM generate_series(1, {2 * PART + 1}) AS i;
+        INSERT INTO t VALUES (-1, 'infinity', '{{}}', NULL), (-2, NULL, NULL, NULL)""")
+    async with database.enricher(table="t", key=["k", "l"]) as enricher:
+        table = await enricher.rows()
+        table.validate(full=True)
+        assert table.column_names == ["k", "l", "v", "d"]
+        assert sorted(map(int, table["k"].to_pylist())) == [*range(1, 2 * PART + 2)]
+        assert pc.all(pc.equal(pc.list_element(table["v"], 0), table["k"].cast(pa.int32()))).as_py()
+        assert {*table["d"].cast(pa.int32()).to_pylist()} == {6_585_322}
+        for values, told in {
+            "(7, '2020-01-01', '{{1},{2}}')": r"2020, 1, 1\)\): the column 'v' holds \{\{1\},\{2\}\}",
+            "(7, '2020-01-01', NULL, 'infinity')": r"2020, 1, 1\)\): the column 'd' holds infinity",
+            "('NaN', '2020-01-01')": "the column 'k' holds NaN",
+        }.items():
+            await database.execute(f"DELETE FROM t; INSERT INTO t VALUES {values}")
+            with pytest.raises(EnricherError, match=told):
+                await enricher.rows()
 
 
 async def _found(database: Database, columns: str) -> list[Any]:
