@@ -185,9 +185,13 @@ class StateBackend(ABC):
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
         """The value state of this descriptor.
 
+        Time to live may be switched on or off between two programs: then what is stored counts as written when it is
+        first read or met by a clean-up, or has no times any more. RocksDB rewrites the state for that, now.
+
         Raises:
-            StateError: the name belongs to a state of another kind.
-            StateMigrationError: what is stored has other serialisers, or differs in having time to live.
+            StateError: the name belongs to a state of another kind, or was requested before and differs in having time
+                to live.
+            StateMigrationError: what is stored has other serialisers.
         """
         return ValueState(self.cells(descriptor, ValueStateDescriptor), descriptor)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.layout import STAMP_BIAS, STAMP_SIZE, stamp, stamped_at
+from asyncio_operator.state.layout import NOT_BEGUN, STAMP_BIAS, STAMP_SIZE, stamp, stamped_at
 from asyncio_operator.state.serializers import BUILTIN, Serializer
 from asyncio_operator.state.table import Codec
 
@@ -36,7 +36,7 @@ class BytesCodec(Codec):
         return stamped[STAMP_SIZE:]
 
     def after(self, stamped: bytes, deadline: int) -> bytes | None:
-        return stamped[STAMP_SIZE:] if stamped_at(stamped)[0] - STAMP_BIAS > deadline else None
+        return stamped[STAMP_SIZE:] if deadline < stamped_at(stamped)[0] - STAMP_BIAS < NOT_BEGUN else None
 
 
 def checked(serializer: Serializer) -> Callable[[Any], bytes]:

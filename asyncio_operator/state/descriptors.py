@@ -49,27 +49,23 @@ class StateMeta:
         """Compares the requested state with the stored one. `in_use`: this program itself requested the stored one.
 
         Raises:
-            StateError: the state is of another type.
-            StateMigrationError: it has other serialisers, or time to live on one side only.
+            StateError: the state is of another type, or is in use and has time to live on one side only.
+            StateMigrationError: it has other serialisers.
         """
         if self.kind != stored.kind:
             raise StateError(f"state {name!r} is a {stored.kind} state, not a {self.kind} state: use another name")
         for role, asked in self.serializers.items():
             if stored.serializers.get(role) != asked:
                 if in_use:
-                    raise _asked_before(name, f"with {role} {stored.serializers.get(role)!r}, now with {asked!r}")
+                    what = _asked_before(name, f"with {role} {stored.serializers.get(role)!r}, now with {asked!r}")
+                    raise StateMigrationError(what)
                 raise StateMigrationError(
                     f"state {name!r} was written with {role} {stored.serializers.get(role)!r}, but its descriptor has "
                     f"{asked!r}: use the old serialiser, or a new name and copy the entries"
                 )
-        if self.ttl != stored.ttl:
+        if in_use and self.ttl != stored.ttl:
             was, now = ("with", "none") if stored.ttl else ("without", "one")
-            if in_use:
-                raise _asked_before(name, f"{was} time to live, now its descriptor has {now}")
-            raise StateMigrationError(
-                f"state {name!r} was written {was} time to live, but its descriptor has {now}: "
-                "use a new name and copy the entries"
-            )
+            raise StateError(_asked_before(name, f"{was} time to live, now its descriptor has {now}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +186,8 @@ def describe_state(descriptor: StateDescriptor) -> StateMeta:
     return StateMeta(descriptor.kind, names, descriptor.ttl is not None)
 
 
-def _asked_before(name: str, what: str) -> StateMigrationError:
-    return StateMigrationError(
+def _asked_before(name: str, what: str) -> str:
+    return (
         f"state {name!r} was requested before, by this program, {what}: use one descriptor everywhere, or another name"
     )
 

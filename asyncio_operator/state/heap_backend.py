@@ -24,9 +24,9 @@ from asyncio_operator.state.codec import BytesCodec
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.heap_round import Round
 from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import parse_slot
+from asyncio_operator.state.layout import NOT_BEGUN, parse_slot, retimed
 from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
-from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states
+from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states, merged_rows
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
@@ -206,7 +206,7 @@ class HeapCodec(Codec):
         return stamped[1]
 
     def after(self, stamped: Stored, deadline: int) -> Stored | None:
-        return stamped[1] if stamped[0] > deadline else None
+        return stamped[1] if deadline < stamped[0] < NOT_BEGUN else None
 
     def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
         if self._copies:
@@ -240,9 +240,10 @@ class HeapStateBackend(StateBackend):
         table = _new_table(meta, meta.ttl)
         # Restored bytes become values now: only the first request brings the serialiser that can read them.
         if name in self._tables:
+            had = self.metas[name].ttl
             try:
                 for slot, sub, data in self._tables[name].entries():
-                    table.put(slot, sub, codec.from_bytes(data))
+                    table.put(slot, sub, codec.from_bytes(retimed(data, had, meta.ttl)))
             except Exception as error:
                 raise StateError(f"state {name!r} cannot be read: {type(error).__name__}: {error}") from error
         self._tables[name] = table
@@ -282,8 +283,8 @@ class HeapStateBackend(StateBackend):
                 "checkpoint(path, backend) writes it to a directory"
             )
         self.settle()
-        expired = {cells.name: cells.is_expired for cells in self.ttl_cells(CleanupFullSnapshot)}
-        groups = {name: self._rows_by_group(name, expired.get(name)) for name in self._tables}
+        clean = {cells.name: cells.cleaned for cells in self.ttl_cells(CleanupFullSnapshot)}
+        groups = {name: self._rows_by_group(name, clean.get(name)) for name in self._tables}
         return HeapSnapshot(self.max_parallelism, self.key_groups, self._sequence + 1, dict(self.metas), groups)
 
     def load(self, snapshots: list[StateSnapshot]) -> None:
@@ -292,7 +293,7 @@ class HeapStateBackend(StateBackend):
         for name, meta in states.items():
             tables[name] = table = _new_table(meta, timed=False)
             for snapshot in snapshots:
-                for address, data in snapshot.rows(name, self.key_groups):
+                for address, data in merged_rows(snapshot, name, meta, self.key_groups):
                     length = parse_slot(address, self.group_width)[2]
                     table.put(address[:length], address[length:], data)
         self._tables.update(tables)
@@ -304,11 +305,11 @@ class HeapStateBackend(StateBackend):
         self.mark_closed()
         self._tables.clear()
 
-    def _rows_by_group(self, name: str, expired: Callable[[Stored], bool] | None) -> dict[int, list[Row]]:
+    def _rows_by_group(self, name: str, clean: Callable[[Stored], Stored | None] | None) -> dict[int, list[Row]]:
         width, to_bytes = self.group_width, self._codecs[name].to_bytes
         groups: dict[int, list[Row]] = {}
         for slot, sub, stored in self._tables[name].entries():
-            if expired is not None and expired(stored):
+            if clean is not None and (stored := clean(stored)) is None:
                 continue
             groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, to_bytes(stored)))
         return groups

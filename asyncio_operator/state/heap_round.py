@@ -8,13 +8,16 @@ Each step takes constant time.
 A whole round also finds a lower bound of all timestamps. It counts an entry that moves from a place ahead of the round
 to a place behind it. An entry added during the round is not older than the start of the round.
 
-A second list holds the timestamps. In most stretches no entry has expired, and ``min`` over that list finds this in C.
+A second list holds the timestamps. In most stretches no entry has expired or has yet to begin its life, and ``min`` and
+``max`` over that list find this in C.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from asyncio_operator.state.layout import NOT_BEGUN
 
 Record = list[Any]
 """A stamped entry: ``[timestamp, value, place in the round, key in its dictionary, slot if that is another]``. Every
@@ -71,24 +74,28 @@ class Round:
                 self._end = last = len(times)
             end = min(self._next + count, last)
             count -= end - self._next
-            lowest = min(times[self._next : end])
+            stretch = times[self._next : end]
+            lowest = min(stretch)
             # All alive: one step for the whole stretch.
-            if lowest > deadline:
+            if lowest > deadline and max(stretch) < NOT_BEGUN:
                 self._oldest = min(self._oldest, lowest)
                 self._next = end
             else:
                 for _ in range(end - self._next):
-                    self._look(deadline, discard)
+                    self._look(deadline, now, discard)
             if self._next >= min(self._end, len(times)):
                 oldest = self._oldest
         # An empty table has no oldest entry, and later ones are stamped `now` or later.
         return oldest if times else now
 
-    def _look(self, deadline: int, discard: Callable[[Record], None]) -> None:
-        """Discards the next record if it has expired, or counts it for the bound and moves on."""
+    def _look(self, deadline: int, now: int, discard: Callable[[Record], None]) -> None:
+        """Discards the next record if it has expired, or counts it for the bound and moves on; begins its life before
+        that."""
         if self._next >= len(self._times):
             return
         time = self._times[self._next]
+        if time == NOT_BEGUN:
+            time = self._times[self._next] = self._records[self._next][0] = now
         if time <= deadline:
             discard(self._records[self._next])
             # The last record is now at this place. It is next, unless it was added after the round began.

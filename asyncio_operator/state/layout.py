@@ -21,9 +21,12 @@ In RocksDB the column family ``default`` holds the data about the directory, in 
     "sequence"            int; no sequence number from this one on was ever used
     "state/" + name       what `StateMeta.to_dict` gives
     "restoring"           True, while a restore is under way; a directory that is opened with it is emptied
+    "retiming"            {"name": str, "meta": as "state/" + name, "after": bytes}, while the entries of a state get
+                          timestamps or lose them: those up to the address `after` have changed
 
 and the column family ``"state/" + name`` the entries of the state of that name. A stored entry is the serialised value;
-with time to live, 8 bytes before it (`stamp`): milliseconds since the epoch + 2**63, big-endian.
+with time to live, 8 bytes before it (`stamp`): milliseconds since the epoch + 2**63, big-endian. The largest timestamp,
+`NOT_BEGUN`, is that of an entry from before its state got a time to live.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ SEQUENCE_BLOCK = 1 << 16
 FORMAT_KEY = b"format"
 SEQUENCE_KEY = b"sequence"
 RESTORING_KEY = b"restoring"
+RETIMING_KEY = b"retiming"
 STATE_PREFIX = "state/"
 
 
@@ -51,6 +55,16 @@ _uint64 = struct.Struct(">Q")
 stamp = _uint64.pack
 """The bytes of a timestamp + `STAMP_BIAS`, which come before an entry. `stamped_at` reads them: a tuple of one int."""
 stamped_at = _uint64.unpack_from
+
+NOT_BEGUN = STAMP_BIAS - 1
+"""The timestamp of an entry whose life begins when it is first read, or met by a clean-up (law E11)."""
+
+
+def retimed(stored: bytes, had: bool, has: bool) -> bytes:
+    """A stored entry of a state that had a time to live, or had none, for the state that has one, or has none."""
+    if had == has:
+        return stored
+    return stamp(NOT_BEGUN + STAMP_BIAS) + stored if has else stored[STAMP_SIZE:]
 
 
 def serialize_namespace(namespace: Key | None) -> bytes:

@@ -20,6 +20,7 @@ from asyncio_operator.state.key_groups import group_width
 from asyncio_operator.state.keys import Key, KeySerializer, deserialize_key
 from asyncio_operator.state.layout import (
     FORMAT_VERSION,
+    NOT_BEGUN,
     STAMP_BIAS,
     STAMP_SIZE,
     describe_slot,
@@ -61,7 +62,7 @@ class StateEntry(NamedTuple):
         map_key: the key of a map's entry; None for other kinds.
         value: of an aggregating state the accumulator; bytes if the reader has no serialiser for it.
         written: when it was written, or read with `ON_READ_AND_WRITE`, in milliseconds since the epoch; None without
-            time to live.
+            time to live, or if it is from before the state got one and was not read since.
     """
 
     key: Key
@@ -129,7 +130,7 @@ class SnapshotReader:
         for address, stored in self._rows(state):
             try:
                 key, namespace, length = parse_slot(address, self._width)
-                written = stamped_at(stored)[0] - STAMP_BIAS if meta.ttl else None
+                written = stamped_at(stored)[0] - STAMP_BIAS if meta.ttl else NOT_BEGUN
                 value = decode(stored[STAMP_SIZE:] if meta.ttl else stored)
                 map_key = None if decode_key is None else decode_key(address[length:])
             except Exception as error:
@@ -137,7 +138,7 @@ class SnapshotReader:
                     f"{self._snapshot!r}, state {state!r}, {describe_slot(address, self._width)}: "
                     f"an entry cannot be read: {describe_error(error)}"
                 ) from error
-            yield StateEntry(key, _namespace(namespace), map_key, value, written)
+            yield StateEntry(key, _namespace(namespace), map_key, value, None if written == NOT_BEGUN else written)
 
     def _slots(self, state: str) -> Iterator[tuple[Key, bytes]]:
         """Key and namespace of each slot, once: the entries of a slot are neighbours."""

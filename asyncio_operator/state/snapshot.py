@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from asyncio_operator.errors import StateError, StateMigrationError
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import FORMAT_VERSION
+from asyncio_operator.state.layout import FORMAT_VERSION, retimed
 
 Row = tuple[bytes, bytes]
 """An address and its serialised entry."""
@@ -92,7 +92,8 @@ def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> di
 
     Raises:
         StateError: one is deleted, or of another version or maximum parallelism, or two hold the same key group.
-        StateMigrationError: two snapshots disagree about a state.
+        StateMigrationError: two snapshots have other kinds or serialisers for a state. A state with time to live in one
+            of them has it in the result.
     """
     states: dict[str, StateMeta] = {}
     for index, snapshot in enumerate(snapshots):
@@ -117,6 +118,17 @@ def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> di
             ):
                 raise StateError(f"{other!r} and {snapshot!r} hold the same key groups: give each key group once")
         for name, meta in snapshot.states.items():
-            if states.setdefault(name, meta) != meta:
-                raise StateMigrationError(f"the snapshots disagree about state {name!r}: {states[name]} and {meta}")
+            known = states.setdefault(name, meta)
+            if replace(known, ttl=meta.ttl) != meta:
+                raise StateMigrationError(f"the snapshots disagree about state {name!r}: {known} and {meta}")
+            if meta.ttl:
+                states[name] = meta
     return states
+
+
+def merged_rows(snapshot: StateSnapshot, name: str, meta: StateMeta, key_groups: KeyGroupRange) -> Iterator[Row]:
+    """The entries of a state that lie in the range, as entries of the state that `merge_states` gave."""
+    if name not in snapshot.states:
+        return iter(())
+    had, has = snapshot.states[name].ttl, meta.ttl
+    return ((address, retimed(data, had, has)) for address, data in snapshot.rows(name, key_groups))

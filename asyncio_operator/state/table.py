@@ -66,6 +66,7 @@ class Table(ABC):
     def sweep(self, count: int, deadline: int, now: int) -> int | None:
         """Looks at the next `count` entries of an endless round, and removes those stamped at the deadline or before.
 
+        Those whose life has not begun (`NOT_BEGUN`) are stamped `now`.
         The time is bounded by `count`. Only for tables with stamped entries.
 
         Returns:
@@ -122,9 +123,12 @@ class Codec(ABC):
 
     @abstractmethod
     def after(self, stamped: Stored, deadline: int) -> Stored | None:
-        """The entry without its timestamp if that lies after the deadline, else None."""
+        """The entry without its timestamp if that is after the deadline; else, or if its life has not begun, None."""
 
     def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
-        """The values of entries whose timestamps lie after the deadline, `absent` in place of the others."""
+        """The values of entries whose timestamps lie after the deadline, `absent` in place of the others.
+
+        The life of each has to have begun.
+        """
         after, decode = self.after, self.decode
         return [absent if one is None or (rest := after(one, deadline)) is None else decode(rest) for one in stamped]

@@ -11,12 +11,15 @@ What removes expired entries:
   their keys. A round ends where the table ended when the round began. The work for each access is bounded, except that
   RocksDB now and then rewrites a file. It takes no space on disk: an index by expiry would cost a second write for each
   write and a third for each touch;
-- in full snapshots: the backend does not write entries that are expired (`is_expired`);
+- in full snapshots: the backend does not write entries that are expired (`cleaned`);
 - in compaction: `compact` sweeps the table once, in batches, then RocksDB frees the space. RocksDB's own expiry filter
   follows the wall clock, and not the clock that was passed in.
 
 An incremental clean-up may put looks off (`cleanup`). What shows the stored entries, such as `num_entries`, `keys` and
 a snapshot, has them made first (`settle`).
+
+Entries from before the state got a time to live are `NOT_BEGUN`. Whatever looks at one first, a read or a clean-up,
+stamps it: its life begins then.
 
 This module does not know which backend it uses.
 """
@@ -30,6 +33,7 @@ from typing import Any
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells, Owner
 from asyncio_operator.state.cleanup import CleanupSchedule
+from asyncio_operator.state.layout import NOT_BEGUN
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import (
     CleanupIncrementally,
@@ -100,6 +104,13 @@ class TtlCells(Cells):
     def living(self, stored: Sequence[Any], absent: Any) -> list[Any]:
         """The values of stored entries; `absent` in place of None and of expired ones."""
         return self.codec.living(stored, self._now() - self._ttl, absent)
+
+    def cleaned(self, stored: Any) -> Any | None:
+        """What a clean-up leaves of a stored entry: None if it has expired, and a stamped one if its life begins."""
+        now = self._now()
+        if self.codec.timestamp(stored) == NOT_BEGUN:
+            return self.codec.stamp(now, self.codec.unstamp(stored))
+        return None if self.is_over(stored, now) else stored
 
     def is_over(self, stored: Any, now: int) -> bool:
         """Whether a stored entry has expired at this time, in milliseconds."""
@@ -198,46 +209,51 @@ class TtlCells(Cells):
     def sweep_all(self) -> None:
         """Removes every expired entry."""
         try:
-            remove_expired(self.table, self.is_expired, self.backend.new_batch, self.backend.commit)
+            clean_up(self.table, self.cleaned, self.backend.new_batch, self.backend.commit)
         except Exception as error:
             raise StateError(f"cleaning up state {self.name!r} failed: {self.table.error(error)}") from error
 
     def _living(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """The entry without its timestamp; None if it has expired, unless expired ones are returned.
 
-        An expired entry is deleted, and a living one is touched if reading renews its life.
+        An expired entry is deleted, and a living one is touched if reading renews or begins its life.
         """
         rest = self.codec.unstamp(stored)
         if self.is_over(stored, now):
             self.table.delete(slot, sub)
             return rest if self._return_expired else None
-        if self._touch and self.codec.timestamp(stored) != now:
+        if self._is_touched(stored, now):
             self._put(slot, sub, self.codec.stamp(now, rest))
         return rest
 
     def _scanned(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """The same for an entry of a scan. If the user has changed the entry since, the change stays."""
         expired = self.is_over(stored, now)
-        ages = expired or (self._touch and self.codec.timestamp(stored) != now)
         # The rows show a moment of the past: to delete or touch by them would undo a write that came since.
-        if ages and not self.table.holds(slot, sub, stored):
+        if (expired or self._is_touched(stored, now)) and not self.table.holds(slot, sub, stored):
             return None if expired and not self._return_expired else self.codec.unstamp(stored)
         return self._living(slot, sub, stored, now)
+
+    def _is_touched(self, stored: Any, now: int) -> bool:
+        """Whether a read gives an entry another timestamp."""
+        timestamp = self.codec.timestamp(stored)
+        return timestamp != now and (self._touch or timestamp == NOT_BEGUN)
 
     def _stored(self, value: Any) -> Any:
         return None if value is ABSENT else self.codec.stamp(self._now(), self._encode(value))
 
 
-def remove_expired(
+def clean_up(
     table: Table,
-    expired: Callable[[Stored], bool],
+    cleaned: Callable[[Stored], Stored | None],
     new_batch: Callable[[], Batch],
     commit: Callable[[Batch], None],
 ) -> None:
-    """Removes every expired entry of a table, in batches of bounded size."""
-    rows = (row for row in table.entries() if expired(row[2]))
-    while chunk := list(islice(rows, REMOVAL_BATCH)):
+    """Puts what is left of each entry in its place, or removes it, in batches of bounded size."""
+    rows = ((slot, sub, stored, cleaned(stored)) for slot, sub, stored in table.entries())
+    changes = ((slot, sub, left) for slot, sub, stored, left in rows if left is not stored)
+    while chunk := list(islice(changes, REMOVAL_BATCH)):
         batch = new_batch()
-        for slot, sub, _ in chunk:
-            table.stage(batch, slot, [(sub, None)], False)
+        for slot, sub, left in chunk:
+            table.stage(batch, slot, [(sub, left)], False)
         commit(batch)

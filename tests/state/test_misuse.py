@@ -324,10 +324,11 @@ def test_S10_two_descriptors_of_one_name_in_one_program_are_told_so(make):
     backend.value_state(VALUE)
     for other, error in (
         (ValueStateDescriptor("value", Broken(True)), StateMigrationError),
-        (ValueStateDescriptor("value", ttl=StateTtlConfig(1)), StateMigrationError),
+        (ValueStateDescriptor("value", ttl=StateTtlConfig(1)), StateError),
     ):
-        with pytest.raises(error, match=r"requested before.*another name"):
+        with pytest.raises(error, match=r"requested before.*another name") as caught:
             backend.value_state(other)
+        assert type(caught.value) is error
 
 
 def test_a_refused_value_lists_the_types_that_are_taken(make):
@@ -363,8 +364,6 @@ def test_S10_a_reopened_directory_refuses_what_does_not_fit_and_keeps_what_it_ho
     backend.close()
     for ask, descriptor, says in (
         ("value_state", ValueStateDescriptor("value", Broken(True)), "'builtin-1'.*'broken'"),
-        ("value_state", ValueStateDescriptor("value", ttl=ttl), "written without time to live"),
-        ("value_state", ValueStateDescriptor("ttl"), "written with time to live"),
         ("map_state", MapStateDescriptor("map", key_serializer=Broken(True)), "key serialiser 'builtin-key-1'"),
         ("map_state", MapStateDescriptor("map", value_serializer=Broken(True)), "value serialiser 'builtin-1'"),
     ):

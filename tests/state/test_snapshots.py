@@ -207,7 +207,7 @@ def test_S9_snapshots_that_do_not_fit_are_refused(make):
         once.restore([snapshot])
     halves = [make(key_groups=KeyGroupRange(0, 63)), make(key_groups=KeyGroupRange(64, 127))]
     halves[0].value_state(VALUE)
-    halves[1].value_state(ValueStateDescriptor("value", ttl=StateTtlConfig(1)))
+    halves[1].list_state(ListStateDescriptor("value"))
     with pytest.raises(StateMigrationError, match="disagree about state 'value'"):
         make().restore([half.snapshot() for half in halves])
 

@@ -8,6 +8,7 @@ a process that died, can be opened again with all its state.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
@@ -18,21 +19,23 @@ from asyncio_operator.state.backend import StateBackend, StateStatistics
 from asyncio_operator.state.codec import BytesCodec
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.layout import retimed
 from asyncio_operator.state.rocksdb.column_family import RocksDBTable
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
 from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
+from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import Serializer
-from asyncio_operator.state.snapshot import StateSnapshot, merge_states
+from asyncio_operator.state.snapshot import StateSnapshot, merge_states, merged_rows
 from asyncio_operator.state.table import Batch, Codec, Table
-from asyncio_operator.state.ttl import remove_expired
+from asyncio_operator.state.ttl import clean_up
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
 RESTORE_BATCH = 1000
-"""Entries written at once while restoring."""
+"""Entries written at once while restoring, or while time to live is switched."""
 
 
 class RocksDBStateBackend(StateBackend):
@@ -67,11 +70,12 @@ class RocksDBStateBackend(StateBackend):
             self._records = Records(self._database)
             self._records.claim(self.key_groups, max_parallelism)
             self.metas = self._records.states()
+            self._tables: dict[str, RocksDBTable] = {}
+            self._retime()
             self._sequence = self._reserved = self._records.sequence()
         except BaseException:
             self._database.close()
             raise
-        self._tables: dict[str, RocksDBTable] = {}
         belongs_here(self)
 
     @staticmethod
@@ -89,8 +93,12 @@ class RocksDBStateBackend(StateBackend):
         return self._table(name)
 
     def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
+        self._retime()
         if name not in self.metas:
             self._records.write_state(name, meta)
+        elif self.metas[name].ttl != meta.ttl:
+            self._records.begin_retiming(name, meta)
+            self._retime()
         return self._table(name)
 
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
@@ -137,6 +145,7 @@ class RocksDBStateBackend(StateBackend):
             StateError: the backend is closed, `directory` exists, or it cannot be made.
         """
         self.settle()
+        self._retime()
         target = self._snapshot_place() if directory is None else check_directory(directory)
         self._database.checkpoint(target)
         try:
@@ -154,7 +163,7 @@ class RocksDBStateBackend(StateBackend):
             for name, meta in states.items():
                 self._records.write_state(name, meta)
                 for snapshot in snapshots:
-                    self._copy_in(name, snapshot)
+                    self._write_rows(name, merged_rows(snapshot, name, meta, self.key_groups))
         except BaseException:
             self._tables.clear()
             self._records.empty()
@@ -188,13 +197,30 @@ class RocksDBStateBackend(StateBackend):
             found = self._tables[name] = RocksDBTable(self._database, name, self.group_width)
         return found
 
-    def _copy_in(self, name: str, snapshot: StateSnapshot) -> None:
+    def _write_rows(
+        self, name: str, rows: Iterator[Row], with_each: Callable[[Batch, bytes], None] | None = None
+    ) -> None:
+        """Writes entries in batches. `with_each` adds to each batch, and gets the address of its last entry."""
         table = self._table(name)
-        rows = snapshot.rows(name, self.key_groups)
         while chunk := list(islice(rows, RESTORE_BATCH)):
             batch = self.new_batch()
             table.stage(batch, b"", chunk, clear=False)
+            if with_each is not None:
+                with_each(batch, chunk[-1][0])
             self.commit(batch)
+
+    def _retime(self) -> None:
+        """Goes on with the switch of a state's time to live, if one was begun: also by a process that died."""
+        begun = self._records.retiming()
+        if begun is None:
+            return
+        name, meta, after = begun
+        rows = self._table(name).scan_from(after)
+        changed = ((address, retimed(stored, not meta.ttl, meta.ttl)) for address, stored in rows)
+        # With each batch how far it is: an entry may get a timestamp, or lose it, only once.
+        self._write_rows(name, changed, lambda batch, last: self._records.go_on_retiming(batch, name, meta, last))
+        self._records.end_retiming(name, meta)
+        self.metas[name] = meta
 
     def _leave_out_expired(self, target: Path) -> None:
         leaving = list(self.ttl_cells(CleanupFullSnapshot))
@@ -204,7 +230,7 @@ class RocksDBStateBackend(StateBackend):
         try:
             for cells in leaving:
                 table = RocksDBTable(database, cells.name, self.group_width)
-                remove_expired(table, cells.is_expired, database.new_batch, database.commit)
+                clean_up(table, cells.cleaned, database.new_batch, database.commit)
         finally:
             database.close()
 

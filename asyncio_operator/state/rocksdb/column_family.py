@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from asyncio_operator.state.layout import STAMP_BIAS, STATE_PREFIX, parse_slot, stamp, stamped_at
+from asyncio_operator.state.layout import NOT_BEGUN, STAMP_BIAS, STAMP_SIZE, STATE_PREFIX, parse_slot, stamp, stamped_at
 from asyncio_operator.state.rocksdb.database import Database, is_store_error
 from asyncio_operator.state.rocksdb.records import prefix_end
 from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.table import Batch, Stored, Table
+
+_NOT_BEGUN = stamp(NOT_BEGUN + STAMP_BIAS)
 
 
 class RocksDBTable(Table):
@@ -81,7 +83,7 @@ class RocksDBTable(Table):
                 begun = True
                 self._position, self._end, self._oldest = b"", _after(last[0]), now
             rows = self._database.head(self._name, self._position, self._end, count)
-            self._remove_over(rows, deadline)
+            self._remove_over(rows, deadline, now)
             count -= len(rows)
             # Fewer rows than asked for: the round has come to its end.
             if count > 0:
@@ -90,17 +92,24 @@ class RocksDBTable(Table):
                 self._position = _after(rows[-1][0])
         return oldest
 
-    def _remove_over(self, rows: list[Row], deadline: int) -> None:
-        """Removes from the rows of the round those stamped at the deadline or before, in one batch."""
+    def _remove_over(self, rows: list[Row], deadline: int, now: int) -> None:
+        """Removes from the rows of the round those stamped at the deadline or before, and begins the lives of others,
+        in one batch."""
         if not rows:
             return
         entries = [stored for _, stored in rows]
         after = stamp(max(deadline + 1 + STAMP_BIAS, 0))  # A living entry begins with these bytes, or larger ones.
-        if min(entries) < after:
-            batch, handle = self._database.new_batch(), self._database.handles[self._name]
+        if min(entries) < after or max(entries) >= _NOT_BEGUN:
+            batch, handle, begun = (
+                self._database.new_batch(),
+                self._database.handles[self._name],
+                stamp(now + STAMP_BIAS),
+            )
             for address, stored in rows:
                 if stored < after:
                     batch.delete(address, handle)
+                elif stored >= _NOT_BEGUN:
+                    batch.put(address, begun + stored[STAMP_SIZE:], handle)
             self._database.commit(batch)
             entries = [stored for stored in entries if stored >= after]
         if entries:
@@ -108,6 +117,10 @@ class RocksDBTable(Table):
 
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
         return ((address, b"", stored) for address, stored in self._database.scan(self._name, b"", None))
+
+    def scan_from(self, after: bytes) -> Iterator[Row]:
+        """The entries behind an address, or all for the empty one."""
+        return self._database.scan(self._name, after and _after(after), None)
 
     def slots(self) -> Iterator[bytes]:
         """Passes over the entries of a slot by seeking behind it."""

@@ -118,6 +118,7 @@ class Database:
                 lock.release()
             raise
         self._families["default"] = self._db
+        self.handles["default"] = self._db.get_column_family_handle("default")
         self._names = set(names) | {"default"}
         # The last attribute: an object is freed in the order of its attributes, and RocksDB has to go before the lock.
         self._directory_lock = lock

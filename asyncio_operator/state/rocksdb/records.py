@@ -14,12 +14,14 @@ from asyncio_operator.state.layout import (
     FORMAT_KEY,
     FORMAT_VERSION,
     RESTORING_KEY,
+    RETIMING_KEY,
     SEQUENCE_BLOCK,
     SEQUENCE_KEY,
     STATE_PREFIX,
 )
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN
+from asyncio_operator.state.table import Batch
 
 _STATE = STATE_PREFIX.encode()
 
@@ -105,6 +107,27 @@ class Records:
     def end_restore(self) -> None:
         """Removes the mark: the restored state is complete."""
         self._delete(RESTORING_KEY)
+
+    def begin_retiming(self, name: str, meta: StateMeta) -> None:
+        """Marks a state as one whose entries get timestamps, or lose them, as `meta` says."""
+        self._write(RETIMING_KEY, {"name": name, "meta": meta.to_dict(), "after": b""})
+
+    def retiming(self) -> tuple[str, StateMeta, bytes] | None:
+        """The state that is marked, what it becomes, and the address up to which its entries have changed."""
+        found = self._read(RETIMING_KEY)
+        return None if found is None else (found["name"], StateMeta.from_dict(found["meta"]), found["after"])
+
+    def go_on_retiming(self, batch: Batch, name: str, meta: StateMeta, after: bytes) -> None:
+        """Adds to a batch that the entries up to an address have changed with it."""
+        mark = BUILTIN.serialize({"name": name, "meta": meta.to_dict(), "after": after})
+        batch.put(RETIMING_KEY, mark, self._database.handles["default"])
+
+    def end_retiming(self, name: str, meta: StateMeta) -> None:
+        """Writes what a marked state has become, and removes the mark."""
+        batch, default = self._database.new_batch(), self._database.handles["default"]
+        batch.put(_STATE + name.encode(), BUILTIN.serialize(meta.to_dict()), default)
+        batch.delete(RETIMING_KEY, default)
+        self._database.commit(batch)
 
     def _is_new(self) -> bool:
         return (

@@ -42,6 +42,11 @@ class RocksDBSnapshot(StateSnapshot):
                     f"the RocksDB directory {self.directory} holds a part of what was to be restored, because its "
                     "process ended: restore the snapshot again"
                 )
+            if records.retiming() is not None:
+                raise StateError(
+                    f"the RocksDB directory {self.directory} was left while its time to live was switched: open it "
+                    "with a RocksDBStateBackend, which goes on with that, and take a snapshot"
+                )
             self.format: int = header["format"]
             self.max_parallelism: int = header["max_parallelism"]
             self.key_groups = KeyGroupRange(header["start"], header["end"])

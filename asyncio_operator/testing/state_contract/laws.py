@@ -304,8 +304,6 @@ def law_s10_descriptors(make: Make) -> None:
     for backend in (source, restored):
         wrong: list[tuple[Callable[[Any], Any], Any]] = [
             (backend.value_state, ValueStateDescriptor("plain", serializer=Other())),
-            (backend.value_state, ValueStateDescriptor("plain", ttl=ttl)),
-            (backend.value_state, ValueStateDescriptor("ttl")),
             (backend.map_state, MapStateDescriptor("map", key_serializer=Other())),
             (backend.map_state, MapStateDescriptor("map", value_serializer=Other())),
         ]

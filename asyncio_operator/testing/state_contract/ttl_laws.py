@@ -256,6 +256,31 @@ def law_e7_compaction(make: Make) -> None:
     backend.close()
 
 
+def law_e11_switch(make: Make) -> None:
+    """E11: switched on, what is stored counts as written when it is first read; switched off, it lives for ever."""
+    clock = ManualClock()
+    backend = make(clock=clock)
+    backend.set_current_key(1)
+    backend.map_state(MapStateDescriptor("map")).put_all({"a": 1, "b": None})
+    for ttl in (StateTtlConfig(10, cleanup=()), None):
+        snapshot = backend.snapshot()
+        backend.close()
+        clock.advance(100)
+        backend = make(clock=clock)
+        backend.restore([snapshot])
+        snapshot.delete()
+        backend.set_current_key(1)
+        state = backend.map_state(MapStateDescriptor("map", ttl=ttl))
+        clock.advance(100)
+        for seconds in (0.0, 9.999):
+            clock.advance(seconds)
+            same(dict(state.items()), {"a": 1, "b": None}, f"a map from before its time to live became {ttl}")
+        if ttl is None:
+            clock.advance(100)
+            same(dict(state.items()), {"a": 1, "b": None}, "a map whose time to live was switched off")
+    backend.close()
+
+
 LAWS: tuple[Callable[[Make], None], ...] = (
     law_e1_expiry,
     law_e2_update_type,
@@ -264,4 +289,5 @@ LAWS: tuple[Callable[[Make], None], ...] = (
     law_e5_incremental,
     law_e6_full_snapshot,
     law_e7_compaction,
+    law_e11_switch,
 )
