@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from asyncio_operator import ConfigurationError
+from asyncio_operator import ConfigurationError, Journal
 from asyncio_operator.spark import EnrichmentMetrics, enrich
-from enrichers import FunctionEnricher
+from asyncio_operator.testing.fake_service import FakeRequest, FakeService
+from enrichers import FunctionEnricher, HttpEnricher
 from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
 
 pytestmark = pytest.mark.spark
@@ -49,6 +51,34 @@ def test_X1_X6_both_strategies_give_the_same_rows_and_statuses(spark: SparkSessi
         ]
     assert told[0] == told[1]
     assert metrics.statistics().calls == len({key for key in KEYS if key is not None})
+
+
+@pytest.mark.parametrize("strategy", ["inline", "distinct"])
+def test_L1_a_null_in_an_optional_part_is_sent_and_joined(spark: SparkSession, strategy: Any, tmp_path: Path) -> None:
+    def answer(request: FakeRequest) -> Any:
+        asked.append(request.body)
+        return {"ticket": request.body.decode()}
+
+    asked: list[bytes] = []
+    rows = [(1, "x"), (2, None), (2, None), (None, "y"), (3, "null")]
+    df = in_partitions(spark, rows, "id int, note string", 1)
+    with FakeService(handler=answer) as service:
+        body = {"id": "{id}", "note": "{note}"}
+        post = HttpEnricher(
+            service.url, key=["id", "note"], optional="note", method="POST", json_body=body, schema="ticket string"
+        )
+        found = enrich(df, post, on=["id", "note"], strategy=strategy, status_column="how")
+        sent = ['{"id":1,"note":"x"}', '{"id":2,"note":null}', '{"id":3,"note":"null"}']
+        tickets = Counter((row.id, row.note, row.ticket, row.how.status) for row in found.collect())
+        assert tickets == {
+            (1, "x", sent[0], "found"): 1,
+            (2, None, sent[1], "found"): 2,
+            (None, "y", None, "missing"): 1,
+            (3, "null", sent[2], "found"): 1,
+        }
+        assert sorted(asked) == [text.encode() for text in sent]
+        with pytest.raises(ConfigurationError, match="a journal holds keys without nulls: leave out journal="):
+            enrich(df, post, on=["id", "note"], strategy=strategy, journal=Journal(str(tmp_path)))
 
 
 @pytest.mark.parametrize("join_hint", ["broadcast", "merge", "shuffle_hash", None])

@@ -177,14 +177,13 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
 
 
 def _optional(enricher: Enricher, options: EnrichOptions) -> tuple[int, ...]:
-    """The parts of a key that may be null. A join of Spark, as of a journal, would not find their nulls."""
+    """The parts of a key that may be null. The files of a journal hold keys without nulls."""
     optional = optional_parts(enricher)
-    for needs, chosen in (('strategy="distinct"', options.strategy == "distinct"), ("a journal", options.journal)):
-        if optional and chosen:
-            raise ConfigurationError(
-                f"{describe(enricher)} has optional parts of its key, and {needs} joins by keys without nulls: leave "
-                "it out, or give the nulls a value of their own before"
-            )
+    if optional and options.journal:
+        raise ConfigurationError(
+            f"{describe(enricher)} has optional parts of its key, and a journal holds keys without nulls: leave out "
+            "journal=, or replace the nulls by a value of their own, as in df.fillna('', ['note'])"
+        )
     return optional
 
 
