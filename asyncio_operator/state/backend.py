@@ -13,7 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+from weakref import WeakSet
 
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
@@ -41,7 +42,7 @@ from asyncio_operator.state.keys import NONE, Key
 from asyncio_operator.state.layout import parse_slot, serialize_namespace
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot
-from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
@@ -58,6 +59,8 @@ that does not come again costs a twentieth of a write."""
 
 _PLAIN = frozenset((str, int))
 """Types of keys, and of parts of keys, whose equal values are always the same key."""
+
+S = TypeVar("S", bound=State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,9 @@ class StateBackend(ABC):
         self._memo: dict[Key, bytes] = {}
         self._hits = self._rest = 0
         self._cells: dict[str, tuple[StateDescriptor, Cells]] = {}
+        # By name: the state of the latest descriptor, and all states that the program may still use.
+        self._latest: dict[str, State] = {}
+        self._given: dict[str, WeakSet[State]] = {}
         self._on_key: list[Callable[[bytes], None]] = []
         self._restored = False
 
@@ -193,23 +199,23 @@ class StateBackend(ABC):
                 to live.
             StateMigrationError: what is stored has other serialisers.
         """
-        return ValueState(self.cells(descriptor, ValueStateDescriptor), descriptor)
+        return self._state(ValueState, descriptor, ValueStateDescriptor)
 
     def list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
         """The list state of this descriptor; raises as `value_state` does."""
-        return ListState(self.cells(descriptor, ListStateDescriptor))
+        return self._state(ListState, descriptor, ListStateDescriptor)
 
     def map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
         """The map state of this descriptor; raises as `value_state` does."""
-        return MapState(self.cells(descriptor, MapStateDescriptor), descriptor)
+        return self._state(MapState, descriptor, MapStateDescriptor)
 
     def reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
         """The reducing state of this descriptor; raises as `value_state` does."""
-        return ReducingState(self.cells(descriptor, ReducingStateDescriptor), descriptor)
+        return self._state(ReducingState, descriptor, ReducingStateDescriptor)
 
     def aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
         """The aggregating state of this descriptor; raises as `value_state` does."""
-        return AggregatingState(self.cells(descriptor, AggregatingStateDescriptor), descriptor)
+        return self._state(AggregatingState, descriptor, AggregatingStateDescriptor)
 
     def keys(self, name: str) -> Iterator[Key]:
         """The keys that have entries of a state in the current namespace, each once, as they are now.
@@ -230,6 +236,34 @@ class StateBackend(ABC):
         """
         self.settle()
         return sum(len(self.table(known)) for known in self.metas if name in (None, known))
+
+    def drop(self, name: str) -> None:
+        """Deletes a state that has no entries: the backend and later snapshots do not have it any more.
+
+        The states of this name that the program has refuse to work. Requested again, it is a new state.
+
+        Raises:
+            StateError: there is no such state, it has entries, or the backend is closed.
+        """
+        self.settle()
+        if name not in self.metas:
+            known = ", ".join(map(repr, sorted(self.metas))) or "none"
+            raise StateError(f"{self!r} has no state {describe(name)}: its states are {known}")
+        cells = self._cells.get(name, (None, None))[1]
+        if isinstance(cells, TtlCells):
+            cells.sweep_all()
+        if next(self.table(name).entries(), None) is not None:
+            raise StateError(
+                f"{self!r}: state {name!r} has entries, and only an empty state is dropped: clear it for each key and "
+                "namespace, or move it with MigratingMapState.finish()"
+            )
+        self.drop_table(name)
+        for state in self._given.pop(name, ()):
+            state.mark_dropped()
+        del self.metas[name]
+        self._cells.pop(name, None)
+        self._latest.pop(name, None)
+        self._follow_keys()
 
     def compact(self) -> None:
         """Removes the expired entries of every state whose clean-up is in compaction, then gives space back."""
@@ -294,6 +328,10 @@ class StateBackend(ABC):
         """The table of a state that is requested for the first time; it is made if it is new."""
 
     @abstractmethod
+    def drop_table(self, name: str) -> None:
+        """Deletes an empty table, with what is known of its state."""
+
+    @abstractmethod
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
         """The codec for entries in this backend's tables."""
 
@@ -328,8 +366,20 @@ class StateBackend(ABC):
             self.metas[name] = meta
         cells = Cells(name, self, table, codec) if ttl is None else TtlCells(name, self, table, codec, ttl)
         self._cells[name] = (descriptor, cells)
-        self._on_key = [cells.sweep for cells in self.ttl_cells(CleanupIncrementally) if cells.every_record]
+        self._latest.pop(name, None)
+        self._follow_keys()
         return cells
+
+    def _state(self, make: Callable[[Cells, Any], S], descriptor: StateDescriptor, kind: type) -> S:
+        cells = self.cells(descriptor, kind)
+        state: Any = self._latest.get(descriptor.name)
+        if state is None:
+            state = self._latest[descriptor.name] = make(cells, descriptor)
+            self._given.setdefault(descriptor.name, WeakSet()).add(state)
+        return state  # type: ignore[no-any-return]
+
+    def _follow_keys(self) -> None:
+        self._on_key = [cells.sweep for cells in self.ttl_cells(CleanupIncrementally) if cells.every_record]
 
     def ttl_cells(self, strategy: type[Cleanup]) -> Iterator[TtlCells]:
         """The cells of each state whose time to live has this strategy of clean-up."""

@@ -250,6 +250,9 @@ class HeapStateBackend(StateBackend):
         self._codecs[name] = codec
         return table
 
+    def drop_table(self, name: str) -> None:
+        del self._tables[name], self._codecs[name]
+
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
         return HeapCodec(serializer, stamped)
 

@@ -2,8 +2,9 @@
 
 The first access to a key and namespace reads the old value, writes its entries and deletes it, in one batch. From then
 on the old state is empty there. So a reader sees the same entries whether a key has moved or not, and a process that
-dies leaves each key whole, in one of the two states. A key that is never accessed is never moved. A value that is
-written into the old state later is newer than the map: at the next access it replaces the map.
+dies leaves each key whole, in one of the two states. A key that is never accessed is moved by `finish`, which ends the
+migration: then the backend can drop the old state. A value that is written into the old state later is newer than the
+map: at the next access it replaces the map.
 
 With time to live on both sides an entry keeps the time its value was written.
 """
@@ -58,6 +59,7 @@ class MigratingMapState(Generic[K, V]):
                 f"the old state {old.name!r} has the default {describe(old.default)}: a map has none, so leave it out"
             )
         self._backend = backend
+        self._name = old.name
         self._old = backend.cells(old, ValueStateDescriptor)
         self._new = backend.cells(new, MapStateDescriptor)
         self._map: MapState[K, V] = backend.map_state(new)
@@ -102,16 +104,33 @@ class MigratingMapState(Generic[K, V]):
         """As of `MapState`; an old value goes too, in the same batch."""
         slot = self._backend.slot or self._backend.require_slot()
         batch = self._backend.new_batch()
-        self._old.stage(batch, slot, (), clear=True)
+        if self._name in self._backend.metas:
+            self._old.stage(batch, slot, (), clear=True)
         self._new.stage(batch, slot, (), clear=True)
         self._new.commit(batch, slot)
+
+    def finish(self) -> None:
+        """Moves what is left in the old state, of all keys and namespaces. The current key and namespace stay.
+
+        Each key is a batch of its own, so a process that dies leaves the rest to the next call. After it
+        ``backend.drop(name)`` takes the old state away, and this object still works.
+
+        Raises:
+            StateMigrationError: an old value does not fit; it stays, and so do those behind it.
+            StateError: the backend is closed.
+        """
+        self._backend.settle()
+        if self._name in self._backend.metas:
+            for slot, sub, stored in self._old.table.entries():
+                self._move(slot + sub, stored)
 
     def _moved(self) -> MapState[K, V]:
         """The map state, after the current key's old value, if there is one, has moved into it."""
         slot = self._backend.slot or self._backend.require_slot()
-        stored = self._old.stored(slot, b"")
-        if stored is not None:
-            self._move(slot, stored)
+        if self._name in self._backend.metas:
+            stored = self._old.stored(slot, b"")
+            if stored is not None:
+                self._move(slot, stored)
         return self._map
 
     def _move(self, slot: bytes, stored: Any) -> None:
@@ -123,7 +142,7 @@ class MigratingMapState(Generic[K, V]):
             raise self._refused(slot, f"the old value {describe(old)} is not a dict")
         batch = self._backend.new_batch()
         try:
-            entries = [(self._map._at(key)[1], value) for key, value in old.items()]
+            entries = [(self._map.sub_of(slot, key), value) for key, value in old.items()]
             if isinstance(self._old, TtlCells) and isinstance(self._new, TtlCells):
                 # The read above may have renewed the old value, whose time then counts, or removed it.
                 touched = self._old.stored(slot, b"")

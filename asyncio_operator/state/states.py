@@ -6,7 +6,7 @@ They know neither where the entries are stored nor that entries may expire.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells
@@ -24,14 +24,30 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class _State:
+class _Dropped:
+    """In place of the backend of a state that was dropped: it has no slot, so every method asks for it and raises."""
+
+    slot = None
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def require_slot(self) -> NoReturn:
+        raise StateError(f"state {self._name!r} was dropped: request it again from the backend, which makes a new one")
+
+
+class State:
     """What all states share: their cells, and the backend that has the current slot."""
 
-    __slots__ = ("_backend", "_cells")
+    __slots__ = ("__weakref__", "_backend", "_cells")
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: Cells, descriptor: Any) -> None:
         self._cells = cells
-        self._backend = cells.backend
+        self._backend: Any = cells.backend
+
+    def mark_dropped(self) -> None:
+        """Every use is a StateError from here on."""
+        self._backend = _Dropped(self._cells.name)
 
     def clear(self) -> None:
         """Removes what is stored for the current key and namespace."""
@@ -45,13 +61,13 @@ class _State:
         return f"<{type(self).__name__} {self._cells.name!r}>"
 
 
-class ValueState(_State, Generic[V]):
+class ValueState(State, Generic[V]):
     """One value."""
 
     __slots__ = ("_copy_default", "_decode", "_encode", "_load", "_store")
 
     def __init__(self, cells: Cells, descriptor: ValueStateDescriptor) -> None:
-        super().__init__(cells)
+        super().__init__(cells, descriptor)
         self._load = cells.load
         self._store = cells.store
         self._encode = cells.codec.encode
@@ -94,7 +110,7 @@ class ValueState(_State, Generic[V]):
         self._cells.delete(self._backend.slot or self._backend.require_slot(), b"")
 
 
-class ListState(_State, Generic[V]):
+class ListState(State, Generic[V]):
     """A list, in the order of adding."""
 
     __slots__ = ()
@@ -141,13 +157,13 @@ class ListState(_State, Generic[V]):
             raise self._cells.located(error, slot) from error
 
 
-class MapState(_State, Generic[K, V]):
+class MapState(State, Generic[K, V]):
     """A map, in the order of its serialised keys. Reading or writing one entry costs the same however large it is."""
 
     __slots__ = ("_key", "_sub")
 
     def __init__(self, cells: Cells, descriptor: MapStateDescriptor) -> None:
-        super().__init__(cells)
+        super().__init__(cells, descriptor)
         if descriptor.key_serializer is None:
             self._sub: Callable[[Any], bytes] = serialize_key
             self._key: Callable[[bytes], Any] = KeySerializer().deserialize
@@ -211,18 +227,28 @@ class MapState(_State, Generic[K, V]):
         try:
             return slot, self._sub(key)
         except Exception as error:
-            if key is None and isinstance(error, StateError):
-                error = StateError("None cannot be a key of a map state; a value of a map may be None")
-            raise self._cells.located(error, slot, "the key serialiser failed while writing") from error
+            raise self._refused(error, key, slot) from error
+
+    def sub_of(self, slot: bytes, key: K) -> bytes:
+        """The bytes of a user key, for an entry of a slot."""
+        try:
+            return self._sub(key)
+        except Exception as error:
+            raise self._refused(error, key, slot) from error
+
+    def _refused(self, error: Exception, key: Any, slot: bytes) -> StateError:
+        if key is None and isinstance(error, StateError):
+            error = StateError("None cannot be a key of a map state; a value of a map may be None")
+        return self._cells.located(error, slot, "the key serialiser failed while writing")
 
 
-class ReducingState(_State, Generic[V]):
+class ReducingState(State, Generic[V]):
     """One value: the fold of all added values."""
 
     __slots__ = ("_reduce",)
 
     def __init__(self, cells: Cells, descriptor: ReducingStateDescriptor) -> None:
-        super().__init__(cells)
+        super().__init__(cells, descriptor)
         self._reduce = descriptor.reduce
 
     def get(self) -> V | None:
@@ -242,13 +268,13 @@ class ReducingState(_State, Generic[V]):
         self._cells.put(slot, b"", value)
 
 
-class AggregatingState(_State):
+class AggregatingState(State):
     """One accumulator of all added values, and its result."""
 
     __slots__ = ("_aggregate",)
 
     def __init__(self, cells: Cells, descriptor: AggregatingStateDescriptor) -> None:
-        super().__init__(cells)
+        super().__init__(cells, descriptor)
         self._aggregate = descriptor.aggregate
 
     def get(self) -> Any:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncio_operator.errors import ConfigurationError, StateMigrationError
+from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError
 from asyncio_operator.state import (
     HeapStateBackend,
     MapStateDescriptor,
     MigratingMapState,
+    RocksDBStateBackend,
+    SnapshotReader,
     StateTtlConfig,
     UpdateType,
     ValueStateDescriptor,
@@ -165,3 +168,73 @@ def test_S12_a_dict_that_is_written_after_the_move_replaces_the_map(make, old_tt
         value.update(written)
         assert dict(moving.items()) == written
         assert value.value() is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_S12_finish_moves_what_is_left_and_the_old_state_can_go(data):
+    """On both backends, with time to live or without: against the dicts that were written."""
+    clock = ManualClock()
+    ttl = data.draw(st.sampled_from([None, StateTtlConfig(10, cleanup=())]))
+    old, new = ValueStateDescriptor("old", ttl=ttl), MapStateDescriptor("new", ttl=ttl)
+    places = st.tuples(st.integers(0, 5), st.sampled_from([None, "w"]))
+    model = data.draw(st.dictionaries(places, st.dictionaries(st.integers(0, 3), st.integers(), max_size=3)))
+    touched = data.draw(st.lists(places, max_size=4))
+    with tempfile.TemporaryDirectory() as directory:
+        for backend in (HeapStateBackend(clock=clock), RocksDBStateBackend(f"{directory}/state", clock=clock)):
+            value = backend.value_state(old)
+            state: MigratingMapState[Any, Any] = MigratingMapState(backend, old, new)
+
+            def at(place, backend=backend):
+                backend.set_current_namespace(place[1])
+                backend.set_current_key(place[0])
+
+            for place, entries in model.items():
+                at(place)
+                value.update(entries)
+            for place in touched:
+                at(place)
+                state.is_empty()
+            before = backend.slot
+            state.finish()
+            assert backend.slot == before
+            assert backend.num_entries("old") == 0
+            state.finish()
+            backend.drop("old")
+            assert SnapshotReader(backend.snapshot()).states()[0].name == "new"
+            for place in {*model, *touched}:
+                at(place)
+                assert dict(state.items()) == model.get(place, {})
+            backend.set_current_key(9)
+            for use in (value.value, lambda value=value: value.update({}), value.clear):
+                with pytest.raises(StateError, match="'old' was dropped"):
+                    use()
+            state.put(1, 1)
+            state.clear()
+            backend.value_state(old).update({"new": 1})
+            assert backend.value_state(old).value() == {"new": 1}
+            backend.close()
+
+
+def test_S12_what_does_not_fit_stops_the_end_of_a_migration(make):
+    backend = make()
+    state: MigratingMapState[Any, Any] = MigratingMapState(backend, OLD, NEW)
+    backend.set_current_key("k")
+    old = backend.value_state(OLD)
+    old.update([1])
+    with pytest.raises(StateMigrationError, match=r"state 'old', key 'k'"):
+        state.finish()
+    with pytest.raises(StateError, match="state 'old' has entries"):
+        backend.drop("old")
+    assert old.value() == [1]
+
+
+def test_S12_only_a_state_that_is_there_is_dropped(make):
+    backend = make(clock=(clock := ManualClock()))
+    with pytest.raises(StateError, match="has no state 'old': its states are none"):
+        backend.drop("old")
+    backend.set_current_key(1)
+    backend.value_state(ValueStateDescriptor("old", ttl=StateTtlConfig(1, cleanup=()))).update(1)
+    clock.advance(1)
+    backend.drop("old")  # What has expired is no entry.
+    assert list(backend.keys("old")) == []

@@ -19,7 +19,7 @@ from asyncio_operator.state.backend import StateBackend, StateStatistics
 from asyncio_operator.state.codec import BytesCodec
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import retimed
+from asyncio_operator.state.layout import STATE_PREFIX, retimed
 from asyncio_operator.state.rocksdb.column_family import RocksDBTable
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
@@ -100,6 +100,12 @@ class RocksDBStateBackend(StateBackend):
             self._records.begin_retiming(name, meta)
             self._retime()
         return self._table(name)
+
+    def drop_table(self, name: str) -> None:
+        # The record goes first: an empty column family without a record is that of a new state.
+        self._records.delete_state(name)
+        self._tables.pop(name, None)
+        self._database.drop(STATE_PREFIX + name)
 
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
         return BytesCodec(serializer)

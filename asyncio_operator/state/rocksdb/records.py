@@ -87,6 +87,10 @@ class Records:
         """Writes the record of a state."""
         self._write(_STATE + name.encode(), meta.to_dict())
 
+    def delete_state(self, name: str) -> None:
+        """Deletes the record of a state."""
+        self._delete(_STATE + name.encode())
+
     def sequence(self) -> int:
         """The first sequence number that was surely never used."""
         return int(self._read(SEQUENCE_KEY) or 1)
@@ -141,7 +145,7 @@ class Records:
         for name in self._database.names() - {"default"}:
             self._database.drop(name)
         for name in self.states():
-            self._delete(_STATE + name.encode())
+            self.delete_state(name)
         self.end_restore()
 
     def _read(self, key: bytes) -> Any:
