@@ -12,7 +12,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `canonical_key` | the canonical value of a key: equal for all spellings of the same key |
 | `key_values` | the canonical keys of an Arrow column; loads pyarrow |
 | `KeyIndex` | finds the rows of a table by their keys, in columns; loads pyarrow and numpy |
-| `exact_decimal`, `fit_decimals`, `cast_table` | numbers as decimals, without loss; load pyarrow |
+| `exact_decimal`, `fit_decimals`, `decimals_fit`, `cast_table` | numbers as decimals, without loss; load pyarrow |
 | `shown_type` | for messages: a type of Arrow; loads pyarrow |
 | `as_schema` | the columns, from a `pyarrow.Schema`, Spark DDL text or a `StructType`; loads pyarrow on first use |
 | `spark_type` | a type of Arrow in Spark's DDL; loads pyarrow |
@@ -78,7 +78,7 @@ from asyncio_operator.telemetry.annotations import Attributes, annotate
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from asyncio_operator.arrow.decimals import cast_table, exact_decimal, fit_decimals, shown_type
+    from asyncio_operator.arrow.decimals import cast_table, decimals_fit, exact_decimal, fit_decimals, shown_type
     from asyncio_operator.arrow.key_arrays import key_values
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
@@ -98,6 +98,7 @@ __all__ = [
     "billed",
     "canonical_key",
     "cast_table",
+    "decimals_fit",
     "describe",
     "did_you_mean",
     "duration",
@@ -369,7 +370,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "asyncio_operator.arrow.decimals": "cast_table exact_decimal fit_decimals shown_type",
+            "asyncio_operator.arrow.decimals": "cast_table decimals_fit exact_decimal fit_decimals shown_type",
             "asyncio_operator.arrow.key_arrays": "key_values",
             "asyncio_operator.arrow.key_index": "KeyIndex",
             "asyncio_operator.arrow.schema": "StructType as_schema spark_type",

@@ -65,10 +65,12 @@ class MisfitError(ValueError):
         value: the value.
         type: the Arrow type that it does not fit.
         why: what is wrong with the value.
+        row: of several rows the one that has it: its number, or its key.
     """
 
-    def __init__(self, path: str, value: Any, data_type: pa.DataType, why: str) -> None:
-        super().__init__(path, value, data_type, why)
+    def __init__(self, path: str, value: Any, data_type: pa.DataType, why: str, row: Any = None) -> None:
+        super().__init__(path, value, data_type, why, row)
+        self.row = row
         self.path = path
         self.value = value
         self.type = data_type

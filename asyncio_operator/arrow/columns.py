@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.decimals import exact_decimal, shown_type
+from asyncio_operator.arrow.decimals import decimals_fit, shown_type
 from asyncio_operator.errors import ResultError, describe, describe_error
 
 Column = Any
@@ -201,7 +201,7 @@ def _sure(data_type: pa.DataType) -> tuple[type | None, Callable[[Any], bool] | 
         limit = 1 << (data_type.bit_width - 1)
         return int, lambda value: -limit <= value < limit
     if kinds.is_decimal(data_type):
-        return Decimal, lambda value: _fit([value], data_type)
+        return Decimal, lambda value: decimals_fit([value], data_type)
     if kinds.is_timestamp(data_type) and data_type.unit == "us":
         # Only microseconds, which are Python's own unit: a coarser one would lose digits.
         zones = _zones(data_type)
@@ -232,22 +232,10 @@ def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
     if not set(map(type, values)) <= _exact_types(data_type):
         return False
     if kinds.is_decimal(data_type):
-        return _fit(values, data_type)
+        return decimals_fit(values, data_type)
     if not kinds.is_timestamp(data_type):
         return True
     return {type(value.tzinfo) for value in values if value is not None} <= _zones(data_type)
-
-
-def _fit(numbers: Sequence[Decimal | None], data_type: pa.DataType) -> bool:
-    """Whether a decimal type holds numbers with all their digits. Arrow makes 0 of some that have far more."""
-    exact = exact_decimal(data_type)
-    try:
-        for number in numbers:
-            if number is not None:
-                exact(number)
-    except ArithmeticError:
-        return False
-    return True
 
 
 @lru_cache(maxsize=1000)
@@ -296,7 +284,7 @@ def _check(value: Any, data_type: pa.DataType) -> None:
         if isinstance(value, float | np.floating | Decimal) and value != int(value):
             raise ValueError("it has a fraction")
     elif kinds.is_decimal(data_type):
-        if isinstance(value, int | Decimal) and not _fit([Decimal(value)], data_type):
+        if isinstance(value, int | Decimal) and not decimals_fit([Decimal(value)], data_type):
             raise ValueError(f"it does not fit {shown_type(data_type)}")
     elif kinds.is_float32(data_type):
         # Infinity is a float32. A larger finite number would become infinity.

@@ -51,6 +51,18 @@ def exact_decimal(kind: pa.DataType) -> Callable[[Decimal], Decimal]:
     return convert
 
 
+def decimals_fit(numbers: Iterable[Decimal | None], kind: pa.DataType) -> bool:
+    """Whether a type holds numbers with all their digits. Arrow makes 0 of some that have far more."""
+    exact = exact_decimal(kind)
+    try:
+        for number in numbers:
+            if number is not None:
+                exact(number)
+    except ArithmeticError:
+        return False
+    return True
+
+
 def fit_decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Numbers, or texts of numbers, as decimals of a type. Null where a number does not fit, or a text is no number."""
     given = array.type

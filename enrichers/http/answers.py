@@ -26,7 +26,7 @@ from asyncio_operator.enricher import (
     keep_verdict,
     takes,
 )
-from enrichers.http.bodies import CodingError, decoded
+from enrichers.http.bodies import BodyError, decoded
 from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
 Extract = str | Callable[[Any], Any] | None
@@ -84,7 +84,7 @@ class Answers:
         """The JSON of a body, parsed."""
         try:
             return self._decode(decoded(body, content_type))
-        except CodingError as error:
+        except BodyError as error:
             problem = str(error)
         except ArithmeticError:
             problem = "the exponent of a number is too large for a decimal"

@@ -42,8 +42,8 @@ _ONLY_PYTHON = frozenset({"idna", "mbcs", "oem", "punycode", "raw-unicode-escape
 """Codecs of Python that are no character sets."""
 
 
-class CodingError(ValueError):
-    """A body cannot be decoded; the message says why.
+class BodyError(ValueError):
+    """A body cannot be decoded, or is too large; the message says why.
 
     Attributes:
         retryable: whether the next answer may be different.
@@ -54,24 +54,25 @@ class CodingError(ValueError):
         self.retryable = retryable
 
 
-class TooLargeError(ValueError):
-    """A body is larger than its limit."""
+def too_large(limit: int) -> BodyError:
+    """The error for an answer with more bytes."""
+    return BodyError(f"the answer is larger than max_response_bytes={limit}")
 
 
 def decompressed(body: bytes, codings: str, limit: int) -> bytes:
     """The body without its content codings, which the header ``Content-Encoding`` lists in their order.
 
     Raises:
-        CodingError: a coding is not known, or the body is not in it.
-        TooLargeError: more than `limit` bytes come out. No more than that are made.
+        BodyError: a coding is not known, the body is not in it, or more than `limit` bytes come out. No more than that
+            are made.
     """
     named = [name.strip().lower() for name in codings.split(",")]
     names = [name for name in named if name not in ("", "identity")]
     if len(names) > _MOST_CODINGS:
-        raise CodingError(f"the answer has {len(names)} content encodings; at most {_MOST_CODINGS} are decoded")
+        raise BodyError(f"the answer has {len(names)} content encodings; at most {_MOST_CODINGS} are decoded")
     for name in reversed(names):
         if name not in _STREAMS and name != "deflate":
-            raise CodingError(
+            raise BodyError(
                 f"the answer has the content encoding {name[:40]!r}, which was not requested and is not "
                 f"supported; supported: deflate, {', '.join(_STREAMS)}"
             )
@@ -79,9 +80,9 @@ def decompressed(body: bytes, codings: str, limit: int) -> bytes:
             try:
                 body = _inflated(body, limit) if name == "deflate" else _read(body, _STREAMS[name], limit)
             except (OSError, zlib.error) as error:
-                raise CodingError(f"the answer is not in {name}, its content encoding: {error}", True) from None
+                raise BodyError(f"the answer is not in {name}, its content encoding: {error}", True) from None
         if len(body) > limit:
-            raise TooLargeError
+            raise too_large(limit)
     return body
 
 
@@ -104,16 +105,16 @@ def decoded(body: bytes, content_type: str) -> str:
     """The text of a body, in the character set that its ``Content-Type`` or its byte order mark declares, or UTF-8.
 
     Raises:
-        CodingError: the character set is not known, or the body is not in it.
+        BodyError: the character set is not known, or the body is not in it.
     """
     declared = _charset(content_type)
     mark, marked = b"", None
     if body[:1] and body[0] in _MAY_BEGIN_MARK:
         mark, marked = next(((mark, name) for mark, name in _MARKS if body.startswith(mark)), (b"", None))
     if marked is not None and declared not in (None, marked, marked[:6]):
-        raise CodingError(f"its charset is {declared}, but it begins with the byte order mark of {marked}")
+        raise BodyError(f"its charset is {declared}, but it begins with the byte order mark of {marked}")
     if marked is None and declared in ("utf-16", "utf-32"):
-        raise CodingError(
+        raise BodyError(
             f"its charset is {declared}, but it has no byte order mark; {declared}le and {declared}be need none"
         )
     name = marked or declared or "utf-8"
@@ -121,7 +122,7 @@ def decoded(body: bytes, content_type: str) -> str:
         return body[len(mark) :].decode(name).removeprefix("\ufeff")
     except UnicodeError as error:
         known = " by default" if marked is None and declared is None else ""
-        raise CodingError(f"it is not in {name.upper()}, its character set{known}: {error}") from None
+        raise BodyError(f"it is not in {name.upper()}, its character set{known}: {error}") from None
 
 
 @lru_cache(maxsize=256)
@@ -131,12 +132,12 @@ def _charset(content_type: str) -> str | None:
     if not names:
         return None
     if len(names) > 1:
-        raise CodingError(f"its Content-Type names {len(names)} character sets")
+        raise BodyError(f"its Content-Type names {len(names)} character sets")
     name = names.pop()
     try:
         codec = codecs.lookup(name)
     except (LookupError, ValueError):
         codec = None
     if codec is None or not codec._is_text_encoding or codec.name.replace("_", "-") in _ONLY_PYTHON:
-        raise CodingError(f"its charset {name[:40]!r} is not known")
+        raise BodyError(f"its charset {name[:40]!r} is not known")
     return "utf-8" if codec.name in ("utf-8", "utf-8-sig", "utf_8_sig") else codec.name

@@ -23,7 +23,7 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import describe
 from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.secrets import chain
-from enrichers.http.bodies import ACCEPTED, CodingError, TooLargeError, decompressed
+from enrichers.http.bodies import ACCEPTED, BodyError, decompressed, too_large
 from enrichers.http.proxies import Proxy, proxy_for
 from enrichers.http.redirects import TargetError, target_of
 from enrichers.http.request_plan import Request
@@ -194,9 +194,7 @@ class Client:
             if "Content-Encoding" not in response.headers:
                 return body
             return decompressed(body, ",".join(response.headers.getall("Content-Encoding")), limit)
-        except TooLargeError:
-            problem = f"the answer is larger than max_response_bytes={limit}"
-        except CodingError as error:
+        except BodyError as error:
             problem, retryable = str(error), error.retryable
         except (aiohttp.ClientError, OSError):
             response.close()
@@ -210,7 +208,7 @@ class Client:
         """The body as it was sent; of an error its beginning.
 
         Raises:
-            TooLargeError: it has more than `limit` bytes, so it also has them without its content codings.
+            BodyError: it has more than `limit` bytes, so it also has them without its content codings.
         """
         length = response.content_length
         if length is not None and length <= limit:
@@ -226,7 +224,7 @@ class Client:
                 return b"".join(chunks)
         response.close()
         if success:
-            raise TooLargeError
+            raise too_large(limit)
         return b"".join(chunks)[:limit]
 
     def _elsewhere(self, url: URL, target: URL, method: str, headers: Mapping[str, str]) -> Mapping[str, str]:

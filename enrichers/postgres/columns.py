@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.enricher import exact_decimal, fit_decimals
+from asyncio_operator.enricher import decimals_fit, fit_decimals, shown_type
 from enrichers.postgres.arrays import DimensionsError, PackedArrays
 from enrichers.postgres.arrow_keys import shown_key
 from enrichers.postgres.types import Column
@@ -131,19 +131,15 @@ def from_rows(rows: Sequence[Sequence[Any]], row_type: pa.StructType, places: Se
     # structs few rows take half of the time of one array for each column.
     chosen = [tuple([row[place] for place in places]) for row in rows]
     for number, field in enumerate(row_type):
-        if kinds.is_decimal(field.type) or (kinds.is_list(field.type) and kinds.is_decimal(field.type.value_type)):
-            _check_decimals([row[number] for row in chosen], field.type)
+        is_list = kinds.is_list(field.type)
+        data_type = field.type.value_type if is_list else field.type
+        if kinds.is_decimal(data_type):
+            values = [row[number] for row in chosen]
+            if is_list:
+                values = [item for value in values if value is not None for item in value]
+            if not decimals_fit(values, data_type):
+                raise ArithmeticError(f"a number does not fit {shown_type(data_type)}")
     return pa.Table.from_struct_array(pa.array(chosen, row_type))
-
-
-def _check_decimals(values: Sequence[Any], data_type: pa.DataType) -> None:
-    if kinds.is_list(data_type):
-        values = [item for value in values if value is not None for item in value]
-        data_type = data_type.value_type
-    exact = exact_decimal(data_type)
-    for value in values:
-        if value is not None:
-            exact(value)
 
 
 def first_unfit(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> UnfitError | None:

@@ -32,6 +32,7 @@ from asyncio_operator import ConfigurationError
 from enrichers.key_kinds import Floats, Kind, Numerics, Texts, Uuids, kind_of
 from enrichers.scalars import scalar
 from enrichers.sql.spellings import spellings_of
+from enrichers.typed import MisfitError
 
 MAX_PRECISION = 38  # of Spark's decimals
 FREE_SCALE = 18  # where the database does not say: what Spark itself takes for decimals of unknown size
@@ -51,20 +52,6 @@ EXACT: dict[str, type] = {
     "date32[day]": date,
 }
 """For types of Arrow the type of Python of which every value fits."""
-
-
-class MisfitError(ValueError):
-    """A value that its column cannot hold.
-
-    Attributes:
-        row: the number of its row.
-        value: the value.
-        why: what is wrong with it.
-    """
-
-    def __init__(self, row: int, value: Any, why: str) -> None:
-        super().__init__(row, value, why)
-        self.row, self.value, self.why = row, value, why
 
 
 @dataclass(frozen=True)
@@ -158,7 +145,7 @@ def values_of(column: Sequence[Any], field: pa.Field) -> Sequence[Any]:
     """
     found = {*map(type, column)} - {type(None)}
     if not field.nullable and None in column:
-        raise MisfitError([*column].index(None), None, "null is not allowed")
+        raise MisfitError(field.name, None, field.type, "null is not allowed", [*column].index(None))
     if not found or _all_fit(column, field.type, found):
         return column
     convert = _converter(field.type)
@@ -167,7 +154,7 @@ def values_of(column: Sequence[Any], field: pa.Field) -> Sequence[Any]:
         try:
             values.append(None if value is None else convert(value))
         except (ValueError, ArithmeticError) as error:
-            raise MisfitError(len(values), value, str(error)) from None
+            raise MisfitError(field.name, value, field.type, str(error), len(values)) from None
     return values
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -27,7 +27,8 @@ from enrichers.names import names_of, shown_keys
 from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database
 from enrichers.sql.inspection import Selection, describe
-from enrichers.sql.key_select import KEYS, AbsentError, Described, Statement, StrangerError, UnfitError
+from enrichers.sql.key_select import KEYS, AbsentError, Described, Statement, StrangerError
+from enrichers.typed import MisfitError
 
 if TYPE_CHECKING:
     from asyncio_operator.enricher import StructType
@@ -183,8 +184,12 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         else:
             try:
                 return statement.collect(names, records, asked)
-            except UnfitError as error:
-                self._refuse(error)
+            except MisfitError as error:
+                problem = EnricherError(
+                    f"{self._subject()}, key {shown(error.row)}: {error.message_with(shown)}; name another type for it "
+                    "with schema=, convert it in a query, or leave it out with columns=",
+                    retryable=False,
+                )
             except StrangerError as error:
                 problem = EnricherError(
                     f"{self._subject()}: the result has a row of the key {shown(error.args[0])}, which was not asked "
@@ -200,14 +205,6 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
                     any_key=True,
                 )
         raise problem
-
-    def _refuse(self, unfit: UnfitError) -> NoReturn:
-        raise EnricherError(
-            f"{self._subject()}, key {shown(unfit.key)}: the column {unfit.field.name!r} is {unfit.field.type}, which "
-            f"{shown(unfit.misfit.value)} does not fit: {unfit.misfit.why}; name another type for it with schema=, "
-            "convert it in a query, or leave it out with columns=",
-            retryable=False,
-        ) from None
 
     def _canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
         source = self._described()

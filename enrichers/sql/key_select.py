@@ -27,8 +27,9 @@ import sqlalchemy as sa
 from sqlalchemy import types
 
 from enrichers.key_kinds import Others
-from enrichers.sql.column_types import Column, MisfitError, as_parameter, canonical_keys, parameter_type, values_of
+from enrichers.sql.column_types import Column, as_parameter, canonical_keys, parameter_type, values_of
 from enrichers.sql.spellings import MOST, spellings_of
+from enrichers.typed import MisfitError
 
 KEYS = "keys"
 """The parameter of a query."""
@@ -54,19 +55,6 @@ class StrangerError(Exception):
 
 class AbsentError(Exception):
     """The result has no longer a column of this name."""
-
-
-class UnfitError(Exception):
-    """A value of a row does not fit its column.
-
-    Attributes:
-        key: the key of the row, as the database has it.
-        field: the column.
-    """
-
-    def __init__(self, key: Any, field: pa.Field, misfit: MisfitError) -> None:
-        super().__init__(key, field, misfit)
-        self.key, self.field, self.misfit = key, field, misfit
 
 
 @dataclass(frozen=True)
@@ -172,7 +160,7 @@ class Statement:
             asked: the canonical keys that were asked for; None if all rows are wanted.
 
         Raises:
-            AbsentError, UnfitError, StrangerError: see there.
+            AbsentError, MisfitError, StrangerError: see there.
         """
         found: dict[Any, Any] = {}
         if not records:
@@ -215,7 +203,8 @@ class Statement:
         try:
             return values_of(column, field)
         except MisfitError as error:
-            raise UnfitError(keys[error.row], field, error) from None
+            error.row = keys[error.row]
+            raise
 
     def _parameters(self, keys: Sequence[Any]) -> Sequence[Any]:
         if len(self._key) == 1:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import EnricherError
 from enrichers.http import HttpEnricher, OAuth2
-from enrichers.http.bodies import CodingError, decoded
+from enrichers.http.bodies import BodyError, decoded
 from tests.enrichers.helpers import failure, opened, refused
 
 ROW = b'{"v":"x"}'
@@ -221,7 +221,7 @@ def test_X12_a_byte_order_mark_declares(text: str, name: str) -> None:
     wanted = body.decode(name)
     assert decoded("\ufeff".encode(name) + body, "application/json") == wanted
     assert decoded("\ufeff".encode(name) + body, f"a/b; charset={name[:6].strip('-')}") == wanted
-    with pytest.raises(CodingError, match="but it begins with the byte order mark"):
+    with pytest.raises(BodyError, match="but it begins with the byte order mark"):
         decoded("\ufeff".encode(name) + body, "a/b; charset=gbk")
 
 

@@ -21,7 +21,8 @@ from enrichers import PostgresEnricher, TableEnricher
 from enrichers.http.answers import Answers, UnreadableError
 from enrichers.postgres.enricher import MOST_AS_ROWS
 from enrichers.redis import RedisEnricher
-from enrichers.sql.column_types import MisfitError, values_of
+from enrichers.sql.column_types import values_of
+from enrichers.typed import MisfitError
 from tests.enrichers.conftest import Database
 from tests.numbers import fitted, numbers
 from tests.redis_service import RedisServer, redis_server

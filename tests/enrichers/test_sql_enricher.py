@@ -150,10 +150,10 @@ async def test_values_of_every_type_come_as_arrow_can_take_them(path: Path, url:
 
 
 MISFITS: list[tuple[str, Any, str]] = [
-    ("INTEGER", "seven", "'seven' does not fit"),
+    ("INTEGER", "seven", "'seven', a text, does not fit"),
     ("INTEGER", 1.5, "no whole number"),
-    ("REAL", "much", "'much' does not fit"),
-    ("NUMERIC(4, 2)", 1.234, "1.234 does not fit"),
+    ("REAL", "much", "'much', a text, does not fit"),
+    ("NUMERIC(4, 2)", 1.234, "1.234, a number, does not fit"),
     ("TEXT", b"x", "a text is needed"),
     ("BOOLEAN", 2, "true, false, 1 or 0"),
     ("BLOB", "x", "bytes are needed"),
