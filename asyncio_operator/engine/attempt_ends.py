@@ -7,24 +7,24 @@ call.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
 from contextvars import copy_context
-from math import inf
-from typing import Any
+from math import inf, nextafter
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.contracts import Endings, Keys
 from asyncio_operator.engine.failures import attempt_timeout_error, element_error, ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import SLACK, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import Schedule
-from asyncio_operator.engine.timing import COARSEST, Alarm
-from asyncio_operator.engine.waits import Waits
 from asyncio_operator.errors import FunctionError, count_kind
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.retry import Retry
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.timers import Timers
 
 logger = logging.getLogger("asyncio_operator.calls")
 
@@ -75,12 +75,11 @@ class AttemptEnds:
 
     Args:
         attempt_timeout: seconds that an attempt may take, or infinity.
-        clock: gives the seconds of the loop.
+        timers: of the run.
         news: called when there may be something to start.
-        fail: ends the run with an error.
 
     Attributes:
-        waits: the elements in back-off, and the limits of those that wait for a place in a call.
+        backing_off: elements that wait for their next attempt.
         latency: seconds from the admission of an element to its outcome.
         errors: by type, those after which there was another attempt.
     """
@@ -94,11 +93,10 @@ class AttemptEnds:
         recorder: Recorder,
         *,
         attempt_timeout: float,
-        clock: Callable[[], float],
+        timers: Timers,
         news: Callable[[], None],
-        fail: Callable[[BaseException], None],
     ) -> None:
-        self.waits = Waits()
+        self.backing_off = 0
         self.latency = Histogram()
         self.errors: Counter[str] = Counter()
         self._endings = endings
@@ -107,15 +105,14 @@ class AttemptEnds:
         self._keys = keys
         self._recorder = recorder
         self._attempt_timeout = attempt_timeout
-        self._now = clock
+        self._timers = timers
         self._news = news
-        self._fail = fail
-        self._alarm = Alarm(asyncio.get_running_loop(), clock, self._ring)
+        self._stopped = False
 
     def stop(self) -> None:
         """From now on no element ends."""
-        self._alarm.cancel()
-        self.waits.clear()
+        self._stopped = True
+        self.backing_off = 0
 
     def result(self, flight: Flight, result: Any, now: float) -> None:
         """An attempt has given a result."""
@@ -165,8 +162,9 @@ class AttemptEnds:
         """Wait for the next attempt, which starts at this time."""
         flight.call = None
         self._recorder.backing_off(flight, now, start)
-        self.waits.back_off(flight, start)
-        self.set_alarm()
+        flight.wakes = start
+        self.backing_off += 1
+        self._timers.set(start, self._wake, flight)
 
     def _end(self, flight: Flight, now: float, end: Callable[..., str], *outcome: Any) -> None:
         """Give the element its outputs, by `end`, which says how."""
@@ -185,36 +183,49 @@ class AttemptEnds:
         if self._keys is not None or not self._schedule.unfinished or self._schedule.forming:
             self._news()
 
-    def look(self, now: float, overdue_by: float) -> None:
-        """Handle the elements whose back-off is over, and those that have waited past their limit."""
-        for flight in self.waits.overdue(overdue_by):
-            if flight.split:
-                flight.split = False
-                self.pass_limit(flight, now)
-            else:
-                self.overdue(flight, now)
-        for flight in self.waits.ready(now):
-            if flight.deadline < now:
-                self.overdue(flight, now)
-            else:
-                self.waits.watch(flight, flight.deadline)
-                # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
-                flight.held = self._keys is not None and flight.late > 0
-                if not flight.held:
-                    self._schedule.again(flight)
+    def watch(self, flight: Flight, until: float) -> None:
+        """Watch the limit of an element that waits for a place in a call."""
+        if until < inf:
+            flight.wakes = until
+            self._timers.set(until, self._pass_wait, flight)
 
-    def set_alarm(self, earliest: float = -inf) -> None:
-        """Look at the elements that wait when the next of them is due, and not before `earliest`."""
-        due = max(self.waits.next_due(), earliest)
-        self._alarm.set(due) if due < inf else self._alarm.cancel()
+    def leave(self, flight: Flight) -> None:
+        """The element no longer waits for a place."""
+        if flight.wakes < inf:
+            self._timers.delete(flight.wakes, self._pass_wait, flight)
+            flight.wakes = inf
 
-    def _ring(self) -> None:
-        now = self._now()
-        try:
-            self.look(now, now)
-        except BaseException as error:
-            # Raised here it would go to the loop's handler of exceptions, and the run would wait for ever.
-            self._fail(error)
+    def forget(self, flight: Flight) -> None:
+        """The element no longer waits, neither in back-off nor for a place."""
+        if flight.wakes < inf and self._timers.delete(flight.wakes, self._wake, flight):
+            self.backing_off -= 1
+        self.leave(flight)
+
+    def _wake(self, flight: Flight, now: float) -> None:
+        """The back-off of an element is over."""
+        flight.wakes = inf
+        if self._stopped:
             return
-        self.set_alarm(now + COARSEST)
+        self.backing_off -= 1
+        if flight.deadline < now:
+            self.overdue(flight, now)
+        else:
+            # Law R3: an attempt may start at the deadline, and not after it.
+            self.watch(flight, max(flight.deadline, nextafter(now, inf)))
+            # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
+            flight.held = self._keys is not None and flight.late > 0
+            if not flight.held:
+                self._schedule.again(flight)
+        self._news()
+
+    def _pass_wait(self, flight: Flight, now: float) -> None:
+        """An element has waited for a place until its limit."""
+        flight.wakes = inf
+        if self._stopped:
+            return
+        if flight.split:
+            flight.split = False
+            self.pass_limit(flight, now)
+        else:
+            self.overdue(flight, now)
         self._news()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from math import inf, nextafter
+from math import inf
 from random import random
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
-from asyncio_operator.engine.timing import COARSEST, Alarm, wake
+from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
@@ -34,6 +34,7 @@ from asyncio_operator.policies.rate_limit import RateWindow
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions
+    from asyncio_operator.engine.timers import Timers
 
 REFUSALS = 100
 """Refused calls in a row after which the loop turns, so that other code runs."""
@@ -46,7 +47,7 @@ class Attempts:
         source: makes flights of what `reader` reads.
         invoke: called with a value, or with a list of values if ``options.batching`` is set.
         name: of what is called, for messages.
-        clock: gives the seconds of the loop: what is computed here is waited for there.
+        timers: of the run, by the loop's time. Who has made them closes them.
         keys: which keys are occupied, if elements have keys.
         limiter, breaker_clock: see `Limits`. `hedger` may be that of an earlier run with the same ``options.hedge``.
         allowance: what the run may take of a budget; None: there is none.
@@ -70,7 +71,7 @@ class Attempts:
         invoke: Callable[[Any], Awaitable[Any]],
         *,
         name: str,
-        clock: Callable[[], float],
+        timers: Timers,
         recorder: Recorder = SILENT,
         keys: Keys | None = None,
         limiter: RateWindow | None = None,
@@ -85,9 +86,9 @@ class Attempts:
         self.instant, self.results = reader.instant, None
         self.budget: BudgetedCalls | None = None
         if allowance is not None:
-            self.budget = BudgetedCalls(allowance, weigh, name, clock, self.news, self._fail)
+            self.budget = BudgetedCalls(allowance, weigh, name, timers.clock, self.news, self._fail)
             invoke = self.budget.within(invoke, self.value_of)
-        self.lanes = Lanes(invoke, self, options, clock=clock, name=name)
+        self.lanes = Lanes(invoke, self, options, timers=timers, name=name)
         self._source = source
         self._reader = reader
         self._keys = keys
@@ -98,8 +99,8 @@ class Attempts:
         self._limits = Limits(options.capacity, options.rate_limit, options.circuit_breaker, limiter, breaker_clock)
         self._breaks = options.circuit_breaker is not None
         self._recorder = recorder
-        self._now = clock
-        self._loop = asyncio.get_running_loop()
+        self._timers = timers
+        self._now = timers.clock
         self._schedule = Schedule(source, options.batching, options.retry is not None)
         self._ends = AttemptEnds(
             endings,
@@ -108,18 +109,17 @@ class Attempts:
             keys,
             recorder,
             attempt_timeout=self._attempt_timeout,
-            clock=clock,
+            timers=timers,
             news=self.news,
-            fail=self.lanes.fail,
         )
-        self._waits, self.errors = self._ends.waits, self._ends.errors
+        self.errors = self._ends.errors
         self.hedging: Hedging | None = None
         if options.hedge is not None:
-            self.hedging = Hedging(hedger or Hedger(options.hedge), recorder, clock, self.news, self._leave)
+            self.hedging = Hedging(hedger or Hedger(options.hedge), recorder, timers, self.news, self._leave)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
-        self._reminder = Alarm(self._loop, clock, self.news)
+        self._reminder = timers.reminder(self.news)
 
     @property
     def latency(self) -> Histogram:
@@ -129,7 +129,7 @@ class Attempts:
     @property
     def backing_off(self) -> int:
         """Elements that wait for their next attempt."""
-        return self._waits.backing_off
+        return self._ends.backing_off
 
     def stop(self) -> None:
         """From now on no call starts, no element ends, and no input is read."""
@@ -152,7 +152,7 @@ class Attempts:
         if flight.ended:
             return
         self._schedule.ended(flight)
-        self._waits.forget(flight)
+        self._ends.forget(flight)
         call, flight.call = flight.call, None
         if call is not None:
             self._leave(call, [flight])
@@ -187,7 +187,7 @@ class Attempts:
             await asyncio.sleep(0)
             self._schedule.turned()
             return
-        news = self._news = self._loop.create_future()
+        news = self._news = self._timers.loop.create_future()
         if self._try_again < inf:
             self._reminder.set(self._try_again)
         try:
@@ -212,9 +212,9 @@ class Attempts:
         for _ in range(REFUSALS):
             now = self._now()
             self._try_again = inf
-            if self._waits.earliest <= now and self._waits.next_due() <= now:
-                # Law R3: an attempt may start at its deadline, and not after it.
-                self._ends.look(now, nextafter(now, -inf))
+            if self._timers.earliest <= now:
+                # Before a call of new input, law R8: the next attempts that are due.
+                self._timers.ring(now)
             if not limits.has_room():
                 return None
             start = limits.next_start(now)
@@ -264,7 +264,7 @@ class Attempts:
         """End the elements of the call that are past their deadline. Returns whether any element is left."""
         for flight in [flight for flight in call.flights if flight.deadline < now]:
             call.flights.remove(flight)
-            self._waits.leave(flight)
+            self._ends.leave(flight)
             self._ends.overdue(flight, now)
         return bool(call.flights)
 
@@ -297,7 +297,7 @@ class Attempts:
         for flight in call.present:
             flight.call = call
             if flight.wakes < inf:
-                self._waits.leave(flight)
+                self._ends.leave(flight)
             if call.half:
                 continue
             if flight.begun is None:
@@ -348,8 +348,7 @@ class Attempts:
             self._failing.divided(flights, decisive)
             for flight in flights:
                 flight.call = None
-                self._waits.watch(flight, flight.limit(self._attempt_timeout))
-            self._ends.set_alarm()
+                self._ends.watch(flight, flight.limit(self._attempt_timeout))
             self.news()
             return
         self._failing.failed(flights)

@@ -28,7 +28,7 @@ class Flight:
         call: the one that runs for it, unless it is past its limit.
         ended: whether it has an outcome, or no caller wants one any more.
         started: when its first attempt started.
-        wakes: when it has to be looked at, while it is in `Waits`.
+        wakes: when its timer rings, while it waits for its next attempt, or for a place in a call; else infinity.
         split: whether it waits for a call as part of a batch that failed.
         held: whether its next attempt waits until a call that was cut has returned.
         late: calls for it that run on though they are past their limit, or not needed.

@@ -9,25 +9,27 @@ limit, and what ends them is handled once. The copy takes a place of its own in 
     an element leaves         at its deadline, or because no caller wants it: it leaves both
 
 Only calls of elements that no call has failed for are hedged: no retries, and no halves of a batch. Nor are calls that
-no caller waits for, such as refreshes of a cache. A run has one timer for all of this, for the oldest call without a
-copy. How long is long, and how many copies there may be, is decided in `policies.hedge`.
+no caller waits for, such as refreshes of a cache. One timer of the run waits for the oldest call without a copy. How
+long is long, and how many copies there may be, is decided in `policies.hedge`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import TYPE_CHECKING
 
 from asyncio_operator.engine.budgeted import BudgetedCalls
 from asyncio_operator.engine.deadlines import LAST_TURNS
 from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
-from asyncio_operator.engine.timing import COARSEST, Alarm
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError, said
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.retry import asked_wait
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.timers import Timers
 
 
 class Hedging:
@@ -35,7 +37,7 @@ class Hedging:
 
     Args:
         hedger: of this run, or of an earlier one for the same calls.
-        clock: gives the seconds of the loop.
+        timers: of the run.
         news: called when a call may get a copy now.
         leave: called with the other call of a pair, and the elements that do not need it any more.
 
@@ -48,7 +50,7 @@ class Hedging:
         self,
         hedger: Hedger,
         recorder: Recorder,
-        clock: Callable[[], float],
+        timers: Timers,
         news: Callable[[], None],
         leave: Callable[[Call, list[Flight]], None],
     ) -> None:
@@ -56,7 +58,7 @@ class Hedging:
         self.won = 0
         self._hedger = hedger
         self._recorder = recorder
-        self._now = clock
+        self._now = timers.clock
         self._news = news
         self._leave = leave
         # Without a copy, in the order of their starts. A dict, because a call may end at any moment.
@@ -69,12 +71,12 @@ class Hedging:
         self._rang = -inf
         self._armed = False
         self._delay = inf
-        self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, clock, self._ring)
+        self._loop = timers.loop
+        self._timer = timers.reminder(self._ring)
 
     def stop(self) -> None:
         """No call gets a copy any more."""
-        self._alarm.cancel()
+        self._timer.cancel()
         self._single.clear()
 
     def started(self, call: Call, now: float) -> None:
@@ -211,13 +213,13 @@ class Hedging:
     def _arm(self, due: float) -> None:
         self._delay = self._hedger.delay
         self._armed = due < inf
-        self._alarm.set(due) if self._armed else self._alarm.cancel()
+        self._timer.set(due) if self._armed else self._timer.cancel()
 
     def _ring(self) -> None:
         oldest, now = next(iter(self._single), None), self._now()
         due = inf if oldest is None else oldest.started + self._hedger.delay
         if due > now:
-            self._arm(max(due, now + COARSEST))
+            self._arm(due)
         else:
             self._last_turn(now, LAST_TURNS)
 

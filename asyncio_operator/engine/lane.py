@@ -32,8 +32,8 @@ class Lane:
     Attributes:
         started: when the present call started.
         limit: seconds that it may take; infinity for no limit.
-        due: the time under which it is registered (`deadlines`).
-        watched: whether it is registered.
+        due: the time for which its timer is set (`deadlines`).
+        watched: whether it has a timer.
         context: that of its task.
         first_context: a copy of it, from before the first call.
         apart: whether the context of its task has changed; see `contexts`.
@@ -63,7 +63,7 @@ class Lane:
         self.started = 0.0
         self.limit = limit
         self.due = inf
-        # As if it were registered, so that no call of a lane without a limit is.
+        # As if it had a timer, so that no call of a lane without a limit sets one.
         self.watched = limit == inf
         self.expired = False
 

@@ -8,8 +8,8 @@ lanes decide nothing about elements.
 - At most one lane, the *seeker*, waits for work. When it has found some, it appoints the next one. So a lane is started
   only when all others are busy, and a thousand idle lanes are not woken for one element.
 - If calls return at once, the working lane stops after a while, and the seeker goes on in the next turn (`Turn`).
-- There is one timer, for the earliest deadline. A late call first gets a few turns of the loop, because a result that
-  has arrived wins. Then its element ends. Its lane is cancelled, and holds its place until the call has returned.
+- A call past its deadline first gets a few turns of the loop, because a result that has arrived wins. Then its element
+  ends. Its lane is cancelled, and holds its place until the call has returned.
 - The first failure ends everything: all lanes are cancelled and awaited, for at most `grace_period` seconds.
 - A cancellation that did not come from the lanes is an error of the call that it hits. Between two calls, or where a
   call cancels the task that waits for the end, it is a failure of the run.
@@ -32,7 +32,7 @@ from asyncio_operator.engine.contracts import Intake, Window
 from asyncio_operator.engine.deadlines import Timeouts
 from asyncio_operator.engine.failures import stray_cancellation
 from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, present_run, uncancel, wait_for_calls
-from asyncio_operator.engine.timing import Alarm, Turn, start_task
+from asyncio_operator.engine.timing import Turn, start_task
 from asyncio_operator.engine.watch import watched
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
@@ -40,6 +40,7 @@ from asyncio_operator.policies.adaptive_capacity import calls_at_first
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions
+    from asyncio_operator.engine.timers import Timers
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -51,7 +52,7 @@ class Lanes:
         options: `capacity` is how many calls run at a time, at first if it is adaptive. `timeout` is what a call may
             take where its window does not `begin` it. `grace_period` is how long the end waits for calls that ignore
             their cancellation.
-        clock: gives seconds; the timers are the loop's.
+        timers: of the run. Who has made them closes them.
         name: of what is called, for messages.
     """
 
@@ -61,7 +62,7 @@ class Lanes:
         intake: Intake,
         options: CallOptions,
         *,
-        clock: Callable[[], float],
+        timers: Timers,
         name: str,
     ) -> None:
         self.latency = Histogram()
@@ -71,10 +72,10 @@ class Lanes:
         self._intake = intake
         self._capacity = calls_at_first(options.capacity)
         self._timeout = inf if options.timeout is None else options.timeout
-        self._clock = clock
+        self._clock = timers.clock
         self._grace_period = options.grace_period
         self._name = name
-        self._loop = asyncio.get_running_loop()
+        self._loop = timers.loop
         self._context = copy_context()
         self._doubtful = doubtful_values(self._context)
         self._finished = RunEnd(self._loop, self._cancelled)
@@ -88,8 +89,9 @@ class Lanes:
         self._drained = False
         self._stopping = False
         self._mark = object()
-        self._timeouts = Timeouts(self._loop, clock, self._finished.done, self._pass_limits)
-        self._held_up = Alarm(self._loop, clock, self._report_held_up)
+        timers.fail = self.fail
+        self._timeouts = Timeouts(timers, self._is_over, self._pass_limits)
+        self._held_up = timers.reminder(self._report_held_up)
 
     @property
     def in_flight(self) -> int:
@@ -327,6 +329,9 @@ class Lanes:
 
     # -- deadlines
 
+    def _is_over(self) -> bool:
+        return self._stopping or self._finished.done()
+
     def _pass_limits(self, late: list[Lane]) -> None:
         """The calls of these lanes are past their limits."""
         for lane in late:
@@ -390,7 +395,6 @@ class Lanes:
         if self._stopping:
             return
         self._stopping = True
-        self._timeouts.cancel()
         self._held_up.cancel()
         self._intake.stop()
         for lane in [lane for lane in self._lanes if lane not in self._late]:

@@ -29,7 +29,8 @@ from asyncio_operator.budget.usage import Hint, Weights
 from asyncio_operator.checks import seconds
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator
 from asyncio_operator.engine.ending import close_within
-from asyncio_operator.engine.timing import Alarm, clock_of, start_task
+from asyncio_operator.engine.timers import Timers
+from asyncio_operator.engine.timing import clock_of, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
 from asyncio_operator.policies.retry import LONGEST_WAIT
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
@@ -91,16 +92,18 @@ class Share:
         self._problem = coordinator.shown
         self._gone: str | None = None
         self._ignored: set[str] = set()
-        self._ask_alarm = Alarm(loop, clock, self._ask)
-        self._turn_alarm = Alarm(loop, clock, self._pass_turns)
-        self._patience_alarm = Alarm(loop, clock, self._lose_patience)
-        self._idle_alarm = Alarm(loop, clock, self._rest_if_idle)
-        self._life_alarm = Alarm(loop, clock, self._show_life)
+        # Its own: they outlive a run, as what is granted does.
+        self._timers = timers = Timers(clock)
+        self._next_ask = timers.reminder(self._ask)
+        self._end_of_turns = timers.reminder(self._pass_turns)
+        self._end_of_patience = timers.reminder(self._lose_patience)
+        self._end_of_idleness = timers.reminder(self._rest_if_idle)
+        self._sign_of_life = timers.reminder(self._show_life)
 
     # -- runs
 
     def join(self, seat: Seat) -> None:
-        self._idle_alarm.cancel()
+        self._end_of_idleness.cancel()
         self._leaving = False
         self._seats[seat] = None
 
@@ -188,7 +191,7 @@ class Share:
         for seat in list(self._waiting):
             self._waiting[seat] = True
             seat.news()
-        self._turn_alarm.set(self.now() + A_TURN)
+        self._end_of_turns.set(self.now() + A_TURN)
 
     def _pass_turns(self) -> None:
         """Forget those who wait no longer: their calls have no elements left, or their runs no place for a call."""
@@ -212,20 +215,19 @@ class Share:
             self._exchange = start_task(self._exchanged(), loop=self._loop)
             return
         if due == math.inf and not self._seats:
-            self._idle_alarm.set(now + self._idle) if self._idle else self._rest()
+            self._end_of_idleness.set(now + self._idle) if self._idle else self._rest()
         if due == math.inf and self.permits.running():
-            self._life_alarm.set(now + SIGN_OF_LIFE)
+            self._sign_of_life.set(now + SIGN_OF_LIFE)
         due = max(due, self._not_before)
-        # An alarm that rings too early looks again.
         if due < self._due:
             self._due = due
-            self._ask_alarm.set(due)
+            self._next_ask.set(due)
 
     def _ask(self) -> None:
         self._due = math.inf
         now = self.now()
         if max(self.permits.ask_at(now), self._not_before) > now:
-            # Something has changed since, or the timer has rung a little early.
+            # Something has changed since.
             self._arrange()
         elif self._exchange is None and not self.over:
             self._exchange = start_task(self._exchanged(), loop=self._loop)
@@ -239,7 +241,7 @@ class Share:
         message = self.permits.message(sent)
         if self._unanswered_since is None:
             self._unanswered_since = sent
-            self._patience_alarm.set(sent + self._patience)
+            self._end_of_patience.set(sent + self._patience)
         try:
             async with asyncio.timeout(LONGEST_ASK):
                 reply = await self._coordinator.ask(message)
@@ -276,7 +278,7 @@ class Share:
             )
             return
         self._unanswered_since = self._gone = None
-        self._patience_alarm.cancel()
+        self._end_of_patience.cancel()
 
     def _lost(self, error: Exception) -> None:
         self.permits.lost(self.now())
@@ -312,8 +314,7 @@ class Share:
     def _rest(self) -> None:
         """Nothing more is asked."""
         self.over = True
-        for alarm in (self._ask_alarm, self._turn_alarm, self._patience_alarm, self._idle_alarm, self._life_alarm):
-            alarm.cancel()
+        self._timers.close()
         self._closing = start_task(self._close(), loop=self._loop)
 
     async def _close(self) -> None:

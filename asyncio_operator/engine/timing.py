@@ -1,4 +1,4 @@
-"""The tools of code on the loop that waits: a clock, a timer by it, a task that starts later, the length of a turn.
+"""The tools of code on the loop that waits: a clock, a task that starts later, the length of a turn.
 
 Calls that return at once never let the loop turn. A `Turn` limits the time for which all of them together may keep it:
 the lanes ask when the turn ends, work until then, and ask again. If the loop has turned meanwhile, because a lane has
@@ -16,32 +16,6 @@ from asyncio_operator.clock import monotonic
 
 COARSEST = 0.001
 """The step, in seconds, of the coarsest clock of a loop. Such a loop may wake too early, and then waits this long."""
-
-
-class Alarm:
-    """At most one timer of a loop, for a time of another clock.
-
-    Args:
-        clock: gives seconds.
-        ring: called when the time has come, perhaps a little early.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], ring: Callable[[], object]) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._ring = ring
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, at: float) -> None:
-        """Ring at this time of the clock, and at no other."""
-        self.cancel()
-        self._timer = self._loop.call_at(at + (self._loop.time() - self._clock()), self._ring)
-
-    def cancel(self) -> None:
-        """Do not ring."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 T = TypeVar("T")

@@ -26,6 +26,7 @@ from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.shares import own_allowance
+from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found, optional_parts, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
@@ -244,6 +245,7 @@ class _Engine:
         self._enricher = enricher
         self._cache = cache
         self._now = clock = clock_of(self.loop)
+        self._timers = Timers(clock)
         self._optional = optional_parts(enricher)
         failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
         known = () if cache is None else cache.known
@@ -256,7 +258,7 @@ class _Engine:
             Reader(as_input(())),
             self._pending,
             options,
-            clock,
+            self._timers,
             breaker_clock=breaker_clock,
             tables=tables,
             allowance=self._allowance,
@@ -275,6 +277,7 @@ class _Engine:
             self._failure = StateError("the lookup was closed")
         except BaseException as error:
             self._failure = error
+        self._timers.close()
         self._pending.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
 
     def _figures(self) -> dict[str, int]:

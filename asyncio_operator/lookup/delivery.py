@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.timing import wake
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, answer_of, shared
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.timers import Timers
 
 BATCHES = 4
 """Batches that may be in the pipeline whatever their size: one is emitted, one waits for a slow key, two are in
@@ -34,6 +37,7 @@ class Delivery:
     Args:
         deliver: called with a batch and the number of its leading keys that are ready (in unordered mode: of all keys
             that are ready). ``batch.ended`` marks the last delivery of a batch.
+        timers: of the run.
 
     Attributes:
         ordered: whether keys leave in the order of the input.
@@ -42,7 +46,13 @@ class Delivery:
     """
 
     def __init__(
-        self, deliver: Callable[[KeyBatch, int], None], *, ordered: bool, buffer: int, remembers: bool = False
+        self,
+        deliver: Callable[[KeyBatch, int], None],
+        timers: Timers,
+        *,
+        ordered: bool,
+        buffer: int,
+        remembers: bool = False,
     ) -> None:
         self.batches: deque[KeyBatch] = deque()
         self.keys = 0
@@ -55,8 +65,9 @@ class Delivery:
         self._rows = 0
         self._count = 0
         self._room: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self._clock = timers.clock
+        self._searching = False
+        self._search = timers.reminder(self.flush)
 
     def room(self) -> int:
         """The number of keys that may still be admitted."""
@@ -75,7 +86,7 @@ class Delivery:
         self.batches.append(batch)
         self._count += 1
         self._rows += batch.rows
-        if self._timer is None:
+        if not self._searching:
             self.flush()
 
     async def wait(self, news: asyncio.Future[None]) -> None:
@@ -159,14 +170,14 @@ class Delivery:
             # In order, no row of a later batch may leave before the rest of this one.
             if self.ordered:
                 break
-        delay = STARVED_FLUSH if self._stuck() else FLUSH
-        self._timer = self._loop.call_later(delay, self.flush) if self.batches else None
+        self._searching = bool(self.batches)
+        if self._searching:
+            self._search.set(self._clock() + (STARVED_FLUSH if self._stuck() else FLUSH))
 
     def close(self) -> None:
         """Stop searching for ready outcomes."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._searching = False
+        self._search.cancel()
 
     def _settle(self) -> None:
         """Take over outcomes, batch by batch in order: a batch may follow one that itself follows a third."""

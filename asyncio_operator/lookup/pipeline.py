@@ -23,6 +23,7 @@ from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
+from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
@@ -95,7 +96,7 @@ def managed_calls(
     reader: Reader,
     pending: PendingKeys,
     options: LookupOptions,
-    clock: Callable[[], float],
+    timers: Timers,
     recorder: Recorder = SILENT,
     limiter: RateWindow | None = None,
     tables: AnswerTables | None = None,
@@ -108,7 +109,7 @@ def managed_calls(
     before, if there is any.
 
     Args:
-        clock: returns the seconds of the loop.
+        timers: of the run, by the loop's time.
         limiter, breaker_clock, hedger: see `Attempts`.
         tables: see `invoked`.
         allowance: what the calls may take of a budget; None: there is none.
@@ -130,7 +131,7 @@ def managed_calls(
         options,
         invoked(enricher, options, tables),
         name=describe(enricher),
-        clock=clock,
+        timers=timers,
         recorder=recorder,
         limiter=limiter,
         breaker_clock=breaker_clock,
@@ -155,6 +156,9 @@ class LookupPipeline:
             have their outcome.
         limiter, tables, allowance, hedger: see `managed_calls`. An allowance requires the managed way.
         known: asked for answers before calls are made, after the places behind the cache. It requires the managed way.
+
+    Attributes:
+        timers: of the run, which closes them.
     """
 
     def __init__(
@@ -175,6 +179,7 @@ class LookupPipeline:
         self._options = options
         self._name = describe(enricher)
         self._clock = clock = clock_of(asyncio.get_running_loop())
+        self.timers = Timers(clock)
         self._failures = failures = KeyFailures(
             enricher,
             retry=options.retry,
@@ -190,7 +195,7 @@ class LookupPipeline:
             else cache.memories(options.remember, options.timed)
         )
         self._delivery = Delivery(
-            deliver, ordered=options.ordered, buffer=options.buffer, remembers=bool(options.remember)
+            deliver, self.timers, ordered=options.ordered, buffer=options.buffer, remembers=bool(options.remember)
         )
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
@@ -231,7 +236,7 @@ class LookupPipeline:
             self._reader,
             pending,
             self._options,
-            self._clock,
+            self.timers,
             self._recorder,
             limiter,
             tables,
@@ -258,7 +263,7 @@ class LookupPipeline:
             FailingBatches(describe(enricher), "lookup_columns" if row_finder(enricher) is None else "lookup_rows"),
         )
         self._keys = self._attempts = intake
-        self._lanes = Lanes(intake.call, intake, self._options, clock=self._clock, name=describe(enricher))
+        self._lanes = Lanes(intake.call, intake, self._options, timers=self.timers, name=describe(enricher))
         self._latency = self._lanes.latency
 
     def _ask_each(self, enricher: Enricher, tables: AnswerTables | None) -> None:
@@ -271,7 +276,7 @@ class LookupPipeline:
         # More lanes than keys in the buffer would never have work.
         bounded = replace(options, capacity=min(options.capacity, options.buffer))
         calls = _timed(invoke, self._clock) if options.timed else invoke
-        self._lanes = Lanes(calls, intake, bounded, clock=self._clock, name=describe(enricher))
+        self._lanes = Lanes(calls, intake, bounded, timers=self.timers, name=describe(enricher))
         self._latency = self._lanes.latency
 
     @property
@@ -365,6 +370,7 @@ class LookupPipeline:
         finally:
             self._delivery.close()
             failure = await self._close_known()
+            self.timers.close()
             for memory in self._memories:
                 memory.clear()
             self._recorder.ended(self._clock())

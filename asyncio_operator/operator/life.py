@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.ending import End, close_within, drop, error_of, wait_through
 from asyncio_operator.engine.failures import stray_run
@@ -22,6 +21,9 @@ from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 
+if TYPE_CHECKING:
+    from asyncio_operator.engine.timers import Timers
+
 logger = logging.getLogger("asyncio_operator.calls")
 
 
@@ -29,7 +31,7 @@ class Life:
     """Begins when it is made, on the running loop.
 
     Args:
-        now: gives the seconds of the loop.
+        timers: of the run; closed when its lanes have ended.
         grace_period: seconds for each wait at the end.
 
     Attributes:
@@ -44,7 +46,7 @@ class Life:
         lanes: Lanes,
         reader: Reader,
         recorder: Recorder,
-        now: Callable[[], float],
+        timers: Timers,
         grace_period: float,
     ) -> None:
         self.abandoned = False
@@ -53,7 +55,7 @@ class Life:
         self._lanes = lanes
         self._reader = reader
         self._recorder = recorder
-        self._now = now
+        self._timers = timers
         self._grace_period = grace_period
         self._closing = False
         self._stranded = False
@@ -76,6 +78,7 @@ class Life:
         except BaseException as error:
             failure = error
         self._closing = True
+        self._timers.close()
         for what, closing in await self._close():
             if failure is None or (self.abandoned and isinstance(failure, asyncio.CancelledError)):
                 failure = closing
@@ -89,7 +92,7 @@ class Life:
         Returns:
             the names of those that failed to close, with their errors.
         """
-        self._recorder.ended(self._now())
+        self._recorder.ended(self._timers.clock())
         if not self.loop.is_running():
             # The loop is gone, and this coroutine is thrown away: `close` gets the one step that is left.
             closing_step = error_of(self._function.close)

@@ -22,6 +22,7 @@ from asyncio_operator.engine.contracts import Allowance, Consumer, Input
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, recorder_of
+from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of, wake
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
@@ -108,6 +109,7 @@ class Run:
         assert starting is not None
         starting(self)
         now = clock_of(asyncio.get_running_loop())
+        timers = Timers(now)
         invoke = observed(self._invoke, describe(function), many=isinstance(function, BatchAsyncFunction))
         reader = Reader(self._elements)
         buffer = Buffer(self._queue, now)
@@ -133,7 +135,7 @@ class Run:
                 options,
                 invoke,
                 name=describe(function),
-                clock=now,
+                timers=timers,
                 recorder=recorder,
                 keys=source.keyed,
                 breaker_clock=options.clock,
@@ -143,8 +145,8 @@ class Run:
             lanes = attempts.lanes
         else:
             intake = ElementIntake(buffer, reader, outcomes)
-            lanes = Lanes(invoke, intake, options, clock=now, name=describe(function))
-        life = Life(function, lanes, reader, recorder, now, options.grace_period)
+            lanes = Lanes(invoke, intake, options, timers=timers, name=describe(function))
+        life = Life(function, lanes, reader, recorder, timers, options.grace_period)
         life.task.add_done_callback(lambda _: wake(buffer.ready))
         parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts, allowance)
         return parts

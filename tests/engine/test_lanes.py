@@ -12,6 +12,7 @@ import pytest
 
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import CallOptions
+from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.helpers import REAL_LOOPS, forever, now, run_on, same, virtual
@@ -92,7 +93,8 @@ class Batches:
 
 
 def lanes(invoke: Any, intake: Batches, clock: Any = now, **options: Any) -> Lanes:
-    return Lanes(invoke, intake, CallOptions(**{"capacity": 3, "grace_period": 5.0} | options), clock=clock, name="it")
+    chosen = CallOptions(**{"capacity": 3, "grace_period": 5.0} | options)
+    return Lanes(invoke, intake, chosen, timers=Timers(clock), name="it")
 
 
 @virtual

@@ -1,9 +1,8 @@
-"""R1, R2, R4, R6 and R9: deadlines, the registry that knows of them, and the clocks of real loops."""
+"""R1, R2, R4, R6 and R9: deadlines, and the clocks of real loops."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from datetime import timedelta
@@ -13,8 +12,6 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.engine import timing
-from asyncio_operator.engine.deadlines import Deadlines
-from asyncio_operator.engine.lane import Lane
 from tests.operator.helpers import (
     REAL_LOOPS,
     Life,
@@ -28,77 +25,6 @@ from tests.operator.helpers import (
     same,
     virtual,
 )
-
-# -- the registry
-
-
-def lane(started: float = 0.0, busy: bool = True, limit: float = 5.0) -> Lane:
-    """A lane that is not registered."""
-    made = Lane(limit)
-    made.started = started
-    made.watched = False
-    if busy:
-        made.slot = "a slot"
-    return made
-
-
-def test_a_call_is_late_at_its_deadline_and_not_before():
-    deadlines = Deadlines()
-    call = lane(started=1.0)
-    assert deadlines.watch(call)
-    assert deadlines.next_due() == 6.0
-    assert deadlines.late(5.999) == []
-    assert deadlines.late(6.0) == [call]
-    assert deadlines.next_due() is None
-    assert not call.watched
-
-
-def test_a_lane_in_a_younger_call_is_put_back_under_that_calls_deadline():
-    deadlines = Deadlines()
-    call = lane(started=1.0)
-    deadlines.watch(call)
-    call.started = 4.0
-    assert deadlines.late(6.0) == []
-    assert call.watched
-    assert deadlines.next_due() == 9.0
-    assert deadlines.late(9.0) == [call]
-
-
-def test_an_idle_lane_leaves_the_registry():
-    deadlines = Deadlines()
-    call = lane(busy=False)
-    deadlines.watch(call)
-    assert deadlines.late(100.0) == []
-    assert not call.watched
-    assert deadlines.next_due() is None
-
-
-def test_a_lane_with_a_shorter_limit_is_put_under_the_earlier_deadline():
-    deadlines = Deadlines()
-    call = lane(started=1.0)
-    deadlines.watch(call)
-    call.started, call.limit = 2.0, 1.0
-    assert deadlines.watch(call)
-    assert deadlines.next_due() == 3.0
-    assert deadlines.late(3.0) == [call]
-    assert deadlines.next_due() is None
-
-
-def test_a_lane_without_a_limit_is_not_watched():
-    deadlines = Deadlines()
-    call = lane(limit=math.inf)
-    assert not deadlines.watch(call)
-    assert not call.watched
-    assert deadlines.next_due() is None
-
-
-def test_only_an_earlier_deadline_moves_the_timer():
-    deadlines = Deadlines()
-    assert deadlines.watch(lane(started=2.0))
-    assert not deadlines.watch(lane(started=3.0))
-    assert not deadlines.watch(lane(started=2.0))
-    assert deadlines.watch(lane(started=1.0))
-
 
 # -- deadlines
 

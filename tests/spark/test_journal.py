@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Budget, Cache, ConfigurationError, Enricher, Hedge, Journal, Limit, StateError
+from asyncio_operator.engine.timers import Timers
 from asyncio_operator.enricher import settle
 from asyncio_operator.journal import watched
 from asyncio_operator.journal.files import Seen
@@ -385,6 +386,7 @@ def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_o
 def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path: Path) -> None:
     async def program(task: JournalTask) -> None:
         journal = task.opened(ANSWERS, False, "0", this_process)
+        journal.begin(Timers(asyncio.get_running_loop().time))
         for key in range(1000):
             journal.note(key, {"x": f"{key:100000}"}, 1, 0.1)
         assert not journal.has_room, "100 MB wait in memory"

@@ -166,6 +166,8 @@ class Link:
                 hedger,
                 () if self._journal is None else (self._journal,),
             )
+            if self._journal is not None:
+                self._journal.begin(self._pipeline.timers)
             if self._reporter is not None:
                 self._reporter.running()
             try:

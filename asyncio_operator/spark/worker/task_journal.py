@@ -42,6 +42,7 @@ from asyncio_operator.spark.worker.journal_readers import FEWEST, LaterAnswers
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
+    from asyncio_operator.engine.timers import Reminder, Timers
     from asyncio_operator.spark.worker.process import WorkerProcess
 
 logger = logging.getLogger("asyncio_operator.journal")
@@ -106,7 +107,8 @@ class TaskJournal:
         self._found = found
         self._timed = timed
         self._noted: list[Noted] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Reminder | None = None
+        self._clock: Callable[[], float]
         self._room: asyncio.Event | None = None
         self._process = process
         self._wall = process.wall
@@ -129,6 +131,11 @@ class TaskJournal:
             new_id=process.new_id,
             drive=process.drive,
         )
+
+    def begin(self, timers: Timers) -> None:
+        """The run of the lookup begins. One of its timers hands over new answers."""
+        self._clock = timers.clock
+        self._timer = timers.reminder(self._hand_over)
 
     # -- answers that came with the input
 
@@ -231,7 +238,8 @@ class TaskJournal:
         noted = self._noted
         noted.append(one)
         if len(noted) == 1:
-            self._timer = self._loop.call_later(self._delay, self._hand_over)
+            assert self._timer is not None
+            self._timer.set(self._clock() + self._delay)
         elif len(noted) >= TOGETHER:
             self._hand_over()
 
@@ -245,7 +253,6 @@ class TaskJournal:
     def _hand_over(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         noted, self._noted = self._noted, []
         if noted:
             if self._reader is not None:
