@@ -1,14 +1,21 @@
-"""When the entries of a state with time to live are looked at: the schedule of the incremental clean-up.
+"""When the entries of a state with time to live are looked at: the schedules of the clean-ups.
 
+The incremental clean-up:
 Each access owes a look at the next few entries of an endless round through the table (`Table.sweep`), which removes
 those that have expired. Two things make that cheap. Several accesses leave their looks to a later one, which makes them
 all in one stretch. And a full round finds the oldest timestamp: until that entry expires no entry can have expired, and
 an access owes no look.
 
+The clean-up in compaction, if it works by itself, makes a whole round once enough entries may have expired: each write
+then looks at a stretch. How many may have expired is known from the times of the writes: an entry that was written a
+time to live ago has expired, unless it was written or touched again.
+
 This module knows no cells, and no entry of the table.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.layout import STAMP_BIAS
@@ -52,8 +59,8 @@ class CleanupSchedule:
         self.counted = ALWAYS
         self.horizon = ALWAYS if cleanup else NEVER
 
-    def accessed(self, now: int) -> None:
-        """Counts an access at this time, in milliseconds.
+    def accessed(self, now: int, changes: int = 0) -> None:
+        """Counts an access at this time, in milliseconds, whatever it changes.
 
         Raises:
             StateError: the clean-up failed.
@@ -80,10 +87,7 @@ class CleanupSchedule:
         if not self._owed:
             return
         count, self._owed = self._owed * self._size, 0
-        try:
-            oldest = self._table.sweep(count, self.counted - self._ttl, self.counted)
-        except Exception as error:
-            raise StateError(f"cleaning up state {self._name!r} failed: {self._table.error(error)}") from error
+        oldest = _swept(self._name, self._table, count, self._ttl, self.counted)
         if oldest is not None:
             # A round during which there was doubt gives no bound: the next whole round does.
             self.horizon = ALWAYS if self._doubted else oldest + self._ttl
@@ -93,3 +97,81 @@ class CleanupSchedule:
         """An entry may get a timestamp that lies in the past, so the bound of the running round may be wrong."""
         if self._cleanup:
             self.horizon, self._doubted = ALWAYS, True
+
+
+PERIODS = 16
+"""Periods of a time to live in which writes are counted together."""
+
+
+class CompactionSchedule:
+    """Counts writes, and makes a round through the table once enough of the entries may have expired.
+
+    Args:
+        ttl: how long an entry lives, in milliseconds.
+        every: this number of entries is enough, if it is a quarter of those of the last round.
+
+    `counted` and `horizon` are as of `CleanupSchedule`: every access is reported.
+    """
+
+    __slots__ = (
+        "_enough",
+        "_every",
+        "_expired",
+        "_looked",
+        "_name",
+        "_periods",
+        "_table",
+        "_ttl",
+        "counted",
+        "horizon",
+    )
+
+    def __init__(self, name: str, table: Table, ttl: int, every: int, now: int) -> None:
+        self._name = name
+        self._table = table
+        self._ttl = ttl
+        self._every = self._enough = every
+        self._expired = 0
+        # Entries of the running round that were looked at; None between rounds.
+        self._looked: int | None = None
+        # Beginning of a period, and its writes. What is stored already counts as enough, written now.
+        self._periods: deque[tuple[int, int]] = deque([(now, every)])
+        self.counted = self.horizon = ALWAYS
+
+    def accessed(self, now: int, changes: int = 0) -> None:
+        """Counts the changes of an access at this time, in milliseconds.
+
+        Raises:
+            StateError: the clean-up failed.
+        """
+        if not changes:
+            return
+        periods = self._periods
+        length = self._ttl // PERIODS + 1
+        if periods and now < periods[-1][0] + length:
+            begin, count = periods.pop()
+            periods.append((begin, count + changes))
+        else:
+            periods.append((now, changes))
+        while periods and periods[0][0] + length + self._ttl <= now:
+            self._expired += periods.popleft()[1]
+        if self._looked is None and self._expired >= self._enough:
+            self._looked = self._expired = 0
+        if self._looked is not None:
+            self._looked += STRETCH
+            if _swept(self._name, self._table, STRETCH, self._ttl, now) is not None:
+                self._enough = max(self._every, self._looked // 4)
+                self._looked = None
+
+    def settle(self) -> None:
+        """Nothing is put off."""
+
+    def doubt(self) -> None:
+        """No bound of the timestamps is kept."""
+
+
+def _swept(name: str, table: Table, count: int, ttl: int, now: int) -> int | None:
+    try:
+        return table.sweep(count, now - ttl, now)
+    except Exception as error:
+        raise StateError(f"cleaning up state {name!r} failed: {table.error(error)}") from error

@@ -12,8 +12,9 @@ What removes expired entries:
   RocksDB now and then rewrites a file. It takes no space on disk: an index by expiry would cost a second write for each
   write and a third for each touch;
 - in full snapshots: the backend does not write entries that are expired (`cleaned`);
-- in compaction: `compact` sweeps the table once, in batches, then RocksDB frees the space. RocksDB's own expiry filter
-  follows the wall clock, and not the clock that was passed in.
+- in compaction: `compact` sweeps the table once, in batches, then RocksDB frees the space. With `every` a round is made
+  once enough has expired, bounded for each write. rocksdict has no compaction filter, and RocksDB's own expiry follows
+  the wall clock, and not the clock that was passed in.
 
 An incremental clean-up may put looks off (`cleanup`). What shows the stored entries, such as `num_entries`, `keys` and
 a snapshot, has them made first (`settle`).
@@ -32,10 +33,11 @@ from typing import Any
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells, Owner
-from asyncio_operator.state.cleanup import CleanupSchedule
+from asyncio_operator.state.cleanup import CleanupSchedule, CompactionSchedule
 from asyncio_operator.state.layout import NOT_BEGUN
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import (
+    CleanupInCompaction,
     CleanupIncrementally,
     StateTtlConfig,
     StateVisibility,
@@ -63,7 +65,12 @@ class TtlCells(Cells):
         self.every_record = incremental is not None and incremental.every_record
         # Where a read may return an expired entry, each access cleans up at once: otherwise what a read returns would
         # depend on how many looks were put off.
-        self._schedule = CleanupSchedule(name, table, self._ttl, incremental, at_once=self._return_expired)
+        compaction = ttl.strategy(CleanupInCompaction)
+        self._schedule: CleanupSchedule | CompactionSchedule
+        if compaction is not None and compaction.every is not None:
+            self._schedule = CompactionSchedule(name, table, self._ttl, compaction.every, self._now())
+        else:
+            self._schedule = CleanupSchedule(name, table, self._ttl, incremental, at_once=self._return_expired)
         self._accessed, self.settle = self._schedule.accessed, self._schedule.settle
         self.load, self.store = self._entry_access()
 
@@ -93,7 +100,7 @@ class TtlCells(Cells):
             now = now_of()
             put_slot(slot, stamp(now, stored))
             if not schedule.counted <= now < schedule.horizon:
-                accessed(now)
+                accessed(now, 1)
 
         return load, store
 
@@ -133,7 +140,7 @@ class TtlCells(Cells):
         try:
             now = self._now()
             self._put(slot, sub, self.codec.stamp(now, self._encode(value)))
-            self._accessed(now)
+            self._accessed(now, 1)
         except Exception as error:
             raise self.located(error, slot, WRITING) from error
 
@@ -187,8 +194,9 @@ class TtlCells(Cells):
 
     def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
         """Adds writes of cells to a batch; their lives begin now."""
+        changes = list(changes)
         super().stage(batch, slot, changes, clear)
-        self.sweep(slot)
+        self.sweep(slot, len(changes))
 
     def stage_aged(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], timestamp: int) -> None:
         """Adds writes of cells to a batch, after emptying the slot; their lives began at `timestamp`."""
@@ -199,10 +207,10 @@ class TtlCells(Cells):
         except Exception as error:
             raise self.located(error, slot, WRITING) from error
 
-    def sweep(self, slot: bytes) -> None:
-        """Counts an access to a slot for the incremental clean-up."""
+    def sweep(self, slot: bytes, changes: int = 0) -> None:
+        """Counts an access to a slot for the clean-up."""
         try:
-            self._accessed(self._now())
+            self._accessed(self._now(), changes)
         except Exception as error:
             raise self.located(error, slot, CLEANING) from error
 

@@ -60,7 +60,21 @@ class CleanupFullSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CleanupInCompaction:
-    """Removes every expired entry when the backend's ``compact()`` is called."""
+    """Removes every expired entry when the backend's ``compact()`` is called, and by itself if `every` is given.
+
+    Once `every` entries may have expired, and a quarter of the state, each write looks at the next 256 entries until
+    all were looked at. So the work for each write is bounded, and at most that number of expired entries stays while
+    writes come. Expired entries are estimated from the times of writes.
+    """
+
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.every is not None and (type(self.every) is not int or self.every < 1):
+            raise ConfigurationError(
+                f"CleanupInCompaction(every={describe(self.every)}): an int from 1, a number of entries, or None is "
+                "needed"
+            )
 
 
 Cleanup = CleanupIncrementally | CleanupFullSnapshot | CleanupInCompaction
@@ -106,6 +120,12 @@ class StateTtlConfig:
             raise ConfigurationError(
                 f"StateTtlConfig(cleanup={describe(self.cleanup)}): CleanupIncrementally, CleanupFullSnapshot, "
                 "CleanupInCompaction, each at most once, or () are allowed"
+            )
+        compaction = self.strategy(CleanupInCompaction)
+        if compaction is not None and compaction.every is not None and CleanupIncrementally in kinds:
+            raise ConfigurationError(
+                f"StateTtlConfig(cleanup={describe(self.cleanup)}): CleanupIncrementally goes through the state "
+                "already, so leave it out, or every"
             )
 
     @property

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.state import (
     AggregatingStateDescriptor,
     CleanupFullSnapshot,
@@ -532,3 +533,51 @@ def test_E2_E4_what_is_written_during_an_iteration_stays(make):
     expiring.put(2, "fresh")
     assert 1 not in dict(items)
     assert dict(expiring.items()) == {2: "fresh"}
+
+
+def test_E7_compaction_by_itself_keeps_what_is_stored_bounded(make):
+    """Every write looks at a bounded number of entries, and expired entries stay within what `every` says."""
+    clock, every = ManualClock(), 500
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(1, cleanup=CleanupInCompaction(every=every))
+    entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
+    backend.set_current_key(1)
+    alive, most = 1000, 0
+    for entry in range(20 * alive):
+        clock.set(entry / alive)
+        entries.put(entry, None)
+        if not entry % 100:
+            most = max(most, backend.num_entries())
+    # Living ones, those of the period in which writes are counted together, and what may wait for a round and in it.
+    assert alive <= most < alive * (1 + 1 / 16) + max(every, most / 4) + 100
+    clock.advance(3)
+    for entry in range(100):
+        entries.put(entry, None)
+    assert backend.num_entries() < 100 + every
+
+
+def test_E7_compaction_by_itself_begins_with_what_a_snapshot_held(make):
+    clock = ManualClock()
+    old = make(clock=clock)
+    descriptor = MapStateDescriptor("map", ttl=StateTtlConfig(1, cleanup=CleanupInCompaction(every=100_000)))
+    old.set_current_key(1)
+    old.map_state(descriptor).put_all(dict.fromkeys(range(1000)))
+    backend = make(clock=clock)
+    backend.restore([old.snapshot()])
+    entries = backend.map_state(descriptor)
+    backend.set_current_key(2)
+    clock.set(2)
+    for removed in (256, 512, 768):
+        entries.put(0, None)
+        # One of those that were looked at may be the living one.
+        assert 1001 - removed <= backend.num_entries() <= 1002 - removed
+    entries.put(0, None)
+    assert backend.num_entries() == 1
+
+
+@pytest.mark.parametrize("every", [0, True, 1.5])
+def test_E7_a_number_of_entries_is_needed(every):
+    with pytest.raises(ConfigurationError, match="CleanupInCompaction"):
+        CleanupInCompaction(every=every)
+    with pytest.raises(ConfigurationError, match="CleanupIncrementally goes through"):
+        StateTtlConfig(1, cleanup=[CleanupIncrementally(), CleanupInCompaction(every=5)])
