@@ -17,7 +17,7 @@ of that column can have it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from math import isinf
@@ -57,18 +57,28 @@ def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
 def fit_values(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     """Python keys in the canonical form of a type. Null for None, and where a key does not fit."""
     kinds_of_values = set(map(type, values)) - {type(None)}
-    if kinds_of_values <= {datetime}:
+    uniform, to_array = len(kinds_of_values) == 1, pa.array
+    if kinds_of_values == {datetime}:
+        # By identity, because some zones have no hash.
+        zones = {id(value.tzinfo) for value in values if value is not None}
+        if zones == {id(UTC)}:
+            to_array = _instants
         # Arrow takes a datetime without a zone for one in UTC if another one has a zone.
-        uniform = len({value.tzinfo is None for value in values if value is not None}) < 2
-    else:
-        uniform = len(kinds_of_values) == 1
+        uniform = len(zones) == 1 or id(None) not in zones
     try:
         if uniform:
-            return fit_keys(pa.array(values), data_type)
+            return fit_keys(to_array(values), data_type)
     except _MISFITS:
         pass
     none = fit_keys(pa.nulls(0), data_type)
     return pa.concat_arrays([none, *(_fit_value(value, data_type) for value in values)])
+
+
+def _instants(values: Sequence[datetime | None]) -> pa.Array:
+    """Datetimes in UTC. Arrow's own conversion takes four times as long."""
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    spans = pa.array([None if value is None else value - epoch for value in values], pa.duration("us"))
+    return spans.view(pa.int64()).view(pa.timestamp("us", "UTC"))
 
 
 _MISFITS = (pa.ArrowException, ValueError, TypeError, ArithmeticError)

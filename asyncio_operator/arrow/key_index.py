@@ -42,12 +42,13 @@ def match(asked: pa.Array, rows: pa.Array) -> Ints:
     Raises:
         TypeError: keys of these two types can never be equal.
     """
-    rows = canonical_array(rows)
-    asked = fit_keys(asked, rows.type)
-    if rows.equals(asked) and _complete(_parts(rows)) is None:
+    parts = list(map(canonical_array, _parts(rows)))
+    wanted = [fit_keys(part, own.type) for part, own in zip(_parts(asked), parts, strict=True)]
+    if all(map(pa.Array.equals, parts, wanted)) and _complete(parts) is None:
         return np.arange(len(rows))  # a row for each key, in their order
-    if kinds.is_struct(rows.type):
-        both = joint_numbers([pa.concat_arrays(pair) for pair in zip(_parts(asked), _parts(rows), strict=True)])
+    asked, rows = wanted[0], parts[0]
+    if len(parts) > 1:
+        both = joint_numbers([pa.concat_arrays(pair) for pair in zip(wanted, parts, strict=True)])
         asked, rows = both[: len(asked)], both[len(asked) :]
     found = pc.index_in(_bits(rows), value_set=_bits(asked), skip_nulls=True).fill_null(-1)
     positions: Ints = found.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def asked_keys(keys: pa.Array, schema: pa.Schema, kinds_of: Sequence[Kind]) -> A
     canonical = [_canonical(part, kind) for part, kind in zip(parts, kinds_of, strict=True)]
     asked = _without_nulls(parts, canonical)
     canonical = _without_nulls(canonical, canonical)
-    if PADDED not in kinds_of and all(map(pa.Array.equals, asked, canonical)):
+    if PADDED not in kinds_of and all(map(is_, asked, canonical)):
         return AskedKeys(schema, kinds_of, asked, canonical, asked)
     return AskedKeys(schema, kinds_of, asked, canonical, _distinct(canonical))
 
@@ -169,8 +170,9 @@ def _canonical(keys: pa.Array, kind: Kind) -> pa.Array:
             return pa.array([None if key is None else kind.canonical(key) for key in keys.to_pylist()], keys.type)
     if kinds.is_date32(keys.type) or kinds.is_timestamp(keys.type):
         earliest = FIRST_DAY if kinds.is_date32(keys.type) else FIRST_MICROSECOND
-        outside = pc.less(_numbers(keys), earliest)
-        return pc.if_else(outside, pa.scalar(None, keys.type), keys) if pc.any(outside).as_py() else keys
+        numbers = _numbers(keys)
+        if keys.null_count or (len(keys) and numbers.to_numpy().min() < earliest):
+            return pc.if_else(pc.less(numbers, earliest), pa.scalar(None, keys.type), keys)
     return keys
 
 
@@ -179,8 +181,11 @@ def _literal(keys: pa.Array) -> str:
     if kinds.is_string(keys.type) or kinds.is_binary(keys.type):
         if kinds.is_binary(keys.type):
             keys = pa.array(["\\x" + key.hex() for key in keys.to_pylist()], pa.string())
-        quoted = pc.replace_substring(pc.replace_substring(keys, "\\", "\\\\"), '"', '\\"')
-        return f'{{"{_joined(quoted, chr(34) + "," + chr(34))}"}}'
+        joined = _joined(keys, '","')
+        if "\\" in joined or joined.count('"') > 2 * (len(keys) - 1):
+            quoted = pc.replace_substring(pc.replace_substring(keys, "\\", "\\\\"), '"', '\\"')
+            joined = _joined(quoted, '","')
+        return f'{{"{joined}"}}'
     return f"{{{_joined(_numbers(keys).cast(pa.string()), ',')}}}"
 
 
