@@ -18,14 +18,14 @@ from uuid import uuid4
 
 import asyncpg
 
-from asyncio_operator.services.postgres_dsn import names_application
+from asyncio_operator.services.postgres_dsn import OWN_SESSION, names_application
 
-FIRST = """
+FIRST = f"""
     SELECT CASE WHEN context = 'user' AND reset_val = '0' THEN pg_catalog.set_config(name, '2000', false) END
     FROM pg_catalog.pg_settings
-    WHERE name = 'client_connection_check_interval' AND pg_catalog.pg_backend_pid() = {process}
+    WHERE name = 'client_connection_check_interval' AND {OWN_SESSION}
 """
-"""Returns no row behind a pooler, which gives its clients process numbers of its own.
+"""Returns no row behind a pooler.
 
 In a session of our own it makes the server check every two seconds whether its client still exists, and end the
 statement if not: a killed process does not close its connection properly. Since PostgreSQL 14. A value that an

@@ -16,6 +16,10 @@ from asyncio_operator.services.secrets import Secrets, of_url
 
 Dsn = str | Callable[[], str]
 
+OWN_SESSION = "pg_catalog.pg_backend_pid() = {process}"
+"""In SQL, with the process number that the driver knows: whether a session is this client's own. A pooler, such as
+PgBouncer, gives its clients numbers of its own, and a session serves several of them: nothing may be set there."""
+
 _OF_LIBPQ = re.compile(r"\s*[a-z_]+\s*=")
 
 _DRIVERS = ("asyncpg", "psycopg", "psycopg2", "psycopg2cffi", "psycopg_async", "pg8000", "aiopg", "py-postgresql")

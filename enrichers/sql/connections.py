@@ -30,6 +30,7 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import time_left
 from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.closing import closed_in_time
+from asyncio_operator.services.postgres_dsn import OWN_SESSION
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import cause_of, is_lost
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, secrets_of
@@ -52,14 +53,13 @@ LIMITS = {
     "mariadb": ("SET SESSION max_statement_time = {seconds}", "SET SESSION max_statement_time = DEFAULT"),
     "mysql": ("SET SESSION max_execution_time = {milliseconds}", "SET SESSION max_execution_time = DEFAULT"),
     "postgresql": (
-        "SELECT set_config('statement_timeout', '{milliseconds}', false) WHERE pg_backend_pid() = {process}",
+        f"SELECT set_config('statement_timeout', '{{milliseconds}}', false) WHERE {OWN_SESSION}",
         "SELECT set_config(name, reset_val, false) FROM pg_settings "
-        "WHERE name = 'statement_timeout' AND pg_backend_pid() = {process}",
+        f"WHERE name = 'statement_timeout' AND {OWN_SESSION}",
     ),
 }
 """By dialect, how a session is limited, and how the limit is taken back. Other databases end a statement by themselves
-when its connection is closed, or have no limit for a session. A pooler before PostgreSQL, such as PgBouncer, gives its
-clients process numbers of its own: the session there serves others too, so nothing is set."""
+when its connection is closed, or have no limit for a session. In the session of a pooler nothing is set."""
 
 THREE_BYTES = ("utf8", "utf8mb3")
 """Character sets of MySQL and MariaDB that lack all characters beyond U+FFFF."""
