@@ -49,7 +49,9 @@ LAYERS = (
     core("queues", "asyncio random asyncio_operator.clock"),
     core("view watermarks metrics", "asyncio random"),
     core("budget", "asyncio random"),
+    core("timers.driver", "random"),  # timers know no loop, and their driver, which wakes them, no timers
     core("timers", "asyncio random"),
+    core("windows", "asyncio random"),
     core("trace", "asyncio random"),
     core("telemetry", "pyspark random"),
     core("function enricher", "pyspark random"),

@@ -9,14 +9,14 @@
 The JSON object names a segment of a file by ``[offset, length, CRC-32]``. A segment of `rows` has for each entry, in
 the order of addresses: the length of the address, 4 bytes big-endian, the address, the length of the stored entry, the
 stored entry. Address and entry are those of `layout`. A segment of `timers` was written by the service: by an
-`InternalTimerService` as its `snapshot` gives it, by a `BatchTimerService` as the built-in serialisation of
-``{"key": bytes of the key, "event": [bytes of a timer, ...], "processing": [...]}``.
+`InternalTimerService` or a `TimerServiceManager` as its `snapshot` gives it, by a `BatchTimerService` as the built-in
+serialisation of ``{"key": bytes of the key, "event": [bytes of a timer, ...], "processing": [...]}``.
 
     {"max_parallelism": int, "key_groups": [start, end],
      "state": {"kind": "rocksdb"} or
               {"kind": "rows", "layout": 1, "sequence": int, "states": {name: `StateMeta.to_dict`},
                "segments": {name: {key group: segment}}},
-     "services": [{"kind": "timers" or "batch timers", "segments": {key group: segment}}, ...],
+     "services": [{"kind": "timers", "timer services" or "batch timers", "segments": {key group: segment}}, ...],
      "files": {path of a file in the directory: its size in bytes}}
 """
 

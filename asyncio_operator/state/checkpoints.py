@@ -31,8 +31,8 @@ from asyncio_operator.state.key_groups import KeyGroupRange
 
 @runtime_checkable
 class CheckpointedService(Protocol):
-    """The methods of a timer service that a checkpoint uses; `InternalTimerService` and `BatchTimerService` have
-    them."""
+    """The methods of a timer service that a checkpoint uses; `InternalTimerService`, `BatchTimerService` and
+    `TimerServiceManager` have them."""
 
     checkpoint_kind: ClassVar[str]
 
@@ -52,7 +52,8 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
     Args:
         path: the directory to make; its parents are made if they are missing.
         backend: the keyed state.
-        services: `InternalTimerService` or `BatchTimerService`, of the same key groups as the backend.
+        services: `InternalTimerService`, `TimerServiceManager` or `BatchTimerService`, of the same key groups as the
+            backend.
 
     Raises:
         ConfigurationError: an argument is of another type, or a service has other key groups than the backend.
@@ -125,8 +126,8 @@ def _check(backend: StateBackend, services: Sequence[CheckpointedService]) -> No
     for service in services:
         if isinstance(service, type) or not isinstance(service, CheckpointedService):
             raise ConfigurationError(
-                f"services: {describe(service)} is not a timer service: an InternalTimerService or a BatchTimerService "
-                "is needed"
+                f"services: {describe(service)} is not a timer service: an InternalTimerService, a TimerServiceManager "
+                "or a BatchTimerService is needed"
             )
 
 

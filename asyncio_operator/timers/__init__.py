@@ -2,6 +2,8 @@
 
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.timers.batch import BatchTimerService
+from asyncio_operator.timers.driver import ProcessingTimeDriver
+from asyncio_operator.timers.manager import TimerServiceManager
 from asyncio_operator.timers.queues import (
     ALL,
     HeapQueues,
@@ -19,8 +21,10 @@ __all__ = [
     "BatchTimerService",
     "HeapQueues",
     "InternalTimerService",
+    "ProcessingTimeDriver",
     "RocksDBQueues",
     "Timer",
     "TimerQueues",
     "TimerSerializer",
+    "TimerServiceManager",
 ]

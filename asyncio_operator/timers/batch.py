@@ -155,11 +155,10 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
     def _queues(self) -> dict[str, BatchPriorityQueueSet[Timer]]:
         return {"event": self._event, "processing": self._processing}
 
-    def _register(self, queue: BatchPriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> None:
+    def _register(self, queue: BatchPriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> bool:
         # Checked first, so that a wrong timer is an error in a callback too, where it would be ignored.
         timer = current_timer(self.current_key, timestamp, namespace)
-        if not self._flushing:
-            queue.add(timer)
+        return not self._flushing and queue.add(timer)
 
     def _flush(self, left: int) -> bool:
         self._flushing, self._watermark = True, MAX_TIMESTAMP

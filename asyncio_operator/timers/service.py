@@ -1,8 +1,9 @@
 """The timer service: event-time and processing-time timers per key and namespace.
 
 Event-time timers fire when the watermark reaches them, processing-time timers when the clock has reached them. The
-service never wakes by itself and knows no threads. Its driver calls `advance_watermark` for each watermark, and
-`advance_processing_time` at the time that `next_processing_time` returns: the only time that the driver waits for.
+service never wakes by itself and knows no threads. Its owner calls `advance_watermark` for each watermark, and
+`advance_processing_time` at the time that `next_processing_time` returns: the only time to wait for. On asyncio a
+`ProcessingTimeDriver` does the second.
 
 The law: a timer is unique per kind, key, namespace and timestamp, and fires once, in order of timestamp, with the
 current key set to its own. A pass has one time, which does not move. Callbacks may register and delete timers; what
@@ -15,8 +16,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.clock import Clock, milliseconds
@@ -66,6 +67,7 @@ class TimerService(ABC, Generic[Q]):
         self._event = event
         self._processing = processing
         self._watermark = MIN_TIMESTAMP
+        self._listener: Callable[[], object] | None = None
 
     @property
     @abstractmethod
@@ -95,7 +97,8 @@ class TimerService(ABC, Generic[Q]):
 
     def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
         """As `register_event_time_timer`; one in the past fires at the next `advance_processing_time`."""
-        self._register(self._processing, timestamp, namespace)
+        if self._register(self._processing, timestamp, namespace) and self._listener is not None:
+            self._listener()
 
     def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
         """As `delete_event_time_timer`."""
@@ -108,6 +111,19 @@ class TimerService(ABC, Generic[Q]):
     def processing_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
         """The processing-time timers, of all namespaces or of one, in any order."""
         return of_namespace(self._processing, namespace)
+
+    @property
+    def services(self) -> tuple[Self, ...]:
+        """The service itself, alone: a driver takes services and managers alike."""
+        return (self,)
+
+    def watch(self, listener: Callable[[], object] | None) -> None:
+        """Sets the function to call when `next_processing_time` may have become earlier; None for none.
+
+        Raises:
+            StateError: another one is set.
+        """
+        self._listener = check_listener(self, self._listener, listener)
 
     @abstractmethod
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
@@ -128,8 +144,9 @@ class TimerService(ABC, Generic[Q]):
             StateError: the service has timers already, or the bytes are not timers of their key group.
         """
 
-    def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> None:
-        queue.add(current_timer(self.current_key, timestamp, namespace))
+    def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> bool:
+        """Whether the timer may be the first now."""
+        return queue.add(current_timer(self.current_key, timestamp, namespace))
 
 
 class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
@@ -158,6 +175,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         self._on_event_time = check_callback("on_event_time", on_event_time)
         self._on_processing_time = check_callback("on_processing_time", on_processing_time)
         queues = HeapQueues() if queues is None else check_queues(queues)
+        self._queues = queues
         super().__init__(queues("event_time_timers"), queues("processing_time_timers"), clock)
         self._key_groups = queues.key_groups
         self._max_parallelism = queues.max_parallelism
@@ -187,11 +205,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
             StateError: the timestamp is not an int of 64 bits.
         """
         check_timestamp(timestamp)
-        left = check_limit(limit)
-        if timestamp >= self._watermark:
-            self._watermark = timestamp
-            return self._fire(self._event, timestamp, self._on_event_time, left)
-        return False
+        return self.fire_event_time(timestamp, check_limit(limit)) is None
 
     def advance_processing_time(self, limit: int | None = None) -> bool:
         """Fires every processing-time timer that the clock has passed or reached when this is called.
@@ -208,7 +222,26 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         Raises:
             ConfigurationError: the limit is not an int of at least 1.
         """
-        return self._fire(self._processing, self._now(), self._on_processing_time, check_limit(limit))
+        return self.fire_processing_time(check_limit(limit)) is None
+
+    def fire_event_time(self, timestamp: int, left: int) -> int | None:
+        """`advance_watermark` for a pass over several services.
+
+        Args:
+            timestamp: the watermark.
+            left: how many timers the pass may still fire (`check_limit`).
+
+        Returns:
+            How many it may fire after this; None if more timers are due than it may fire.
+        """
+        if timestamp >= self._watermark:
+            self._watermark = timestamp
+            return self._fire(self._event, timestamp, self._on_event_time, left)
+        return left
+
+    def fire_processing_time(self, left: int) -> int | None:
+        """`advance_processing_time` for a pass over several services, as `fire_event_time`."""
+        return self._fire(self._processing, self._now(), self._on_processing_time, left)
 
     def next_processing_time(self) -> int | None:
         """When `advance_processing_time` is next needed, milliseconds; None while there is no processing-time timer."""
@@ -230,26 +263,37 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
             StateError: the key group is outside the range, or the data are not a snapshot of it, or are of another
                 version or maximum parallelism. Then no timer is added.
         """
-        self._add(*self._parsed(key_group, data))
+        self.prepare_group(key_group, data)()
+
+    def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
+        """Checks what `restore` takes, and raises as it does. Returns a function that adds the timers."""
+        event, processing = self._parsed(key_group, data)
+
+        def add() -> None:
+            self._event.add_all(event)
+            if self._processing.add_all(processing) and self._listener is not None:
+                self._listener()
+
+        return add
+
+    def has_timers(self, key_group: int | None = None) -> bool:
+        """Whether there is any timer, or any of a key group."""
+        if key_group is None:
+            return not (self._event.is_empty() and self._processing.is_empty())
+        return any(self._timers_of(key_group))
 
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
-        self._check_key_groups(key_groups, max_parallelism)
+        check_shared(self, self._queues, key_groups, max_parallelism)
         found = ((group, self._timers_of(group)) for group in key_groups)
         return {group: self._serialized(group, timers) for group, timers in found if any(timers)}
 
     def prepare_restore(
         self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
     ) -> Callable[[], None]:
-        self._check_key_groups(key_groups, max_parallelism)
-        if self._event or self._processing:
+        check_shared(self, self._queues, key_groups, max_parallelism)
+        if self.has_timers():
             raise StateError(f"{self!r} has timers already: restore a checkpoint into a new service, with empty queues")
-        found = [self._parsed(group, data) for group, data in groups.items()]
-
-        def add() -> None:
-            for event, processing in found:
-                self._add(event, processing)
-
-        return add
+        return all_of([self.prepare_group(group, data) for group, data in groups.items()])
 
     def _timers_of(self, key_group: int) -> tuple[list[Timer], list[Timer]]:
         return self._event.subset_for_key_group(key_group), self._processing.subset_for_key_group(key_group)
@@ -275,28 +319,17 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
                 raise StateError(f"damaged timer snapshot: {timer} does not belong to key group {key_group}")
         return timers["event"], timers["processing"]
 
-    def _add(self, event: list[Timer], processing: list[Timer]) -> None:
-        self._event.add_all(event)
-        self._processing.add_all(processing)
-
-    def _check_key_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
-        if (key_groups, max_parallelism) != (self._key_groups, self._max_parallelism):
-            raise ConfigurationError(
-                f"{self!r} and a backend of key groups {key_groups} of {max_parallelism} cannot share a checkpoint: "
-                "give both the same key groups and maximum parallelism"
-            )
-
-    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback, left: int) -> bool:
+    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback, left: int) -> int | None:
         # One at a time: a callback may register timers that are due, and delete others. Each is taken out before its
         # callback, so that one that raises is not fired again.
         while (first := queue.peek()) is not None and first.timestamp <= until:
             if not left:
-                return True
+                return None
             left -= 1
             queue.poll()
             self._key = first.key
             callback(first)
-        return False
+        return left
 
     def __repr__(self) -> str:
         return (
@@ -317,6 +350,34 @@ def current_timer(key: Key | None, timestamp: int, namespace: Key | None) -> Tim
     if namespace is not None:
         serialize_key(namespace)
     return Timer(timestamp, key, namespace)
+
+
+def check_shared(service: object, queues: TimerQueues, key_groups: KeyGroupRange, max_parallelism: int) -> None:
+    """Raises ConfigurationError unless the queues have the key groups of the backend of a checkpoint."""
+    if (key_groups, max_parallelism) != (queues.key_groups, queues.max_parallelism):
+        raise ConfigurationError(
+            f"{service!r} and a backend of key groups {key_groups} of {max_parallelism} cannot share a checkpoint: "
+            "give both the same key groups and maximum parallelism"
+        )
+
+
+def all_of(steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    """A function that calls others, in their order."""
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def check_listener(
+    service: object, present: Callable[[], object] | None, listener: Callable[[], object] | None
+) -> Callable[[], object] | None:
+    """The new listener; StateError if it would take the place of another one."""
+    if present is not None and listener is not None:
+        raise StateError(f"{service!r} has a driver already: end it before starting another one")
+    return listener
 
 
 def check_limit(limit: int | None) -> int:
