@@ -29,9 +29,10 @@ if TYPE_CHECKING:
         StateError,
         StateMigrationError,
     )
+    from asyncio_operator.figures import OperatorStatistics
     from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, BlockingFunction
     from asyncio_operator.journal.options import Journal
-    from asyncio_operator.metrics import Latency, OperatorStatistics
+    from asyncio_operator.metrics import Latency
     from asyncio_operator.operator.wait_operator import AsyncWaitOperator
     from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
     from asyncio_operator.policies.batching import Batching
@@ -97,9 +98,10 @@ if not TYPE_CHECKING:
                 "ElementTimeoutError EnricherError FunctionError MissingKeyError ResultError StateError "
                 "StateMigrationError"
             ),
+            "asyncio_operator.figures": "OperatorStatistics",
             "asyncio_operator.function": "AsyncFunction BatchAsyncFunction BlockingFunction",
             "asyncio_operator.journal.options": "Journal",
-            "asyncio_operator.metrics": "Latency OperatorStatistics",
+            "asyncio_operator.metrics": "Latency",
             "asyncio_operator.operator.wait_operator": "AsyncWaitOperator",
             "asyncio_operator.policies.adaptive_capacity": "AdaptiveCapacity",
             "asyncio_operator.policies.batching": "Batching",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 MANY_SAMPLES = 1024
@@ -22,16 +22,6 @@ FEW_BYTES = 8
 """Different bytes that are deleted one by one, before the rest is counted."""
 
 _NEGATIVE = 0x8000
-
-COUNTERS_OF_KEYS = {
-    "retries": "Attempts beyond the first of a key",
-    "timeouts": "Keys that passed their deadline",
-    "cache_hits": "Keys that were answered from the cache",
-    "journal_hits": "Keys that were answered from the journal",
-    "shared": "Keys that took the outcome of a call for an earlier batch",
-    "hedged": "Slow calls that were made a second time",
-}
-"""Figures of a run that only grow, with the descriptions that metrics systems show."""
 
 
 class Histogram:
@@ -220,54 +210,3 @@ class Latency:
     p95: float = 0.0
     p99: float = 0.0
     max: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorStatistics:
-    """The figures of an operator's latest run. They count records, not watermarks.
-
-    Attributes:
-        admitted: elements read from the input.
-        emitted: elements whose outputs were all passed on, including `skipped` ones.
-        in_flight: calls that run now.
-        buffered: elements admitted and not yet emitted.
-        backing_off: elements that wait for their next attempt.
-        retries: attempts beyond the first of an element.
-        timeouts: elements that passed their deadline.
-        failures: elements that ended in an error, whatever `on_error` is.
-        skipped: elements dropped by ``on_error="skip"``.
-        backpressure_seconds: time in which no input was read because the buffer was full.
-        latency: from admission to completion of an element.
-        attempt_latency: from start to end of a call; every call counts, except those that the end of the run cancels.
-        hedged: slow calls that were made a second time.
-        hedges_won: second calls that gave the answer.
-    """
-
-    admitted: int = 0
-    emitted: int = 0
-    in_flight: int = 0
-    buffered: int = 0
-    backing_off: int = 0
-    retries: int = 0
-    timeouts: int = 0
-    failures: int = 0
-    skipped: int = 0
-    backpressure_seconds: float = 0.0
-    latency: Latency = field(default_factory=Latency)
-    attempt_latency: Latency = field(default_factory=Latency)
-    hedged: int = 0
-    hedges_won: int = 0
-
-    def _repr_html_(self) -> str:
-        """A table for a notebook."""
-        # Imported here: only a notebook needs it.
-        from asyncio_operator.view.tables import html_table
-
-        rows = [(f.name, [_shown(getattr(self, f.name))]) for f in fields(self)]
-        return html_table([""], rows)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Latency):
-        return ", ".join(f"{f.name} {1000 * getattr(value, f.name):,.2f} ms" for f in fields(value))
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

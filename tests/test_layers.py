@@ -47,7 +47,7 @@ LAYERS = (
     core("state", "asyncio random"),
     core("policies", "asyncio random"),
     core("queues", "asyncio random asyncio_operator.clock"),
-    core("view watermarks metrics", "asyncio random"),
+    core("view watermarks metrics figures", "asyncio random"),
     core("budget", "asyncio random"),
     core("timers.driver", "random"),  # timers know no loop, and their driver, which wakes them, no timers
     core("timers", "asyncio random"),

@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 from asyncio_operator.clock import wall
+from asyncio_operator.figures import Figures
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.live_page import LivePage
 from asyncio_operator.spark.driver.live_samples import LiveSamples
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
+from asyncio_operator.spark.worker.task_report import Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace
 
@@ -38,7 +39,7 @@ class Job:
         prices = Lookup("HttpEnricher('https://prices.example/rows/{product}')", "prices", None, slow_keys())
         planes = Lookup("PostgresEnricher('db.example/flights', table='planes')", "planes")
         self._lookups = [(ledger.begin(one), one.part) for one in (prices, planes)]
-        self._figures = {(part, task): EnrichmentFigures() for _, part in self._lookups for task in range(TASKS)}
+        self._figures = {(part, task): Figures() for _, part in self._lookups for task in range(TASKS)}
 
     def second(self, number: int) -> None:
         """One second goes by."""
@@ -51,10 +52,10 @@ class Job:
                 flying = self._random.randint(70, 100) if slow else self._random.randint(15, 40)
                 origin = Origin(enrichment, 5, task, 20 + task, "r")
                 # A copy: a report of a worker does not change afterwards.
-                sent = EnrichmentFigures.of_json(figures.as_json())
+                sent = Figures.of_json(figures.as_json())
                 self._ledger.extend([TaskReport(part, None, sent, origin, "running", flying)])
 
-    def _work(self, figures: EnrichmentFigures, slow: bool, usual: int) -> None:
+    def _work(self, figures: Figures, slow: bool, usual: int) -> None:
         calls = usual // (3 if slow else 1) + self._random.randint(0, 4)
         rows = calls * 30
         figures.rows += rows

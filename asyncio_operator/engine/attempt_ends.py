@@ -8,7 +8,6 @@ call.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from contextvars import copy_context
 from math import inf, nextafter
@@ -20,7 +19,6 @@ from asyncio_operator.engine.flights import SLACK, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import Schedule
 from asyncio_operator.errors import FunctionError, count_kind
-from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.retry import Retry
 
 if TYPE_CHECKING:
@@ -97,9 +95,8 @@ class AttemptEnds:
         news: Callable[[], None],
     ) -> None:
         self.backing_off = 0
-        self.latency = Histogram()
-        self.errors: Counter[str] = Counter()
         self._endings = endings
+        self._figures = endings.figures
         self._schedule = schedule
         self._retries = retries
         self._keys = keys
@@ -122,7 +119,7 @@ class AttemptEnds:
             try:
                 start = self._retries.after_result(flight, result, now)
             except FunctionError:
-                self._endings.failures += 1
+                self._figures.failures += 1
                 raise
             if start is not None:
                 self._back_off(flight, start, now)
@@ -154,7 +151,7 @@ class AttemptEnds:
         if start is None:
             self._end(flight, now, self._endings.failed, error, flight.attempts)
         else:
-            kind = count_kind(self.errors, error)
+            kind = count_kind(self._figures.errors, error)
             logger.debug("attempt %d of an element failed with %s", flight.attempts, kind)
             self._back_off(flight, start, now)
 
@@ -175,10 +172,11 @@ class AttemptEnds:
             raise
         self._schedule.ended(flight)
         flight.call = None
-        self.latency.add(now - flight.admitted)
         self._recorder.completed(flight, how, now)
         if flight.entry is None:
             self._recorder.emitted(None, flight, now)
+        else:
+            self._figures.latency.add(now - flight.admitted)
         # An end may free a key, end the run, or leave no element that could join a batch: else the seeker sleeps on.
         if self._keys is not None or not self._schedule.unfinished or self._schedule.forming:
             self._news()

@@ -26,7 +26,6 @@ from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
-from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.limits import Limits
@@ -57,8 +56,6 @@ class Attempts:
 
     Attributes:
         lanes: that make the calls.
-        calls: that have been started.
-        retries: attempts beyond the first of an element.
         hedging: makes slow calls a second time; None if no call is.
     """
 
@@ -82,11 +79,12 @@ class Attempts:
         batch_method: str = "invoke_batch",
         random: Callable[[], float] = random,
     ) -> None:
-        self.working = self.calls = self.retries = 0
+        self.working = 0
+        self._figures = figures = endings.figures
         self.instant, self.results = reader.instant, None
         self.budget: BudgetedCalls | None = None
         if allowance is not None:
-            self.budget = BudgetedCalls(allowance, weigh, name, timers.clock, self.news, self._fail)
+            self.budget = BudgetedCalls(allowance, weigh, name, timers.clock, self.news, self._fail, figures)
             invoke = self.budget.within(invoke, self.value_of)
         self.lanes = Lanes(invoke, self, options, timers=timers, name=name)
         self._source = source
@@ -112,19 +110,13 @@ class Attempts:
             timers=timers,
             news=self.news,
         )
-        self.errors = self._ends.errors
         self.hedging: Hedging | None = None
         if options.hedge is not None:
-            self.hedging = Hedging(hedger or Hedger(options.hedge), recorder, timers, self.news, self._leave)
+            self.hedging = Hedging(hedger or Hedger(options.hedge), recorder, timers, self.news, self._leave, figures)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
         self._reminder = timers.reminder(self.news)
-
-    @property
-    def latency(self) -> Histogram:
-        """Seconds from the admission of an element to its outcome."""
-        return self._ends.latency
 
     @property
     def backing_off(self) -> int:
@@ -254,7 +246,7 @@ class Attempts:
         self._limits.started(call, now)
         if self._breaks:
             self._recorder.circuit(self._limits.circuit, now)
-        self.calls += 1
+        self._figures.calls += 1
         if self.budget is None:
             return call, self.value_of(call)
         self.budget.started(call, now)
@@ -304,7 +296,7 @@ class Attempts:
                 flight.started = started
                 flight.deadline = started + self._timeout
             if flight.attempts:
-                self.retries += 1
+                self._figures.retries += 1
             flight.begun = started
             self._recorder.attempt_started(flight, started)
         return call.limit(self._attempt_timeout) - started

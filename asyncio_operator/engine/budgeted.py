@@ -17,6 +17,7 @@ from asyncio_operator.budget.usage import COUNTED, Hint, Weights, checked_weight
 from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error
+from asyncio_operator.figures import Figures
 
 Weigh = Callable[[Sequence[Any]], Weights]
 """Estimates the weight of a call, from the values that it is called with."""
@@ -54,7 +55,7 @@ class BudgetedCalls:
         news, fail: see `Allowance.join`.
 
     Attributes:
-        waited: seconds in which a call waited for the budget, and no other could start before it.
+        figures: count the seconds in which a call waited for the budget, and no other could start before it.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class BudgetedCalls:
         clock: Callable[[], float],
         news: Callable[[], None],
         fail: Callable[[BaseException], None],
+        figures: Figures,
     ) -> None:
+        self._figures = figures
         self._allowance = allowance
         self._weigh = weigh
         self._name = name
@@ -75,7 +78,6 @@ class BudgetedCalls:
         self._admission: Admission | None = None
         self._over = False
         self._waits_since: float | None = None
-        self.waited = 0.0
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -103,7 +105,7 @@ class BudgetedCalls:
             if self._waits_since is None:
                 self._waits_since = now
         elif self._waits_since is not None:
-            self.waited += now - self._waits_since
+            self._figures.budget_seconds += now - self._waits_since
             self._waits_since = None
         return start
 

@@ -24,6 +24,7 @@ from asyncio_operator.engine.flights import Flight
 
 if TYPE_CHECKING:
     from asyncio_operator.budget.usage import Hint, Weights
+    from asyncio_operator.figures import Figures
 
 
 class Window(Protocol):
@@ -181,10 +182,10 @@ class Endings(Protocol):
     word for a trace: how the element ended. What it raises ends the run.
 
     Attributes:
-        failures: elements that ended in an error.
+        figures: what the run counts. The elements that ended in an error are counted here.
     """
 
-    failures: int
+    figures: Figures
 
     def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
 

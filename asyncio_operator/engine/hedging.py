@@ -25,6 +25,7 @@ from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError, said
+from asyncio_operator.figures import Figures
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.retry import asked_wait
 
@@ -40,10 +41,7 @@ class Hedging:
         timers: of the run.
         news: called when a call may get a copy now.
         leave: called with the other call of a pair, and the elements that do not need it any more.
-
-    Attributes:
-        hedged: copies that were made.
-        won: copies that gave an answer before the other call.
+        figures: count the copies, and those that gave an answer before the other call.
     """
 
     def __init__(
@@ -53,9 +51,9 @@ class Hedging:
         timers: Timers,
         news: Callable[[], None],
         leave: Callable[[Call, list[Flight]], None],
+        figures: Figures,
     ) -> None:
-        self.hedged = 0
-        self.won = 0
+        self._figures = figures
         self._hedger = hedger
         self._recorder = recorder
         self._now = timers.clock
@@ -112,7 +110,7 @@ class Hedging:
         del self._single[first]
         self._pairs[first], self._pairs[copy] = copy, first
         self._hedger.copied()
-        self.hedged += 1
+        self._figures.hedged += 1
         for flight in copy.flights:
             flight.copies += 1
             self._recorder.copy_started(flight, now)
@@ -146,7 +144,7 @@ class Hedging:
         if other is not None:
             del self._pairs[other]
         if (call.half and other is not None) or self._alone.pop(call, None) is not None:
-            self.won += 1
+            self._figures.hedges_won += 1
             if other is not None:
                 # It would have lasted longer; that it is above the percentile is all that is known, and needed.
                 self._hedger.lasted(call.started - other.started)

@@ -271,7 +271,7 @@ class _Engine:
     async def _run(self) -> None:
         """Run until the task is cancelled, or an error ends the run."""
         try:
-            with counted(describe(self._enricher), self._figures):
+            with counted(describe(self._enricher), lambda: self._pending.figures):
                 await self._lanes.run()
         except asyncio.CancelledError:
             self._failure = StateError("the lookup was closed")
@@ -279,10 +279,6 @@ class _Engine:
             self._failure = error
         self._timers.close()
         self._pending.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
-
-    def _figures(self) -> dict[str, int]:
-        known = 0 if self._known_first is None else self._known_first.hits["cache"]
-        return {"cache_hits": self._pending.cache_hits + known, "retries": self._attempts.retries}
 
     async def get(self, key: Any) -> Found:
         key = canonical_optional(key, self._optional)

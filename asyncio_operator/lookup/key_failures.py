@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from asyncio_operator.errors import (
     first_of,
     said,
 )
+from asyncio_operator.figures import Figures
 from asyncio_operator.hints import failed_import, missing_here
 from asyncio_operator.hints import remedy as remedy_of
 from asyncio_operator.lookup.key_batch import Failure
@@ -40,8 +40,7 @@ class KeyFailures:
         clock: returns seconds.
 
     Attributes:
-        timeouts: number of keys that passed their deadline.
-        errors: number of keys that failed, by the type of their error.
+        figures: of the run. Timeouts and errors are counted here.
         now: returns seconds.
     """
 
@@ -55,8 +54,7 @@ class KeyFailures:
         remedy: str,
         clock: Callable[[], float],
     ) -> None:
-        self.timeouts = 0
-        self.errors: Counter[str] = Counter()
+        self.figures = Figures()
         self._enricher = enricher
         self._retry = retry
         self._timeout = timeout
@@ -87,7 +85,7 @@ class KeyFailures:
 
     def count(self, error: BaseException) -> None:
         """Count a key that failed."""
-        count_kind(self.errors, error)
+        count_kind(self.figures.errors, error)
 
     def timeout(self, key: Any, started: float) -> Failure:
         """The outcome of a key that passed its deadline."""
@@ -95,7 +93,7 @@ class KeyFailures:
 
     def timeout_error(self, key: Any) -> ElementTimeoutError:
         """The error of a key that passes its deadline. Counts it."""
-        self.timeouts += 1
+        self.figures.timeouts += 1
         return lookup_timeout_error(key, self._timeout)
 
 

@@ -11,7 +11,7 @@ another worker does already is dropped, and the key keeps its old answer. What `
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Any, cast
@@ -40,9 +40,6 @@ class KnownFirst:
         known: asked one after the other, each for what those before it do not know.
         news: called when a flight may be taken.
         fail: called with an error that ends the run.
-
-    Attributes:
-        hits: number of keys with a known answer, by `KnownAnswers.source`.
     """
 
     def __init__(
@@ -53,7 +50,6 @@ class KnownFirst:
         news: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self.hits: Counter[str] = Counter()
         self._source = source
         self._known = known
         self._pending = pending
@@ -183,6 +179,9 @@ class KnownFirst:
         if answer is HELD:
             self._pending.drop(flight)
         else:
-            self.hits[source] += flight.awaited
+            if source == "cache":
+                self._pending.figures.cache_hits += flight.awaited
+            else:
+                self._pending.figures.journal_hits += flight.awaited
             self._pending.found(flight, answer, source)
         return True

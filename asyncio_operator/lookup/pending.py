@@ -27,7 +27,6 @@ from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.noted_keys import NotedKeys
-from asyncio_operator.metrics import Histogram
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
@@ -88,11 +87,7 @@ class PendingKeys:
         known: places that note the answers of calls.
 
     Attributes:
-        latency: seconds from the start of a key's first call to its outcome.
-        failures: lookups that failed.
-        cache_hits: answers from the cache.
-        known: keys whose batch came with their outcome.
-        shared: outcomes of a call that another waiter had started, or that the task remembers.
+        figures: of the run. A key that came with its batch is a hit of a journal.
         background: flights of refreshes. A source takes them before others.
     """
 
@@ -107,11 +102,7 @@ class PendingKeys:
         recorder: Recorder = SILENT,
         known: Sequence[KnownAnswers] = (),
     ) -> None:
-        self.latency = Histogram()
-        self.cache_hits = 0
-        self.known = 0
-        self.failures = 0
-        self.shared = 0
+        self.figures = failures.figures
         self.background: deque[Flight] = deque()
         self._key_failures = failures
         self._cache = cache
@@ -141,12 +132,12 @@ class PendingKeys:
         asked = self._memories[0].recall(batch) if self._memories else None
         if asked is None:
             return range(len(keys))
-        self.shared += len(keys) - len(asked)
+        self.figures.shared += len(keys) - len(asked)
         return asked
 
     def _recall_others(self, batch: KeyBatch) -> Sequence[int]:
         """The same for a batch that came with some outcomes, which stay."""
-        self.known += batch.known
+        self.figures.journal_hits += batch.known
         others = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
         unknown = KeyBatch([batch.keys[i] for i in others], 0)
         asked = self.recall(unknown)
@@ -160,7 +151,7 @@ class PendingKeys:
             return range(len(batch.keys))
         outcomes = cache.get_many(batch.keys, PENDING)
         asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
-        self.cache_hits += len(outcomes) - len(asked)
+        self.figures.cache_hits += len(outcomes) - len(asked)
         if self._kept is not None:
             for key, outcome in zip(batch.keys, outcomes, strict=True):
                 if outcome is not PENDING:
@@ -179,7 +170,7 @@ class PendingKeys:
         answer = cache.get(key)
         if answer is ABSENT:
             return self._remembered(key)
-        self.cache_hits += 1
+        self.figures.cache_hits += 1
         if self._kept is not None:
             self._keep(key, answer)
         if cache.refreshes:
@@ -190,7 +181,7 @@ class PendingKeys:
         """The outcome that the task remembers for a key, or ABSENT."""
         for memory in self._memories:
             if (outcome := memory.recall_one(key, ABSENT)) is not ABSENT:
-                self.shared += 1
+                self.figures.shared += 1
                 return outcome
         return ABSENT
 
@@ -207,7 +198,7 @@ class PendingKeys:
         # One that has ended is still here if its key was changed meanwhile: see `_forget`.
         if pending is not None and not pending.ended:
             # The first waiter of a refresh shares its call with no other waiter.
-            self.shared += pending.waiter is not None
+            self.figures.shared += pending.waiter is not None
             pending.add(waiter, position)
             return None
         pending = self._want(key, name, now)
@@ -300,7 +291,7 @@ class PendingKeys:
         return self._fail(pending, self._key_failures.timeout_error(pending.value), attempts, timed_out=True)
 
     def _fail(self, pending: PendingKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
-        self.failures += 1
+        self.figures.failures += 1
         latency = self._latency(pending)
         outcome: Any = None
         hidden = is_ordinary(error) and not ends_the_run(error)
@@ -343,7 +334,7 @@ class PendingKeys:
 
     def _latency(self, pending: PendingKey) -> float:
         latency = self._key_failures.now() - pending.started
-        self.latency.add(latency)
+        self.figures.latency.add(latency)
         return latency
 
 

@@ -9,17 +9,15 @@ knows neither rows nor threads.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.budgeted import BudgetedCalls, overridden
+from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.contracts import Allowance, Input, Source
 from asyncio_operator.engine.failing_batches import FailingBatches
-from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
@@ -27,6 +25,7 @@ from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
+from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
@@ -38,7 +37,6 @@ from asyncio_operator.lookup.options import LookupOptions, Way
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.lookup.whole_batches import WholeBatchIntake
-from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.telemetry.calls import counted, observed
@@ -199,12 +197,8 @@ class LookupPipeline:
         )
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
-        # What counts calls and retries, and what counts keys without a call of their own: on the plain way one object.
-        self._attempts: PlainIntake | WholeBatchIntake | Attempts
-        self._hedging: Hedging | None = None
-        self._budget: BudgetedCalls | None = None
         self._known_first: KnownFirst | None = None
-        self._keys: PlainIntake | WholeBatchIntake | PendingKeys
+        self._plain: PlainIntake | None = None
         known = known if cache is None else (*cache.known, *known)
         way = options.way(enricher, traced=trace is not None or allowance is not None or bool(known))
         if way is Way.MANAGED:
@@ -219,6 +213,9 @@ class LookupPipeline:
             self._ask_whole_batches(enricher, tables)
         else:
             self._ask_each(enricher, tables)
+        failures.figures.attempt_latency = self._lanes.latency
+        if way is not Way.MANAGED:
+            failures.figures.latency = self._lanes.latency
 
     def _manage(
         self,
@@ -244,9 +241,7 @@ class LookupPipeline:
             hedger,
             known=known,
         )
-        self._keys, self._attempts, self._lanes = pending, attempts, attempts.lanes
-        self._hedging, self._budget = attempts.hedging, attempts.budget
-        self._latency = pending.latency
+        self._lanes = attempts.lanes
 
     def _ask_whole_batches(self, enricher: Enricher, tables: AnswerTables | None) -> None:
         # Imported here as in `asked_whole`.
@@ -262,93 +257,30 @@ class LookupPipeline:
             self._clock,
             FailingBatches(describe(enricher), "lookup_columns" if row_finder(enricher) is None else "lookup_rows"),
         )
-        self._keys = self._attempts = intake
         self._lanes = Lanes(intake.call, intake, self._options, timers=self.timers, name=describe(enricher))
-        self._latency = self._lanes.latency
 
     def _ask_each(self, enricher: Enricher, tables: AnswerTables | None) -> None:
         options = self._options
         assert isinstance(options.capacity, int)
-        self._keys = self._attempts = intake = PlainIntake(
-            self._reader, self._delivery, self._failures, self._memories[0]
-        )
+        self._plain = intake = PlainIntake(self._reader, self._delivery, self._failures, self._memories[0])
         invoke = invoked(enricher, options, tables)
         # More lanes than keys in the buffer would never have work.
         bounded = replace(options, capacity=min(options.capacity, options.buffer))
         calls = _timed(invoke, self._clock) if options.timed else invoke
         self._lanes = Lanes(calls, intake, bounded, timers=self.timers, name=describe(enricher))
-        self._latency = self._lanes.latency
 
     @property
-    def timeouts(self) -> int:
-        """Keys that passed their deadline."""
-        return self._failures.timeouts
-
-    @property
-    def calls(self) -> int:
-        """Calls of the enricher that have been started."""
-        return self._attempts.calls
+    def figures(self) -> Figures:
+        """What was counted so far, but for rows. Any thread may ask."""
+        figures = self._failures.figures
+        if self._plain is not None:
+            figures.calls = self._plain.calls
+        return figures
 
     @property
     def in_flight(self) -> int:
         """Calls that run now. Any thread may ask."""
         return self._lanes.in_flight
-
-    @property
-    def retries(self) -> int:
-        """Attempts beyond the first of a key."""
-        return self._attempts.retries
-
-    @property
-    def errors(self) -> Counter[str]:
-        """Failed attempts for keys, by the type of their error."""
-        again = self._attempts.errors if isinstance(self._attempts, Attempts) else Counter[str]()
-        return self._failures.errors + again
-
-    @property
-    def budget_seconds(self) -> float:
-        """Seconds in which calls waited for the budget."""
-        return 0.0 if self._budget is None else self._budget.waited
-
-    @property
-    def hedged(self) -> int:
-        """Slow calls that were made a second time."""
-        return 0 if self._hedging is None else self._hedging.hedged
-
-    @property
-    def hedges_won(self) -> int:
-        """Second calls that gave the answer."""
-        return 0 if self._hedging is None else self._hedging.won
-
-    @property
-    def shared(self) -> int:
-        """Keys that took the outcome of a call for an earlier batch."""
-        return self._keys.shared
-
-    @property
-    def cache_hits(self) -> int:
-        """Keys that were answered from the cache."""
-        return self._keys.cache_hits + self.known_hits("cache")
-
-    @property
-    def journal_hits(self) -> int:
-        """Keys that were answered from a journal: with their batch, or by `KnownAnswers`."""
-        came = self._keys.known if isinstance(self._keys, PendingKeys) else 0
-        return came + self.known_hits("journal")
-
-    def known_hits(self, source: str) -> int:
-        """Keys that were answered by `KnownAnswers` with this source."""
-        return 0 if self._known_first is None else self._known_first.hits[source]
-
-    @property
-    def latency(self) -> Histogram:
-        """Seconds from the start of a key's first call to its outcome."""
-        return self._latency
-
-    @property
-    def attempt_latency(self) -> Histogram:
-        """Durations of calls, in seconds."""
-        return self._lanes.latency
 
     async def run(self, failing: Callable[[], None] | None = None) -> None:
         """Run until the source has ended and everything is delivered.
@@ -364,7 +296,7 @@ class LookupPipeline:
         if failing is not None:
             self._lanes.when_failed(failing)
         try:
-            with counted(self._name, self._figures):
+            with counted(self._name, lambda: self.figures):
                 await self._lanes.run()
             self._delivery.flush()
         finally:
@@ -377,10 +309,6 @@ class LookupPipeline:
             await self._reader.close(self._options.grace_period)
         if failure is not None:
             raise failure
-
-    def _figures(self) -> dict[str, int]:
-        names = ("cache_hits", "journal_hits", "shared", "retries", "timeouts", "hedged")
-        return {name: getattr(self, name) for name in names}
 
     async def _close_known(self) -> BaseException | None:
         if self._known_first is None:

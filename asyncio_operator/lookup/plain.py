@@ -120,18 +120,10 @@ class KeyWindow:
 
 
 class PlainIntake:
-    """The intake of the lanes: opens windows as far as the delivery has room.
-
-    Attributes:
-        shared: keys that took the outcome of a call for an earlier batch.
-        retries, cache_hits: none; a lookup with retries or a cache is managed.
-    """
-
-    retries = 0
-    cache_hits = 0
+    """The intake of the lanes: opens windows as far as the delivery has room."""
 
     def __init__(self, reader: Reader, delivery: Delivery, failures: KeyFailures, memory: Memory) -> None:
-        self.shared = 0
+        self._figures = failures.figures
         self._memory = memory
         self._reader = reader
         self._delivery = delivery
@@ -184,7 +176,7 @@ class PlainIntake:
             asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING and i not in waiting]
         batch.asked = asked
         if asked is not None:
-            self.shared += len(batch.keys) - len(asked)
+            self._figures.shared += len(batch.keys) - len(asked)
         self._delivery.take(batch)
         window = KeyWindow(batch, asked, self._failures, self._left, self._delivery.ordered)
         if asked is not None:

@@ -68,15 +68,7 @@ class WholeBatchIntake:
         ask: asks for `ArrowKeys`, and returns their outcomes.
         most: the maximum number of keys of one call.
         failing: notices that all calls with several keys fail.
-
-    Attributes:
-        calls: calls of the enricher, of halves too.
-        shared, retries, cache_hits: none.
     """
-
-    shared = 0
-    retries = 0
-    cache_hits = 0
 
     def __init__(
         self,
@@ -88,7 +80,7 @@ class WholeBatchIntake:
         clock: Callable[[], float],
         failing: FailingBatches,
     ) -> None:
-        self.calls = 0
+        self._figures = failures.figures
         self._failing = failing
         self._reader = reader
         self._delivery = delivery
@@ -127,7 +119,7 @@ class WholeBatchIntake:
 
     async def _outcomes(self, keys: Any) -> Any:
         started = self._clock()
-        self.calls += 1
+        self._figures.calls += 1
         try:
             answers = await self._ask(keys)
         except Exception as error:

@@ -15,6 +15,7 @@ from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
 from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary, is_over_budget, timeout_error
 from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.figures import Figures
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.queues.base import Entry
@@ -34,9 +35,7 @@ class Outcomes:
     """
 
     def __init__(self, options: RunOptions, on_late: Callable[[Any], Any], buffer: Buffer) -> None:
-        self.timeouts = 0
-        self.failures = 0
-        self.skipped = 0
+        self.figures = Figures()
         self._options = options
         self._flatten = options.flatten
         self._on_late = options.on_timeout or on_late
@@ -74,7 +73,7 @@ class Outcomes:
             BudgetExceeded: the error itself, whatever `on_error` says, unless the budget has ``on_spent="null"``.
         """
         value = value_of(entry)
-        self.failures += 1
+        self.figures.failures += 1
         on_error = self._options.on_error
         outputs: tuple[Any, ...] = ()
         if ends_the_run(error):
@@ -82,7 +81,7 @@ class Outcomes:
         if not is_ordinary(error):
             raise element_error(what, value, error, "it asks the process to end", attempts) from error
         if on_error == "skip":
-            self.skipped += 1
+            self.figures.skipped += 1
         elif callable(on_error):
             try:
                 own = self._context.copy()
@@ -108,7 +107,7 @@ class Outcomes:
         Returns how it ended: "timeout", or "skipped".
         """
         value = value_of(entry)
-        self.timeouts += 1
+        self.figures.timeouts += 1
         # Not overridden: the default only raises, and the error that is made here names the element and the limit.
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
             error = timeout_error(value, self._options.timeout)

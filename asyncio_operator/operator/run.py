@@ -25,8 +25,8 @@ from asyncio_operator.engine.recorder import SILENT, recorder_of
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of, wake
 from asyncio_operator.errors import StateError, describe
+from asyncio_operator.figures import OperatorStatistics
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
-from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.intake import ElementIntake, ElementSource
 from asyncio_operator.operator.life import Life
@@ -146,6 +146,8 @@ class Run:
         else:
             intake = ElementIntake(buffer, reader, outcomes)
             lanes = Lanes(invoke, intake, options, timers=timers, name=describe(function))
+            outcomes.figures.latency = lanes.latency
+        outcomes.figures.attempt_latency = lanes.latency
         life = Life(function, lanes, reader, recorder, timers, options.grace_period)
         life.task.add_done_callback(lambda _: wake(buffer.ready))
         parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts, allowance)
@@ -197,28 +199,14 @@ class Run:
         buffer, outcomes, managed = parts.buffer, parts.outcomes, parts.attempts
         on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way())
         emitted = max(0, buffer.emitted - on_their_way)
-        attempts = latency = parts.lanes.latency.percentiles()
-        retries = backing_off = hedged = hedges_won = 0
-        if managed is not None:
-            latency = managed.latency.percentiles()
-            retries, backing_off = managed.retries, managed.backing_off
-            if managed.hedging is not None:
-                hedged, hedges_won = managed.hedging.hedged, managed.hedging.won
-        return OperatorStatistics(
+        return outcomes.figures.statistics(
+            OperatorStatistics,
             admitted=buffer.admitted,
             emitted=emitted,
             in_flight=parts.lanes.in_flight,
             buffered=buffer.admitted - emitted,
-            backing_off=backing_off,
-            retries=retries,
-            timeouts=outcomes.timeouts,
-            failures=outcomes.failures,
-            skipped=outcomes.skipped,
+            backing_off=0 if managed is None else managed.backing_off,
             backpressure_seconds=buffer.backpressure(),
-            latency=latency,
-            attempt_latency=attempts,
-            hedged=hedged,
-            hedges_won=hedges_won,
         )
 
     async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:

@@ -28,9 +28,9 @@ from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.options import OperatorMode, calls_among, check_hedge
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.figures import OperatorStatistics
 from asyncio_operator.function import BatchAsyncFunction, as_async_function
 from asyncio_operator.hints import named_options
-from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.options import OnError, RunOptions, checked_batching, checked_key
 from asyncio_operator.operator.outputs import Outputs
 from asyncio_operator.operator.run import Run

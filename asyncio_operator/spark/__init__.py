@@ -8,6 +8,7 @@ for _needed in ("pyspark", "pyarrow"):
     if find_spec(_needed) is None:
         raise not_installed("asyncio_operator.spark", _needed, "spark")
 
+from asyncio_operator.figures import EnrichmentStatistics  # noqa: E402
 from asyncio_operator.spark.driver.live_page import LivePage  # noqa: E402
 from asyncio_operator.spark.driver.plan_figures import EnrichmentPlan  # noqa: E402
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
@@ -18,7 +19,6 @@ from asyncio_operator.spark.plan import plan  # noqa: E402
 from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
 from asyncio_operator.spark.sql import register_lookup  # noqa: E402
 from asyncio_operator.spark.udf import async_udf  # noqa: E402
-from asyncio_operator.view.statistics import EnrichmentStatistics  # noqa: E402
 
 __all__ = [
     "EnrichmentMetrics",

@@ -11,7 +11,6 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -25,17 +24,16 @@ from pyspark.sql.streaming.listener import (
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function, positive_duration
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.metrics import Histogram
+from asyncio_operator.figures import EnrichmentStatistics, rows_of_figures
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.live_page import LivePage
 from asyncio_operator.spark.driver.reports import reported_to
-from asyncio_operator.spark.worker.figures import LONGEST_NAME, EnrichmentFigures, MicroBatch
 from asyncio_operator.spark.worker.live_figures import LiveMetrics
 from asyncio_operator.spark.worker.reporting import Reporting
+from asyncio_operator.spark.worker.task_report import LONGEST_NAME, MicroBatch
 from asyncio_operator.trace import Trace
 from asyncio_operator.view.progress import Watch, display_here
-from asyncio_operator.view.statistics import EnrichmentStatistics, rows_of_figures
 from asyncio_operator.view.tables import html_table, text_table
 
 logger = logging.getLogger("asyncio_operator.metrics")
@@ -92,7 +90,10 @@ class EnrichmentMetrics:
         return self._statistics(self._part, None if batch is None else _micro_batch(batch))
 
     def _statistics(self, part: str | None, batch: MicroBatch | None) -> EnrichmentStatistics:
-        return _statistics(self._ledger.sum(part, batch), self._ledger.in_flight(part, batch))
+        figures, in_flight = self._ledger.sum(part, batch), self._ledger.in_flight(part, batch)
+        return figures.statistics(
+            EnrichmentStatistics, admitted=figures.rows, emitted=figures.rows, in_flight=in_flight
+        )
 
     def show(self, batch: StreamingQueryProgress | None = None) -> None:
         """Print the figures as a table of at most 100 columns, with one for each part. `batch`: see `statistics`."""
@@ -218,14 +219,6 @@ def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:
             f"batch is {describe(progress)}; it must be the progress of a streaming query, as query.lastProgress is"
         )
     return str(progress.runId), progress.batchId
-
-
-def _statistics(figures: EnrichmentFigures, in_flight: int) -> EnrichmentStatistics:
-    of_figures = {f.name: getattr(figures, f.name) for f in fields(figures)}
-    latencies = {name: value.percentiles() for name, value in of_figures.items() if isinstance(value, Histogram)}
-    return EnrichmentStatistics(
-        admitted=figures.rows, emitted=figures.rows, in_flight=in_flight, **of_figures | latencies
-    )
 
 
 class _Listener(StreamingQueryListener):

@@ -22,6 +22,7 @@ from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.engine.budgeted import overridden, weighed
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.figures import EnrichmentStatistics
 from asyncio_operator.hints import named_options
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.memory import MOST_KEYS
@@ -50,7 +51,6 @@ from asyncio_operator.spark.driver.sessions import described
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.survey import SCHEMA, Survey, TaskFigures, figures_of
-from asyncio_operator.view.statistics import EnrichmentStatistics
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""

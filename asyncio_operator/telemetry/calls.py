@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import describe_error
+from asyncio_operator.figures import Figures
 from asyncio_operator.telemetry.annotations import Attributes
 
 logger = logging.getLogger("asyncio_operator.telemetry")
@@ -90,12 +91,12 @@ def _with_first_logged(invoke: Invoke, name: str) -> Invoke:
     return call
 
 
-def counted(name: str, read: Callable[[], Mapping[str, int]]) -> AbstractContextManager[None]:
+def counted(name: str, read: Callable[[], Figures]) -> AbstractContextManager[None]:
     """While it is entered, the figures of a run are metrics. It does nothing where no provider is set.
 
     Args:
         name: of what is called.
-        read: returns the figures so far, by the names in `COUNTERS_OF_KEYS`. Called on any thread.
+        read: returns the figures so far. Called on any thread.
     """
     if not providers():
         return nullcontext()

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from asyncio_operator.metrics import COUNTERS_OF_KEYS
+from asyncio_operator.figures import FIGURES, Figures, Kind
 from asyncio_operator.telemetry.spans import SCOPE
 
-Read = Callable[[], Mapping[str, int]]
+UNITS = {Kind.ANSWERS: "{key}", Kind.KEYS: "{key}", Kind.CALLS: "{call}", Kind.SECONDS: "s"}
+"""The kinds of figures that are metrics here, with their units."""
+
+EXPORTED = [name for name, one in FIGURES.items() if one.kind in UNITS and name != "calls"]
+"""`spans` counts calls."""
+
+Read = Callable[[], Figures]
 
 
 class Sums:
@@ -28,9 +34,10 @@ class Sums:
         self._running: dict[object, tuple[str, Read]] = {}
         self._lock = threading.Lock()
         meter = metrics.get_meter(SCOPE)
-        for figure, description in COUNTERS_OF_KEYS.items():
-            callback, name = partial(self._observe, figure), f"{SCOPE}.{figure.replace('_', '.')}"
-            meter.create_observable_counter(name, [callback], "{key}", description)
+        for name in EXPORTED:
+            figure, callback = FIGURES[name], partial(self._observe, name)
+            dotted = f"{SCOPE}.{name.replace('_', '.')}"
+            meter.create_observable_counter(dotted, [callback], UNITS[figure.kind], figure.help)
 
     @contextmanager
     def running(self, name: str, read: Read) -> Iterator[None]:
@@ -41,9 +48,10 @@ class Sums:
             yield
         finally:
             figures = read()
+            counted = {figure: getattr(figures, figure) for figure in EXPORTED}
             # In one step: in between, a reader would count the run twice.
             with self._lock:
-                self._ended.setdefault(name, Counter()).update(figures)
+                self._ended.setdefault(name, Counter()).update(counted)
                 del self._running[mark]
 
     def _observe(self, figure: str, _options: CallbackOptions) -> list[Observation]:
@@ -51,7 +59,7 @@ class Sums:
             sums = Counter({name: ended[figure] for name, ended in self._ended.items()})
             running = list(self._running.values())
         for name, read in running:
-            sums[name] += read().get(figure, 0)
+            sums[name] += getattr(read(), figure)
         return [Observation(total, {f"{SCOPE}.called": name}) for name, total in sums.items()]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from asyncio_operator.clock import monotonic
 
 if TYPE_CHECKING:
-    from asyncio_operator.view.statistics import EnrichmentStatistics
+    from asyncio_operator.figures import EnrichmentStatistics
 
 MOVES = 1.0
 """Seconds between two states of a line that moves, or of a bar. Tasks report as often."""

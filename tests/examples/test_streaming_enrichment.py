@@ -33,7 +33,7 @@ def write(kept: Path) -> pd.DataFrame:
     assert sum(batch[2] for batch in figures) == found
     assert sum(batch[3] for batch in figures) == ROWS - found
     assert [batch[5] > 0 for batch in figures] == [False, True], "only the second micro-batch finds planes in the cache"
-    assert any(line.startswith(f"25,000 rows: {found:,} found, {ROWS - found:,} missing, 0 failed") for line in said)
+    assert any(line.startswith(f"25,000 rows, {found:,} found, {ROWS - found:,} missing, 0 failed") for line in said)
     assert said[-1] == f"25,000 flights are in the output, {kept / 'out'}"
     check_output(kept, expected)
     return expected

@@ -74,7 +74,11 @@ async def test_L1_the_cache_goes_before_sharing_and_sharing_before_calls(max_bat
     batches, pipeline = await look_up(enricher, keys, Cache(), pause=0.6)
     assert sources(batches) == [["call"] * 2, ["shared", "call"], ["cache", "cache", "shared", "call"]]
     assert enricher.calls == ([1, 2, 3, 4] if max_batch == 1 else [[1, 2], [3], [4]])
-    assert (pipeline.cache_hits, pipeline.shared, pipeline.calls) == (2, 2, 4 if max_batch == 1 else 3)
+    assert (pipeline.figures.cache_hits, pipeline.figures.shared, pipeline.figures.calls) == (
+        2,
+        2,
+        4 if max_batch == 1 else 3,
+    )
 
 
 @virtual
@@ -86,7 +90,7 @@ async def test_L6_a_refresh_holds_up_no_row_is_made_once_at_a_time_and_ended_bef
     enricher = Recorded(slowly)
     batches, pipeline = await look_up(enricher, [[1]] * 4, Cache(refresh_after=1), pause=2.0)
     assert sources(batches) == [["call"], ["shared"], ["cache"], ["cache"]]
-    assert (enricher.calls, pipeline.calls) == ([1, 1], 2)
+    assert (enricher.calls, pipeline.figures.calls) == ([1, 1], 2)
     assert now() == pytest.approx(9 + 1)
 
 
@@ -127,7 +131,7 @@ async def test_L6_what_stands_in_for_a_failure_is_told_as_stale_to_all_and_the_f
         ({"x": 1}, "stale", 2, "down"),
         ({"x": 1}, "shared", 2, "down"),
     ]
-    assert (pipeline.retries, pipeline.shared, pipeline.cache_hits) == (1, 1, 0)
+    assert (pipeline.figures.retries, pipeline.figures.shared, pipeline.figures.cache_hits) == (1, 1, 0)
 
 
 @virtual
@@ -176,8 +180,8 @@ async def test_latency_is_that_of_a_key_over_its_attempts_and_attempt_latency_th
 
     enricher = Recorded(at_the_second_attempt)
     _, pipeline = await look_up(enricher, [[1]], Cache(), retry=Retry(2, FixedBackoff(3.0)))
-    assert pipeline.latency.percentiles().max == pytest.approx(5.0)
-    assert pipeline.attempt_latency.percentiles().max == pytest.approx(1.0)
+    assert pipeline.figures.latency.percentiles().max == pytest.approx(5.0)
+    assert pipeline.figures.attempt_latency.percentiles().max == pytest.approx(1.0)
 
 
 FATES = ("found", "missing", "error", "then error", "hang")
@@ -272,7 +276,7 @@ def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given(
         assert PENDING not in [outcome for _, outcome in outcomes]
         assert all(source.may_give(key, outcome, cache, max_batch) for key, outcome in outcomes)
         come_by = Counter(outcome.source for _, outcome in outcomes)
-        assert (come_by["cache"], come_by["shared"]) == (pipeline.cache_hits, pipeline.shared)
+        assert (come_by["cache"], come_by["shared"]) == (pipeline.figures.cache_hits, pipeline.figures.shared)
         keeps_all = cache.max_rows == 1000 and cache.expire_after_write is None and cache.refresh_after is None
         if keeps_all and max_batch == 1:
             found = [key for key in source.called if fates[key][0] in ("found", "then error")]
@@ -280,7 +284,7 @@ def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given(
         assert enricher.running == 0
         assert enricher.most <= options["capacity"]
         # O14: every call is one sample.
-        assert pipeline.attempt_latency.count == pipeline.calls == len(enricher.calls)
+        assert pipeline.figures.attempt_latency.count == pipeline.figures.calls == len(enricher.calls)
 
     virtual(main)()
 

@@ -42,8 +42,8 @@ async def test_H3_the_status_counts_both_calls(max_batch: int) -> None:
     assert [outcome.attempts for outcome in outcomes] == ([2, 1, 1] if max_batch == 1 else [2, 2, 2])
     assert outcomes[0].latency == 3.0
     pipeline = consumer.pipeline
-    assert (pipeline.hedged, pipeline.hedges_won, pipeline.retries) == (1, 1, 0)
-    assert pipeline.calls == len(enricher.calls) == (4 if max_batch == 1 else 2)
+    assert (pipeline.figures.hedged, pipeline.figures.hedges_won, pipeline.figures.retries) == (1, 1, 0)
+    assert pipeline.figures.calls == len(enricher.calls) == (4 if max_batch == 1 else 2)
     assert enricher.running == 0
 
 
@@ -56,14 +56,14 @@ async def test_H3_the_status_of_a_failure_counts_both_calls_too() -> None:
     assert type(failure) is Failure
     assert (failure.timed_out, failure.attempts) == (True, 2)
     assert now() == pytest.approx(5.0, abs=0.01)
-    assert (consumer.pipeline.hedged, consumer.pipeline.hedges_won) == (1, 0)
+    assert (consumer.pipeline.figures.hedged, consumer.pipeline.figures.hedges_won) == (1, 0)
     assert enricher.running == 0
 
 
 @virtual
 async def test_H3_without_hedge_or_the_managed_way_the_figures_are_zero() -> None:
     consumer = await look_up(Slow(), batches_of(2), capacity=4)
-    assert (consumer.pipeline.hedged, consumer.pipeline.hedges_won) == (0, 0)
+    assert (consumer.pipeline.figures.hedged, consumer.pipeline.figures.hedges_won) == (0, 0)
 
 
 @virtual

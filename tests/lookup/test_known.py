@@ -129,7 +129,7 @@ async def test_L1_what_is_known_elsewhere_is_not_called_for(ordered: bool, max_b
     assert [outcome.answer for outcome in batches[0].outcomes] == [{"x": 1}, {"x": 20}, None, {"x": 4}]
     assert sources(batches) == [["call", "cache", "cache", "call"]]
     assert enricher.calls == ([1, 4] if max_batch == 1 else [[1, 4]])
-    assert (pipeline.cache_hits, pipeline.calls, pipeline.shared) == (2, len(enricher.calls), 0)
+    assert (pipeline.figures.cache_hits, pipeline.figures.calls, pipeline.figures.shared) == (2, len(enricher.calls), 0)
     assert elsewhere.noted == {1: {"x": 1}, 4: {"x": 4}}
     assert elsewhere.asked == [[1, 2, 3, 4]]
     assert (elsewhere.flushed, elsewhere.closed) == (1, 0)
@@ -141,7 +141,7 @@ async def test_L2_keys_that_are_asked_for_at_the_same_time_are_asked_once() -> N
     enricher = Recorded(in_a_second)
     batches, pipeline = await look_up(enricher, [[1, 2], [1, 2]], elsewhere, pause=0.5)
     assert sources(batches) == [["cache", "call"], ["shared", "shared"]]
-    assert (elsewhere.asked, enricher.calls, pipeline.shared) == ([[1, 2]], [2], 2)
+    assert (elsewhere.asked, enricher.calls, pipeline.figures.shared) == ([[1, 2]], [2], 2)
 
 
 @virtual
@@ -151,7 +151,7 @@ async def test_keys_are_asked_for_in_groups_and_no_lane_is_taken_meanwhile() -> 
     enricher = Recorded(in_a_second)
     batches, pipeline = await look_up(enricher, [keys], elsewhere, capacity=1000, buffer=4000)
     assert [len(some) for some in elsewhere.asked] == [500] * 4
-    assert (pipeline.calls, pipeline.cache_hits) == (1000, 1000)
+    assert (pipeline.figures.calls, pipeline.figures.cache_hits) == (1000, 1000)
     # Two questions at a time, two rounds, and the calls of the first round meanwhile.
     assert now() <= 1 + 2.4
     assert [outcome.answer["x"] for outcome in batches[0].outcomes] == keys
@@ -165,7 +165,7 @@ async def test_several_places_are_asked_one_after_the_other_for_what_is_left() -
     batches, pipeline = await look_up(enricher, [[1, 2, 3]], first, second)
     assert sources(batches) == [["cache", "journal", "call"]]
     assert (first.asked, second.asked, enricher.calls) == ([[1, 2, 3]], [[2, 3]], [3])
-    assert (pipeline.cache_hits, pipeline.known_hits("journal")) == (1, 1)
+    assert (pipeline.figures.cache_hits, pipeline.figures.journal_hits) == (1, 1)
     assert first.noted == second.noted == {3: {"x": 3}}
 
 
@@ -297,7 +297,7 @@ async def test_L6_a_refresh_that_another_worker_does_is_dropped() -> None:
     batches, pipeline = await look_up(enricher, [[1, 2]] * 3, elsewhere, pause=4.0, cache=cache)
     assert sources(batches) == [["call", "call"], ["cache", "cache"], ["cache", "cache"]]
     assert elsewhere.renewed == [[1, 2], [1, 2]]
-    assert (enricher.calls, pipeline.calls) == ([1, 2, 2, 2], 4)
+    assert (enricher.calls, pipeline.figures.calls) == ([1, 2, 2, 2], 4)
 
 
 @virtual
@@ -429,10 +429,10 @@ def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given_to_some_wo
             ]
             assert all(source.may_give(key, outcome, cache, max_batch) for key, outcome in outcomes)
             by_source = Counter(outcome.source for _, outcome in outcomes)
-            assert (by_source["cache"], by_source["shared"]) == (pipeline.cache_hits, pipeline.shared)
+            assert (by_source["cache"], by_source["shared"]) == (pipeline.figures.cache_hits, pipeline.figures.shared)
             assert enricher.running == 0
             assert enricher.most <= options["capacity"]
-            assert pipeline.attempt_latency.count == pipeline.calls == len(enricher.calls)
+            assert pipeline.figures.attempt_latency.count == pipeline.figures.calls == len(enricher.calls)
             if worker and cache.refresh_after is None:
                 called = enricher.calls if max_batch == 1 else [key for call in enricher.calls for key in call]
                 assert {key for key in before if key not in store.forgets}.isdisjoint(called)

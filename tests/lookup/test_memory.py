@@ -287,7 +287,7 @@ async def asked(batches: list[list[int]], way: str, *, pause: float = 1.0, slow:
     chosen: dict[str, Any] = {"remember": 60.0, "timeout": None, "fail": False} | WAYS[way] | options
     consumer = await run(enricher, made, pause, LookupOptions(**chosen))
     if "cache" not in options:
-        assert consumer.pipeline.shared == sum(map(len, batches)) - len(enricher.calls)
+        assert consumer.pipeline.figures.shared == sum(map(len, batches)) - len(enricher.calls)
     return enricher.calls, [batch.outcomes for batch in made]
 
 
@@ -410,7 +410,7 @@ async def test_L12_a_key_that_waits_for_room_is_not_asked_again_for_another_answ
     asyncio.get_running_loop().call_later(2.5, pipeline.forget, 2, useless, failure)
     await pipeline.run()
     assert enricher.calls == [2, 1]
-    assert pipeline.shared == 1
+    assert pipeline.figures.shared == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -463,7 +463,7 @@ async def test_L12_a_cache_takes_the_place_of_the_memory() -> None:
     cache = open_cache(kept, "owner", asyncio.get_running_loop().time)
     consumer = await run(enricher, made, 1.0, options, cache)
     assert enricher.calls == [1, 1]
-    assert consumer.pipeline.cache_hits == 2
+    assert consumer.pipeline.figures.cache_hits == 2
 
 
 BATCHES = st.lists(st.lists(st.integers(0, 6), max_size=5, unique=True), max_size=5)

@@ -208,7 +208,7 @@ async def test_X6_failures_are_outcomes_of_their_keys_alone(ordered: bool) -> No
                 assert "2.0 s" in str(outcome.error)
             case _:
                 assert outcome == {"x": key}
-    assert consumer.pipeline.timeouts == 4
+    assert consumer.pipeline.figures.timeouts == 4
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])
@@ -293,7 +293,7 @@ async def test_B4_a_failing_batch_is_split_until_the_poisonous_key_stands_alone(
     ]
     assert isinstance(batches[0].outcomes[5], Failure)
     assert sorted(enricher.calls) == sorted([[*range(8)], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5], [6, 7]])
-    assert consumer.pipeline.calls == 7
+    assert consumer.pipeline.figures.calls == 7
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ async def test_B2_a_batch_is_one_call_and_its_size_may_exceed_the_capacity() -> 
     enricher = Recorded(at_once, 1000)
     consumer = await look_up(enricher, batches_of(2500), capacity=2)
     assert [len(call) for call in enricher.calls] == [1000, 1000, 500]
-    assert consumer.pipeline.calls == 3
+    assert consumer.pipeline.figures.calls == 3
 
 
 @virtual
@@ -390,7 +390,7 @@ async def test_R3_a_batch_that_makes_something_else_of_its_cancellation_is_not_c
         consumer = await look_up(enricher, batches, timeout=1.0)
     assert len(enricher.calls) == (1 if how == "raises" else 3)
     assert all(outcome.timed_out for outcome in batches[0].outcomes)
-    assert consumer.pipeline.timeouts == 8
+    assert consumer.pipeline.figures.timeouts == 8
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])
@@ -526,8 +526,8 @@ def test_every_key_gets_its_outcome_whatever_happens(
         assert enricher.most <= (capacity if "stubborn" in dict(fates) else min(capacity, buffer))
         assert enricher.running == 0
         # O14: every call, and every key, is one sample.
-        assert consumer.pipeline.attempt_latency.count == consumer.pipeline.calls == len(enricher.calls)
-        assert consumer.pipeline.latency.count == sum(sizes)
+        assert consumer.pipeline.figures.attempt_latency.count == consumer.pipeline.figures.calls == len(enricher.calls)
+        assert consumer.pipeline.figures.latency.count == sum(sizes)
 
     virtual(main)()
 

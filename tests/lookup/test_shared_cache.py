@@ -56,7 +56,7 @@ def test_L1_what_one_worker_was_answered_no_other_calls_for(redis_server, patien
         for _ in range(2):
             found, pipeline = await second.look_up(enricher, keys, ordered=ordered)
             assert found == [[(answer, "cache") for answer in expected]]
-            assert (enricher.calls, pipeline.calls, pipeline.cache_hits) == ([], 0, 5)
+            assert (enricher.calls, pipeline.figures.calls, pipeline.figures.cache_hits) == ([], 0, 5)
 
 
 def test_L1_the_memory_goes_before_the_store_and_a_batch_is_one_question(redis_server, patient):
@@ -138,7 +138,7 @@ def test_L4_the_bound_of_the_memory_is_not_that_of_the_store(redis_server, patie
         assert len(worker.cache) == 10
         found, pipeline = await worker.look_up(Recorded(never, 100), keys)
         assert found == [[({"x": key}, "cache") for key in keys]]
-        assert (len(worker.cache), pipeline.cache_hits) == (10, 100)
+        assert (len(worker.cache), pipeline.figures.cache_hits) == (10, 100)
 
 
 def test_L5_the_store_forgets_an_answer_at_its_time_to_live(redis_server, patient):
@@ -196,7 +196,7 @@ def test_L6_an_old_answer_is_refreshed_by_one_worker(redis_server, patient, monk
             await worker.look_up(enricher, keys)
             found, pipeline = await worker.look_up(enricher, keys)
             assert found == [[({"x": key}, "cache") for key in keys]]
-            assert pipeline.cache_hits == 20
+            assert pipeline.figures.cache_hits == 20
         assert len(enricher.calls) == 20
 
 
@@ -210,7 +210,7 @@ def test_L6_an_answer_that_is_old_in_memory_is_renewed_from_the_store(redis_serv
         clock.advance(11)
         found, pipeline = await worker.look_up(Recorded(never), [1])
         assert found == [[({"x": 1}, "cache")]]
-        assert (pipeline.calls, pipeline.cache_hits) == (0, 1)
+        assert (pipeline.figures.calls, pipeline.figures.cache_hits) == (0, 1)
         assert worker.cache.get(1) == {"x": 100}
 
 

@@ -37,7 +37,8 @@ def histograms_of(operator: AsyncWaitOperator) -> list[Histogram]:
     assert run is not None
     parts = run._parts
     assert parts is not None
-    return [parts.lanes.latency, *([parts.attempts.latency] if parts.attempts is not None else [])]
+    figures = parts.outcomes.figures
+    return [figures.attempt_latency, *([figures.latency] if parts.attempts is not None else [])]
 
 
 def test_an_empty_histogram_is_all_zero():

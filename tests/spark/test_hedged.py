@@ -43,7 +43,7 @@ def test_H3_the_status_and_the_metrics_count_the_copy(spark: SparkSession) -> No
     assert [row.id for row in rows if row.lookup.attempts == 2] == [7]
     figures = metrics.statistics()
     assert (figures.calls, figures.hedged, figures.hedges_won, figures.retries) == (21, 1, 1, 0)
-    assert "21 calls, 0 retries (1 hedged, 1 of these won)" in str(figures)
+    assert "21 calls, 1 calls hedged, 1 of these won" in str(figures)
 
 
 @FROM_4_1

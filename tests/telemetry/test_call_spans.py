@@ -19,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from asyncio_operator import AsyncWaitOperator, BatchAsyncFunction, Batching, Cache, EnricherError, Retry
 from asyncio_operator.enricher import annotate
+from asyncio_operator.figures import Figures
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.telemetry import calls
 from asyncio_operator.telemetry.calls import observed
@@ -294,7 +295,7 @@ def test_V4_a_metric_does_not_get_smaller_when_a_run_ends() -> None:
 
     def run() -> None:
         for _ in range(3000):
-            with sums.running("fetch", lambda: {"retries": 1}):
+            with sums.running("fetch", lambda: Figures(retries=1)):
                 pass
         over.set()
 

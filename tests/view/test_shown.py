@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Budget, Latency, OperatorStatistics
 from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
+from asyncio_operator.figures import rows_of_figures
 from asyncio_operator.spark import EnrichmentPlan, EnrichmentStatistics
 from asyncio_operator.trace import Trace
 from asyncio_operator.view.progress import Bar, Lines, Moment, MovingLine, Watch, display_here
-from asyncio_operator.view.statistics import rows_of_figures
 from asyncio_operator.view.tables import WIDTH, html_table, text_table
 
 HOSTILE = "<img src=x onerror='bad()'><script>bad()</script>"
@@ -208,7 +208,7 @@ def test_V3_in_a_file_lines_follow_each_other() -> None:
     lines.show(moment(6))
     lines.close()
     assert [line[:28] for line in out.getvalue().splitlines()] == [
-        "12 s, 3 of 8 tasks: 5 rows: ", "12 s, 3 of 8 tasks: 6 rows: "
+        "12 s, 3 of 8 tasks: 5 rows, ", "12 s, 3 of 8 tasks: 6 rows, "
     ]  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from weakref import WeakValueDictionary
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, Origin, TaskReport
+from asyncio_operator.figures import Figures, Kind, names_of
+from asyncio_operator.spark.worker.task_report import MicroBatch, Origin, TaskReport
 from asyncio_operator.trace import Trace
 
 RECENT = 100
@@ -41,7 +42,7 @@ SILENT = 5.0
 GONE = 3600.0
 """Seconds without a report after which nothing more is expected from an attempt that has not succeeded."""
 
-ROWS = ("rows", "found", "missing", "failures", "skipped")
+ROWS = names_of(Kind.ROWS)
 """The figures that count rows."""
 
 Rows = tuple[int, ...]
@@ -61,7 +62,7 @@ class Run:
 
     state: str = "running"
     rows: Rows = NO_ROWS
-    work: EnrichmentFigures | None = field(default_factory=EnrichmentFigures)
+    work: Figures | None = field(default_factory=Figures)
     in_flight: int = 0
     at: float = 0.0
 
@@ -142,7 +143,7 @@ class TaskView:
     state: str
     age: float
     in_flight: int
-    figures: EnrichmentFigures
+    figures: Figures
 
 
 class Ledger:
@@ -152,12 +153,12 @@ class Ledger:
         self.name = uuid4().hex
         self._clock = clock
         self._lock = threading.Lock()
-        self._totals: dict[str, EnrichmentFigures] = {}
-        self._batches: dict[MicroBatch, dict[str, EnrichmentFigures]] = {}
+        self._totals: dict[str, Figures] = {}
+        self._batches: dict[MicroBatch, dict[str, Figures]] = {}
         self._partitions: dict[tuple[str, int, int], Partition] = {}
         self._room = MOST_PARTITIONS
         self._lookups: dict[str, Lookup] = {}
-        self._by_label: dict[str, EnrichmentFigures] = {}
+        self._by_label: dict[str, Figures] = {}
         ledgers.register(self)
 
     def extend(self, reports: Iterable[TaskReport]) -> None:
@@ -184,7 +185,7 @@ class Ledger:
         if run.work is None:
             return  # A report from before the success, which came late.
         before = partition.counted()
-        change = EnrichmentFigures()
+        change = Figures()
         change.add(report.figures)
         change.subtract(run.work)
         run.work = report.figures
@@ -198,10 +199,10 @@ class Ledger:
         if origin.enrichment in self._lookups:
             self._by_label[self._lookups[origin.enrichment].label].add(change)
 
-    def _add(self, part: str, batch: MicroBatch | None, figures: EnrichmentFigures) -> None:
-        self._totals.setdefault(part, EnrichmentFigures()).add(figures)
+    def _add(self, part: str, batch: MicroBatch | None, figures: Figures) -> None:
+        self._totals.setdefault(part, Figures()).add(figures)
         if batch is not None:
-            self._batches.setdefault(batch, {}).setdefault(part, EnrichmentFigures()).add(figures)
+            self._batches.setdefault(batch, {}).setdefault(part, Figures()).add(figures)
 
     def _forget_settled(self) -> None:
         now, kept = self._clock(), {}
@@ -219,18 +220,18 @@ class Ledger:
         name = uuid4().hex
         with self._lock:
             self._lookups[name] = lookup
-            self._by_label.setdefault(lookup.label, EnrichmentFigures())
+            self._by_label.setdefault(lookup.label, Figures())
             for old in list(self._lookups)[:-MOST_LOOKUPS]:
                 label = self._lookups.pop(old).label
                 if label not in {one.label for one in self._lookups.values()}:
                     del self._by_label[label]
         return name
 
-    def lookups(self) -> list[tuple[Lookup, EnrichmentFigures]]:
+    def lookups(self) -> list[tuple[Lookup, Figures]]:
         """The latest call of `enrich` of each label, and a copy of the figures of all calls with that label."""
         with self._lock:
             latest = {lookup.label: lookup for lookup in self._lookups.values()}
-            found = [(lookup, EnrichmentFigures()) for lookup in latest.values()]
+            found = [(lookup, Figures()) for lookup in latest.values()]
             for lookup, copy in found:
                 copy.add(self._by_label[lookup.label])
             return found
@@ -258,16 +259,16 @@ class Ledger:
     def expect(self, part: str) -> None:
         """Add a part, which `parts` lists even before it has reported."""
         with self._lock:
-            self._totals.setdefault(part, EnrichmentFigures())
+            self._totals.setdefault(part, Figures())
 
     def parts(self) -> list[str]:
         """The parts that are expected or have reported, in the order of their first mention."""
         with self._lock:
             return list(self._totals)
 
-    def sum(self, part: str | None = None, batch: MicroBatch | None = None) -> EnrichmentFigures:
+    def sum(self, part: str | None = None, batch: MicroBatch | None = None) -> Figures:
         """A copy of the figures. `part` None: all parts. `batch` None: the whole time."""
-        total = EnrichmentFigures()
+        total = Figures()
         with self._lock:
             parts = self._totals if batch is None else self._batches.get(batch, {})
             for name, figures in parts.items():
@@ -302,13 +303,13 @@ class Ledger:
         with self._lock:
             for name in self._totals:
                 if part in (None, name):
-                    self._totals[name] = EnrichmentFigures()
+                    self._totals[name] = Figures()
             for figures in self._batches.values():
                 for name in [part] if part is not None else list(figures):
                     figures.pop(name, None)
             for lookup in self._lookups.values():
                 if part in (None, lookup.part):
-                    self._by_label[lookup.label] = EnrichmentFigures()
+                    self._by_label[lookup.label] = Figures()
             for partition in self._partitions.values():
                 if part in (None, partition.part):
                     partition.before = partition.rows()

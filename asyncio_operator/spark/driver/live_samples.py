@@ -15,10 +15,10 @@ from typing import Any
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import StateError
+from asyncio_operator.figures import FIGURES, NUMBERS, Figures
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.spark.driver.ledger import MOST_TASKS, Ledger, Lookup, TaskView
 from asyncio_operator.spark.driver.prometheus import exposition
-from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.trace import Trace
 from asyncio_operator.trace.stories import slowest
 
@@ -34,13 +34,12 @@ SLOWEST = 20
 LATER = 30.0
 """Seconds until a budget that did not answer is asked again."""
 
-TOTALS = (
-    "rows", "found", "missing", "failures", "calls", "retries", "timeouts",
-    "cache_hits", "journal_hits", "shared", "hedged",
-)  # fmt: skip
-"""The figures of a sample, as `EnrichmentFigures` has them."""
+SHOWN = [
+    (name, one.title, one.kind.name, one.always) for name, one in FIGURES.items() if name in (*NUMBERS, "in_flight")
+]
+"""What the page needs to know of each figure that is a number."""
 
-FIELDS = ("time", "in_flight", *TOTALS, "refused", "p50", "p95", "p99")
+FIELDS = ("time", "in_flight", *NUMBERS, "refused", "p50", "p95", "p99")
 """The numbers of a sample: seconds since the epoch, totals, calls that a circuit breaker refused, and percentiles in
 milliseconds."""
 
@@ -106,7 +105,7 @@ class LiveSamples:
                 found[label] = _slowest_keys(trace)
         return found
 
-    def _sample(self, label: str, figures: EnrichmentFigures, calls: int, now: float) -> list[float]:
+    def _sample(self, label: str, figures: Figures, calls: int, now: float) -> list[float]:
         before = self._before.setdefault(label, deque(maxlen=WINDOW))
         recent = Histogram()
         recent.merge(figures.attempt_latency)
@@ -115,7 +114,7 @@ class LiveSamples:
             recent.subtract(before[0])
         before.append(figures.attempt_latency)
         latency = recent.percentiles() if recent.count else Histogram().percentiles()
-        totals = [getattr(figures, name) for name in TOTALS]
+        totals = [getattr(figures, name) for name in NUMBERS]
         refused = figures.errors["CircuitOpenError"]
         return [now, calls, *totals, refused, *(round(1000 * p, 3) for p in (latency.p50, latency.p95, latency.p99))]
 
@@ -144,14 +143,16 @@ class LiveSamples:
     def page(self, after: int = 0) -> dict[str, Any]:
         """The figures for a page that has all samples up to number `after`."""
         lookups, tasks = self._ledger.lookups(), self._ledger.tasks()
+        calls = _in_flight(tasks)
         with self._lock:
             return {
                 "number": self._number,
                 "fields": FIELDS,
+                "figures": SHOWN,
                 "lookups": [
                     {
                         "label": lookup.label,
-                        "totals": _totals(figures),
+                        "totals": _totals(figures, calls[lookup.label]),
                         "errors": dict(figures.errors.most_common(SLOWEST)),
                         "samples": _later(self._samples.get(lookup.label), after),
                         "slowest": self._slowest.get(lookup.label),
@@ -176,12 +177,13 @@ def _in_flight(tasks: Iterable[TaskView]) -> Counter[str]:
     return calls
 
 
-def _totals(figures: EnrichmentFigures) -> dict[str, Any]:
-    numbers = {name: getattr(figures, name) for name in TOTALS} | {"keys_called": figures.latency.count}
+def _totals(figures: Figures, in_flight: int) -> dict[str, Any]:
+    numbers = {name: getattr(figures, name) for name in NUMBERS}
+    numbers |= {"in_flight": in_flight, "keys_called": figures.latency.count}
     for name in ("latency", "attempt_latency"):
         found = getattr(figures, name).percentiles()
         numbers |= {f"{name}_{part}": round(1000 * getattr(found, part), 3) for part in ("p50", "p95", "p99", "max")}
-    return numbers | {"skipped": figures.skipped, "budget_seconds": round(figures.budget_seconds, 1)}
+    return numbers
 
 
 def _task(task: TaskView) -> dict[str, Any]:

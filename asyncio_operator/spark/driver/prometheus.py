@@ -8,30 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from asyncio_operator.metrics import COUNTERS_OF_KEYS, Histogram
+from asyncio_operator.figures import FIGURES, Figures, Kind
+from asyncio_operator.metrics import Histogram
 from asyncio_operator.spark.driver.ledger import Lookup
-from asyncio_operator.spark.worker.figures import EnrichmentFigures
 
 PREFIX = "asyncio_operator"
-
-GAUGES = {
-    "rows": "Input rows",
-    "found": "Input rows with a match",
-    "missing": "Input rows without a match",
-    "failures": "Input rows whose lookup failed or timed out",
-    "skipped": "Failed rows that were dropped",
-}
-
-COUNTERS = {
-    "calls": "Calls of the enricher",
-    **COUNTERS_OF_KEYS,
-    "budget_seconds": "Seconds in which calls waited for a budget",
-}
-
-HISTOGRAMS = {
-    "latency": "Seconds from the first call of a key to its outcome",
-    "attempt_latency": "Seconds of each call",
-}
 
 BOUNDS = [2.0**power for power in range(-10, 7)]
 """Seconds, from 1 ms to a minute: powers of two, because the buckets of `Histogram` begin there."""
@@ -39,9 +20,7 @@ BOUNDS = [2.0**power for power in range(-10, 7)]
 Labels = Mapping[str, str]
 
 
-def exposition(
-    lookups: Sequence[tuple[Lookup, EnrichmentFigures]], in_flight: Mapping[str, int], budgets: Iterable[Any]
-) -> str:
+def exposition(lookups: Sequence[tuple[Lookup, Figures]], in_flight: Mapping[str, int], budgets: Iterable[Any]) -> str:
     """The text.
 
     Args:
@@ -50,21 +29,22 @@ def exposition(
     """
     of = [({"lookup": lookup.label}, figures) for lookup, figures in lookups]
     lines: list[str] = []
-    for name, what in GAUGES.items():
-        lines += _family(name, "gauge", what, ((name, labels, getattr(one, name)) for labels, one in of))
-    running = (("in_flight", labels, in_flight.get(labels["lookup"], 0)) for labels, _ in of)
-    lines += _family("in_flight", "gauge", "Calls that run now", running)
-    for name, what in COUNTERS.items():
-        samples = ((f"{name}_total", labels, getattr(one, name)) for labels, one in of)
-        lines += _family(f"{name}_total", "counter", what, samples)
-    errors = (
-        ("errors_total", labels | {"type": kind}, count) for labels, one in of for kind, count in one.errors.items()
-    )
-    lines += _family("errors_total", "counter", "Failed attempts for keys, by the type of their error", errors)
-    for name, what in HISTOGRAMS.items():
-        full = f"{name}_seconds"
-        of_each = (sample for labels, one in of for sample in _buckets(full, labels, getattr(one, name)))
-        lines += _family(full, "histogram", what, of_each)
+    for name, figure in FIGURES.items():
+        if figure.kind is Kind.ROWS:
+            lines += _family(name, "gauge", figure.help, ((name, labels, getattr(one, name)) for labels, one in of))
+        elif figure.kind is Kind.NOW:
+            now = ((name, labels, in_flight.get(labels["lookup"], 0)) for labels, _ in of)
+            lines += _family(name, "gauge", figure.help, now)
+        elif figure.kind is Kind.LATENCIES:
+            full = f"{name}_seconds"
+            samples = (sample for labels, one in of for sample in _buckets(full, labels, getattr(one, name)))
+            lines += _family(full, "histogram", figure.help, samples)
+        else:
+            full = f"{name}_total"
+            samples = (
+                (full, labels | more, count) for labels, one in of for more, count in _counts(getattr(one, name))
+            )
+            lines += _family(full, "counter", figure.help, samples)
     units = [
         ({"budget": one["name"], "unit": unit}, amounts) for one in budgets for unit, amounts in one["units"].items()
     ]
@@ -72,6 +52,14 @@ def exposition(
         samples = ((f"budget_{name}", labels, amounts[name]) for labels, amounts in units)
         lines += _family(f"budget_{name}", "gauge", f"Units of a budget: {name}", samples)
     return "\n".join([*lines, ""])
+
+
+def _counts(value: Any) -> Iterator[tuple[dict[str, str], float]]:
+    """The numbers of a figure: one, or one for each type of error."""
+    if isinstance(value, Mapping):
+        yield from (({"type": kind}, count) for kind, count in value.items())
+    else:
+        yield {}, value
 
 
 def _family(name: str, kind: str, what: str, samples: Iterable[tuple[str, Labels, float | None]]) -> list[str]:

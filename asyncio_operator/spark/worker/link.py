@@ -17,13 +17,13 @@ from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
 from asyncio_operator.lookup.options import Way
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.rows import Enrichment
 from asyncio_operator.spark.worker.shared import IDLE
 from asyncio_operator.trace import Trace
@@ -217,30 +217,14 @@ class Link:
     def _in_flight(self) -> int:
         return 0 if self._pipeline is None else self._pipeline.in_flight
 
-    def _figures(self) -> EnrichmentFigures:
-        pipeline, layout = self._pipeline, self.task.layout
-        if pipeline is None:
-            return EnrichmentFigures()
-        found, missing, failed = self._enrichment.kinds.tolist()
-        return EnrichmentFigures(
-            rows=found + missing + failed,
-            found=found,
-            missing=missing,
-            failures=failed,
-            skipped=failed if layout.drop_failed else 0,
-            calls=pipeline.calls,
-            retries=pipeline.retries,
-            cache_hits=pipeline.cache_hits,
-            shared=pipeline.shared,
-            timeouts=pipeline.timeouts,
-            latency=pipeline.latency,
-            attempt_latency=pipeline.attempt_latency,
-            hedged=pipeline.hedged,
-            budget_seconds=pipeline.budget_seconds,
-            hedges_won=pipeline.hedges_won,
-            errors=pipeline.errors,
-            journal_hits=pipeline.journal_hits,
-        )
+    def _figures(self) -> Figures:
+        figures = Figures()
+        if self._pipeline is not None:
+            figures.add(self._pipeline.figures)
+            figures.found, figures.missing, figures.failures = self._enrichment.kinds.tolist()
+            figures.rows = figures.found + figures.missing + figures.failures
+            figures.skipped = figures.failures if self.task.layout.drop_failed else 0
+        return figures
 
 
 def _own(rows: pa.Schema) -> pa.Schema:

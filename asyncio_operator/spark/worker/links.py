@@ -31,11 +31,11 @@ from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
-from asyncio_operator.spark.worker.figures import LONGEST_NAME
 from asyncio_operator.spark.worker.link import Link
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES, OUTPUT_ROWS
 from asyncio_operator.spark.worker.process import WorkerProcess, this_process
 from asyncio_operator.spark.worker.task_frame import outputs_of, until_spark_reads
+from asyncio_operator.spark.worker.task_report import LONGEST_NAME
 
 if TYPE_CHECKING:
     from asyncio_operator.spark.worker.enrich_task import EnrichTask

@@ -24,7 +24,7 @@ from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.driver_client import DriverClient
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
-from asyncio_operator.spark.worker.figures import TaskReport
+from asyncio_operator.spark.worker.task_report import TaskReport
 
 logger = logging.getLogger("asyncio_operator.metrics")
 

@@ -14,13 +14,9 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
-from asyncio_operator.spark.worker.figures import (
-    EnrichmentFigures,
-    Origin,
-    TaskReport,
-    running_micro_batch,
-)
+from asyncio_operator.figures import Figures
 from asyncio_operator.spark.worker.live_figures import LiveMetrics, RunReport
+from asyncio_operator.spark.worker.task_report import Origin, TaskReport, running_micro_batch
 from asyncio_operator.trace import Trace
 
 Reports = Any
@@ -59,7 +55,7 @@ class Reporting:
     enrichment: str
     live: LiveMetrics | None = None
 
-    def begin(self, figures: Callable[[], EnrichmentFigures], in_flight: Callable[[], int]) -> TaskReporter:
+    def begin(self, figures: Callable[[], Figures], in_flight: Callable[[], int]) -> TaskReporter:
         """The reporter of a run in the task of this process. Call it on the task's main thread."""
         return TaskReporter(self, figures, in_flight)
 
@@ -67,9 +63,7 @@ class Reporting:
 class TaskReporter:
     """Reports the figures of one run of a lookup."""
 
-    def __init__(
-        self, reporting: Reporting, figures: Callable[[], EnrichmentFigures], in_flight: Callable[[], int]
-    ) -> None:
+    def __init__(self, reporting: Reporting, figures: Callable[[], Figures], in_flight: Callable[[], int]) -> None:
         self._reporting = reporting
         self._figures = figures
         self._in_flight = in_flight

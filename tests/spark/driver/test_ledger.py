@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from asyncio_operator.figures import Figures
 from asyncio_operator.spark.driver import ledger as ledgers_module
 from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, RECENT, SILENT, Ledger, Lookup, ledgers
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, Origin, TaskReport
+from asyncio_operator.spark.worker.task_report import MicroBatch, Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 
 
 def report(rows: int, part: str = "", batch: MicroBatch | None = None, latency: float = 0.001) -> TaskReport:
-    figures = EnrichmentFigures(rows=rows, found=rows)
+    figures = Figures(rows=rows, found=rows)
     figures.latency.add(latency)
     return TaskReport(part, batch, figures)
 
@@ -44,12 +45,12 @@ def test_percentiles_of_several_reports_are_those_of_all_samples() -> None:
 
 def test_V1_after_a_reset_the_largest_sample_is_one_of_those_since_then() -> None:
     ledger = Ledger()
-    name, figures = ledger.begin(Lookup("prices", "")), EnrichmentFigures()
+    name, figures = ledger.begin(Lookup("prices", "")), Figures()
 
     def reported(*latencies: float) -> None:
         for latency in latencies:
             figures.latency.add(latency)
-        now = EnrichmentFigures.of_json(figures.as_json())
+        now = Figures.of_json(figures.as_json())
         ledger.extend([TaskReport("", None, now, Origin(name, 1, 0, 0, "r"), "running")])
 
     reported(0.02, 10.0)
@@ -68,7 +69,7 @@ def test_a_sum_is_a_copy() -> None:
     ledger = Ledger()
     ledger.extend([report(1, "a", ("run", 0))])
     for batch in (None, ("run", 0)):
-        ledger.sum("a", batch).add(EnrichmentFigures(rows=10))
+        ledger.sum("a", batch).add(Figures(rows=10))
         assert ledger.sum("a", batch).rows == 1
 
 
@@ -130,7 +131,7 @@ def live(
     batch: MicroBatch | None = None,
     in_flight: int = 0,
 ) -> TaskReport:
-    figures = EnrichmentFigures(rows=rows, found=rows, calls=calls)
+    figures = Figures(rows=rows, found=rows, calls=calls)
     for _ in range(calls):
         figures.attempt_latency.add(0.001 * (attempt + 1))
     return TaskReport(part, batch, figures, Origin("e", 7, partition, attempt, run), state, in_flight)

@@ -18,12 +18,13 @@ import pytest
 
 from asyncio_operator import Budget, ConfigurationError, Limit
 from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
+from asyncio_operator.figures import Figures
 from asyncio_operator.spark import LivePage
 from asyncio_operator.spark.driver import live_page
 from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, MOST_TASKS, Ledger, Lookup
 from asyncio_operator.spark.driver.live_samples import KEPT, WINDOW, LiveSamples
 from asyncio_operator.spark.driver.prometheus import exposition
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
+from asyncio_operator.spark.worker.task_report import Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace
 from asyncio_operator.trace.stories import Story
@@ -34,7 +35,7 @@ HOSTILE = "<img src=x onerror='window.bad=1'><script>window.bad=1</script>"
 
 
 def report(enrichment: str, rows: int, state: str = "running", part: str = "", partition: int = 0) -> TaskReport:
-    figures = EnrichmentFigures(rows=rows, found=rows, calls=2 * rows, cache_hits=rows, journal_hits=1, retries=3)
+    figures = Figures(rows=rows, found=rows, calls=2 * rows, cache_hits=rows, journal_hits=1, retries=3)
     for _ in range(2 * rows):
         figures.attempt_latency.add(0.01)
     for _ in range(3 * rows):
@@ -271,14 +272,14 @@ def test_V2_the_time_of_a_key_begins_with_its_first_call(ledger: Ledger) -> None
 def test_V2_percentiles_are_those_of_the_last_seconds_and_samples_are_bounded(ledger: Ledger) -> None:
     clock = ManualClock()
     samples, name = LiveSamples(ledger, clock, clock), ledger.begin(Lookup("prices", ""))
-    figures = EnrichmentFigures()
+    figures = Figures()
     for number in range(KEPT + 20):
         clock.advance(1)
         for _ in range(10):
             figures.attempt_latency.add(0.01 if number < 100 else 1.0)
-        ledger.extend([TaskReport("", None, EnrichmentFigures.of_json(figures.as_json()), Origin(name, 1, 0, 0, "r"))])
+        ledger.extend([TaskReport("", None, Figures.of_json(figures.as_json()), Origin(name, 1, 0, 0, "r"))])
         ledger._partitions.clear()
-        figures = EnrichmentFigures()
+        figures = Figures()
         samples.take()
     [lookup] = samples.page()["lookups"]
     assert len(lookup["samples"]) == KEPT
@@ -291,7 +292,7 @@ def test_V2_percentiles_after_a_reset_are_those_of_what_came_since(ledger: Ledge
     samples, name = LiveSamples(ledger), ledger.begin(Lookup("prices", ""))
 
     def sampled(partition: int, seconds: float, calls: int) -> list[float]:
-        figures = EnrichmentFigures()
+        figures = Figures()
         for _ in range(calls):
             figures.attempt_latency.add(seconds)
         ledger.extend([TaskReport("", None, figures, Origin(name, 1, partition, 0, "r"))])

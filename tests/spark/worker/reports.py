@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, TaskReport
+from asyncio_operator.figures import Figures
 from asyncio_operator.spark.worker.live_figures import LiveMetrics
 from asyncio_operator.spark.worker.reporting import Reporting
+from asyncio_operator.spark.worker.task_report import TaskReport
 
 
 class Added:
     """Takes what a task reports."""
 
-    def __init__(self, figures: list[EnrichmentFigures]) -> None:
+    def __init__(self, figures: list[Figures]) -> None:
         self._figures = figures
 
     def add(self, reports: list[TaskReport]) -> None:
         self._figures.extend(report.figures for report in reports)
 
 
-def reporting(figures: list[EnrichmentFigures], live: LiveMetrics | None = None) -> Reporting:
+def reporting(figures: list[Figures], live: LiveMetrics | None = None) -> Reporting:
     """Puts the figures that a task reports at its end into the list."""
     destination: Any = Added(figures)
     return Reporting(destination, "", "an enrichment", live)

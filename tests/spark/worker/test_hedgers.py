@@ -32,7 +32,7 @@ async def task(hedgers: Hedgers, owner: str, keys: int, slow: int = -1) -> int:
             Recorded(answer), Source(batches), consumer.deliver, LookupOptions(hedge=HEDGE), hedger=hedger
         )
         await consumer.pipeline.run()
-    return consumer.pipeline.hedged
+    return int(consumer.pipeline.figures.hedged)
 
 
 @virtual

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from pyspark.cloudpickle import cloudpickle
 
 from asyncio_operator import Cache, Enricher, FixedBackoff, FunctionError, MissingKeyError, Retry
+from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
 from asyncio_operator.spark.worker import links
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.link import Link
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
@@ -189,7 +189,7 @@ def test_C1_rows_statuses_and_figures_are_those_of_separate_stages(
             yield pa.RecordBatch.from_pydict({"id": pa.array(batch, pa.int64())})
 
     def run(how: Callable[..., Batches]) -> tuple[list[Any], list[Any]]:
-        figures: list[EnrichmentFigures] = []
+        figures: list[Figures] = []
         tasks, key, width = [], 0, 1
         for name, options in zip("abc", made, strict=False):
             options = {"fail": False, "ordered": ordered, "timed": options["status"], **options}
@@ -548,8 +548,8 @@ def test_X7_while_the_first_call_hangs_empty_batches_have_the_columns_of_the_las
 
 
 def test_C1_every_lookup_reports_its_own_figures_also_when_another_fails() -> None:
-    first_reports: list[EnrichmentFigures] = []
-    second_reports: list[EnrichmentFigures] = []
+    first_reports: list[Figures] = []
+    second_reports: list[Figures] = []
 
     async def half(key: int) -> Any:
         return {"a": key} if key % 2 else None
@@ -567,11 +567,11 @@ def test_C1_every_lookup_reports_its_own_figures_also_when_another_fails() -> No
 
 
 def test_C1_every_lookup_reports_also_when_the_report_of_another_fails() -> None:
-    class Full(list[EnrichmentFigures]):
-        def extend(self, figures: Iterable[EnrichmentFigures]) -> None:
+    class Full(list[Figures]):
+        def extend(self, figures: Iterable[Figures]) -> None:
             raise OSError("no room")
 
-    reports: list[EnrichmentFigures] = []
+    reports: list[Figures] = []
     tasks = [task_of("a", same, reporting=reporting(Full())), task_of("b", same, 1, reporting=reporting(reports))]
     with pytest.raises(OSError, match="no room"):
         rows_of(chained(tasks, batches_of(5)))
@@ -617,12 +617,12 @@ def test_V1_failed_attempts_are_counted_by_the_type_of_their_error(managed: bool
             raise OSError("lost once")
         return {"a": key}
 
-    figures: list[EnrichmentFigures] = []
+    figures: list[Figures] = []
     retry = Retry(2, FixedBackoff(0.0)) if managed else None
     rows_of(chained([task_of("a", look_up, reporting=reporting(figures), fail=False, retry=retry)], batches_of(9)))
     [found] = figures
     assert found.errors == ({"LookupError": 6, "OSError": 3} if managed else {"LookupError": 3, "OSError": 3})
-    assert EnrichmentFigures.of_json(json.loads(json.dumps(found.as_json()))).errors == found.errors
+    assert Figures.of_json(json.loads(json.dumps(found.as_json()))).errors == found.errors
 
 
 @pytest.mark.parametrize("count", [1, 2])

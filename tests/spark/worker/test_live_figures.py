@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from asyncio_operator.figures import Figures
 from asyncio_operator.loop.runner import on_loop
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.driver.driver_service import DriverService
@@ -17,8 +18,8 @@ from asyncio_operator.spark.driver.ledger import Ledger, ledgers
 from asyncio_operator.spark.worker import live_figures
 from asyncio_operator.spark.worker.driver_client import DriverClient
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
 from asyncio_operator.spark.worker.live_figures import FIGURES_TOPIC, LiveMetrics, RunReport, Sender
+from asyncio_operator.spark.worker.task_report import Origin, TaskReport
 from tests.spark.helpers import wait_until
 
 SOON = 20.0
@@ -76,7 +77,7 @@ class Task:
         self.run = RunReport(LiveMetrics(address, ledger.name), self.report)
 
     def report(self) -> TaskReport:
-        figures = EnrichmentFigures(rows=self.rows, calls=self.rows)
+        figures = Figures(rows=self.rows, calls=self.rows)
         return TaskReport("", None, figures, self._origin, "running", in_flight=1)
 
     def begin(self) -> None:

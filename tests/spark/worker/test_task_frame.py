@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import FunctionError
+from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
@@ -399,7 +399,7 @@ def test_L8_two_tasks_at_once_in_one_process_do_not_disturb_each_other(ordered: 
 
 
 def test_figures_are_reported_once_at_the_end_of_the_task() -> None:
-    reports: list[EnrichmentFigures] = []
+    reports: list[Figures] = []
 
     async def look_up(key: int) -> Any:
         if key % 4 == 3:
