@@ -155,6 +155,58 @@ def map_access() -> Rows:
         yield _row("", "RocksDB map state of 10,000 entries, get", *_best(get, bare_get), MAP)
 
 
+def containers() -> Rows:
+    """A dict in a value state, a list state, a map state, of 5 to 5,000 entries: RocksDB against the heap."""
+    with _directory() as directory, _rocksdb(directory / "state") as disk, _heap() as heap:
+        for count in (5, 50, 500, 5_000):
+            actions = [_container_actions(backend, count) for backend in (disk, heap)]
+            for on_disk, in_memory in zip(*actions, strict=True):
+                turns = max(3, 2_000 // count)
+                (what, ours), (_, theirs) = on_disk, in_memory
+                times = _best(partial(_repeat, ours, turns), partial(_repeat, theirs, turns))
+                yield _row("", f"{what}, {count:,} entries: RocksDB against heap", *times, turns)
+
+
+def _container_actions(backend: StateBackend, count: int) -> list[tuple[str, Callable[[], Any]]]:
+    """One change and a whole read of each kind of state, by name."""
+    backend.set_current_key(count)
+    entries = {f"entry {number:04}": number for number in range(count)}
+    value = backend.value_state(ValueStateDescriptor("value"))
+    elements = backend.list_state(ListStateDescriptor("list"))
+    # A list of its own, so that the other one keeps its length.
+    appended = backend.list_state(ListStateDescriptor("appended"))
+    by_key = backend.map_state(MapStateDescriptor("map"))
+    value.update(entries)
+    elements.update([[name, number] for name, number in entries.items()])
+    by_key.put_all(entries)
+
+    def change_value() -> None:
+        held = value.value()
+        assert held is not None
+        held["entry 0003"] = 7
+        value.update(held)
+
+    def change_list() -> None:
+        held = elements.get()
+        held[3] = ["entry 0003", 7]
+        elements.update(held)
+
+    return [
+        ("value: change one entry", change_value),
+        ("list: change one element", change_list),
+        ("list: append one element", lambda: appended.add(["entry 0003", 7])),
+        ("map: change one entry", lambda: by_key.put("entry 0003", 7)),
+        ("value: read all", value.value),
+        ("list: read all", elements.get),
+        ("map: read all", lambda: dict(by_key.items())),
+    ]
+
+
+def _repeat(action: Callable[[], Any], times: int) -> None:
+    for _ in range(times):
+        action()
+
+
 def time_to_live() -> Rows:
     """Value state with time to live and its default clean-up, against one without, in CPU time of the thread."""
     for kind in ("heap", "RocksDB"):
