@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import importlib
+import os
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from examples.enrich_flights import DSN_VARIABLE
 from examples.stage import Stage
 from tests.examples.programs import temporary_directory
 from tests.servers import postgres
 
 __all__ = ["play", "postgres"]
+
+
+class Inherited(dict[str, str]):
+    """What the workers of the Spark that runs already are told: also what they would inherit of one that an example
+    starts, which it sets itself."""
+
+    def keys(self) -> Any:
+        return super().keys() | {DSN_VARIABLE} & os.environ.keys()
+
+    def __missing__(self, name: str) -> str:
+        return os.environ[name]
 
 
 @pytest.fixture
@@ -30,6 +44,8 @@ def play(
         options = example.parse([*arguments])
         with temporary_directory() as directory, monkeypatch.context() as patch:
             patch.setattr(tempfile, "tempdir", str(directory))
+            patch.setattr(spark.sparkContext, "environment", Inherited(spark.sparkContext.environment))
+            patch.setenv(DSN_VARIABLE, "")
             error = Stage().play(lambda stage: example.demo(stage, options))
             printed, complaints = capsys.readouterr()
             assert (error, complaints) == (None, ""), printed

@@ -19,9 +19,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
-from examples.enrich_flights import DSN_VARIABLE
 from tests.examples.programs import frames
 from tests.servers import PostgresServer
 
@@ -127,15 +125,23 @@ def demo() -> Iterator[Demo]:
         made.close()
 
 
+ROWS = 30_000
+
+
 @pytest.mark.spark
+@pytest.mark.faults  # As a program; of what it writes and says the test below knows more.
 def test_the_demo_writes_what_a_join_in_pandas_gives_and_leaves_nothing(demo: Demo) -> None:
-    rows = 30_000
-    status, said = demo.run("--rows", str(rows), "--output", str(demo.output))
+    status, said = demo.run("--rows", str(ROWS), "--output", str(demo.output))
     assert status == 0, said
-    # With status 0 the output is complete; a few lines of it are promised.
-    expected = expected_flights(rows)
-    written = pq.read_table(demo.output)
-    assert written.num_rows == rows
+    check(demo.output, said)
+    assert demo.remains() == []
+
+
+def check(output: Path, said: str) -> None:
+    """With status 0 the output is complete; a few lines of what it says are promised."""
+    expected = expected_flights(ROWS)
+    written = pq.read_table(output)
+    assert written.num_rows == ROWS
     assert written.schema.names == list(expected.columns)
     assert written.cast(pa.Table.from_pandas(expected, preserve_index=False).schema).equals(
         pa.Table.from_pandas(expected, preserve_index=False)
@@ -143,11 +149,10 @@ def test_the_demo_writes_what_a_join_in_pandas_gives_and_leaves_nothing(demo: De
     found = [int(expected[column].notna().sum()) for column in ("plane_manufacturer", "dest_name", "visib")]
     for name, count in zip(("planes", "airports", "weather"), found, strict=True):
         line = next(line for line in said.splitlines() if line.startswith(name))
-        assert line.split()[1:4] == [f"{rows:,}", f"{count:,}", f"{rows - count:,}"]
-    assert f"Parquet: {demo.output}" in said
+        assert line.split()[1:4] == [f"{ROWS:,}", f"{count:,}", f"{ROWS - count:,}"]
+    assert f"Parquet: {output}" in said
     assert "rows a second" in said
     assert "WARN" not in said
-    assert demo.remains() == []
 
 
 def expected_flights(rows: int) -> pd.DataFrame:
@@ -199,22 +204,14 @@ def test_killed_outright_the_demo_leaves_no_process(demo: Demo) -> None:
 
 @pytest.mark.spark
 def test_with_a_dsn_the_demo_makes_a_schema_of_its_own_and_drops_it(
-    play: Callable[..., str],
-    spark: SparkSession,
-    postgres: PostgresServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    play: Callable[..., str], postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    # The workers of a Spark that runs already are told here what they else inherit; and the demo must set it itself.
-    monkeypatch.setitem(spark.sparkContext.environment, DSN_VARIABLE, postgres.tcp_dsn())
-    monkeypatch.setenv(DSN_VARIABLE, "")
     output = tmp_path / "flights.parquet"
-    said = play("enrich_flights", "--dsn", postgres.tcp_dsn(), "--rows", "500", "--output", str(output))
-    assert os.environ[DSN_VARIABLE] == postgres.tcp_dsn()
+    said = play("enrich_flights", "--dsn", postgres.tcp_dsn(), "--rows", str(ROWS), "--output", str(output))
+    check(output, said)
     assert "enrich_flights_" in said
     assert "dropped at the end" in said
     assert postgres.password not in said
-    assert pq.read_table(output).num_rows == 500
     assert postgres.fetch("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'enrich_flights_%'") == []
     assert [*tmp_path.iterdir()] == [output]
 

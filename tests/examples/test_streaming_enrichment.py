@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -17,13 +18,13 @@ pytestmark = pytest.mark.spark
 ROWS = 25_000
 
 
-def test_every_flight_is_written_once_with_its_plane(tmp_path: Path) -> None:
-    write(tmp_path / "kept")
+def test_every_flight_is_written_once_with_its_plane(play: Callable[..., str], tmp_path: Path) -> None:
+    write(play, tmp_path / "kept")
 
 
-def write(kept: Path) -> pd.DataFrame:
+def write(run: Callable[..., str], kept: Path) -> pd.DataFrame:
     """Run the example; what it must write."""
-    said = run_example("streaming_enrichment", "--rows", str(ROWS), "--directory", str(kept)).splitlines()
+    said = run("streaming_enrichment", "--rows", str(ROWS), "--directory", str(kept)).splitlines()
     batches = [re.findall(r"[\d,.]+", line) for line in said if re.fullmatch(r" +\d+( +[\d,.]+){8}", line)]
     figures = [[int(number.replace(",", "")) for number in batch[:6]] for batch in batches]
     assert [batch[:2] for batch in figures] == [[0, 20_000], [1, 5_000]]
@@ -39,12 +40,12 @@ def write(kept: Path) -> pd.DataFrame:
     return expected
 
 
-# That a query goes on from its checkpoint is in tests/spark/test_streaming.py; this takes another Spark.
+# That a query goes on from its checkpoint is in tests/spark/test_streaming.py; this takes two Sparks.
 @pytest.mark.faults
 @pytest.mark.timeout(240)
 def test_a_second_start_adds_only_what_is_new(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    expected = write(kept)
+    expected = write(run_example, kept)
 
     # One more file, as if it had come while the program was not there.
     more = pq.read_table(kept / "in" / "0002.parquet")
