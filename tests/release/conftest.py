@@ -50,7 +50,7 @@ def environment(directory: Path, wheel: Path, beside: Iterable[Path] = ()) -> Pa
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python), "install"]
-    run([*pip, "--no-deps", "--no-index", str(wheel)], directory)
+    run([*pip, "--no-deps", "--no-index", "--no-compile", str(wheel)], directory)
     packages = Path(
         run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], directory).strip()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pickle
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,16 @@ def calls(tree: ast.AST) -> Iterator[str]:
     return (ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
-def sources() -> Iterator[tuple[str, ast.AST]]:
-    for package in ("asyncio_operator", "enrichers"):
-        for path in (ROOT / package).rglob("*.py"):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def sources() -> list[tuple[str, ast.AST]]:
+    paths = [path for package in ("asyncio_operator", "enrichers") for path in (ROOT / package).rglob("*.py")]
+    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sources_are_forgotten() -> Iterator[None]:
+    yield
+    sources.cache_clear()
 
 
 def test_nothing_else_is_unpickled() -> None:
