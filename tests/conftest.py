@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -104,10 +104,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests with the mark ``faults``, unless `-m` asks for them, and put first what takes longest."""
+    """Leave out the tests with the mark ``faults``, unless `-m` asks for them, and mark those that use Spark."""
     if "faults" not in config.option.markexpr:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("faults")])
         items[:] = [item for item in items if not item.get_closest_marker("faults")]
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
     _put_first_what_needs_spark(items)
 
 
@@ -116,6 +119,25 @@ def _put_first_what_needs_spark(items: list[pytest.Item]) -> None:
     sizes = Counter(item.path for item in items)
     with_spark = {item.path for item in items if item.get_closest_marker("spark")}
     items.sort(key=lambda item: (item.path not in with_spark, -sizes[item.path]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of the processes that run side by side the last takes files from the end: it needs a Spark last, or never.
+
+    So what waits for a Spark runs beside what computes, and a third process needs no third Spark.
+    """
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class FromBothEnds(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            if node is self.nodes[-1]:
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    return FromBothEnds(config, log)
 
 
 @pytest.fixture(scope="session")
