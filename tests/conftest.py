@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -119,25 +119,6 @@ def _put_first_what_needs_spark(items: list[pytest.Item]) -> None:
     sizes = Counter(item.path for item in items)
     with_spark = {item.path for item in items if item.get_closest_marker("spark")}
     items.sort(key=lambda item: (item.path not in with_spark, -sizes[item.path]))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of the processes that run side by side the last takes files from the end: it needs a Spark last, or never.
-
-    So what waits for a Spark runs beside what computes, and a third process needs no third Spark.
-    """
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class FromBothEnds(LoadFileScheduling):
-        def _assign_work_unit(self, node: Any) -> None:
-            if node is self.nodes[-1]:
-                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
-            super()._assign_work_unit(node)
-
-    return FromBothEnds(config, log)
 
 
 @pytest.fixture(scope="session")
