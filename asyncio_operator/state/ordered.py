@@ -64,7 +64,7 @@ class OrderedEntries:
         if place:
             block = self._blocks[place - 1]
             del block[entry[1]]
-            if len(block) < BLOCK // 8:
+            if len(block) <= BLOCK // 8:
                 self._join(place - 1)
             return False
         position = bisect_left(self.front, entry)
