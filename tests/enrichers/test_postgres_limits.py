@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 import pytest
@@ -183,12 +183,16 @@ async def test_behind_a_pooler_no_session_is_changed(postgres: PostgresServer) -
     await pooler.close()
 
 
-async def sleeping(postgres: PostgresServer, name: str) -> int:
+async def until_a_statement(postgres: PostgresServer, name: str, state: Literal["sleeps", "is over"]) -> None:
+    """A statement that sleeps wakes now and then, to look for its client: it is over when its session is not active."""
+    condition = {"sleeps": "bool_or(wait_event = 'PgSleep')", "is over": "bool_and(state <> 'active')"}[state]
+    default = {"sleeps": "false", "is over": "true"}[state]
+    sql = f"SELECT coalesce({condition}, {default}) FROM pg_stat_activity WHERE application_name = $1"
     connection = await asyncpg.connect(postgres.dsn)
-    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event = 'PgSleep'"
-    number = int(await connection.fetchval(sql, name))
+    async with asyncio.timeout(60):
+        while not await connection.fetchval(sql, name):
+            pass
     await connection.close()
-    return number
 
 
 async def test_a_statement_ends_at_the_deadline_of_its_lookup(postgres: PostgresServer) -> None:
@@ -199,8 +203,7 @@ async def test_a_statement_ends_at_the_deadline_of_its_lookup(postgres: Postgres
     process = await enricher.lookup(0)
     operator = AsyncWaitOperator(enricher.lookup, timeout=0.05, on_timeout=lambda key: "late")
     assert [row async for row in operator.process([600])] == ["late"]
-    while await sleeping(postgres, "late"):
-        pass
+    await until_a_statement(postgres, "late", "is over")
     assert await enricher.lookup(0) == process, "the connection is still of use"
     await enricher.close()
 
@@ -237,11 +240,9 @@ async def test_X7_the_server_ends_the_statement_of_a_worker_that_is_gone(
         *(sys.executable, "-c", CHILD, dsn, str(deadline)), cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     try:
-        while not await sleeping(postgres, name):
-            assert child.returncode is None
+        await until_a_statement(postgres, name, "sleeps")
         child.send_signal(end)
-        while await sleeping(postgres, name):
-            pass
+        await until_a_statement(postgres, name, "is over")
         assert told in postgres.log()
     finally:
         with suppress(ProcessLookupError):
