@@ -20,7 +20,7 @@ __all__ = ["play", "postgres"]
 
 
 class Inherited(dict[str, str]):
-    """What the workers of the Spark that runs already are told: also what they would inherit of one that an example
+    """What the workers of the Spark that runs already are given: also what they would inherit of one that an example
     starts, which it sets itself."""
 
     def keys(self) -> Any:
