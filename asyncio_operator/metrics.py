@@ -60,6 +60,11 @@ class Histogram:
         if len(samples) >= MANY_SAMPLES:
             self.fold()
 
+    def add_many(self, sample: float, count: int) -> None:
+        """The same sample several times."""
+        self._add({_bucket(sample): count})
+        self._max = max(self._max, sample)
+
     def fold(self) -> None:
         """Count the samples into the buckets, and empty the list."""
         samples = self.samples

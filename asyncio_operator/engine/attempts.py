@@ -93,6 +93,8 @@ class Attempts:
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._batched = options.batching is not None
+        # Whether every result is an outcome.
+        self._satisfied = options.retry is None or options.retry.if_result is None
         self._failing = FailingBatches(name, batch_method, self._batched)
         self._limits = Limits(options.capacity, options.rate_limit, options.circuit_breaker, limiter, breaker_clock)
         self._breaks = options.circuit_breaker is not None
@@ -254,6 +256,9 @@ class Attempts:
 
     def _in_time(self, call: Call, now: float) -> bool:
         """End the elements of the call that are past their deadline. Returns whether any element is left."""
+        if call.run is not None:
+            # The time of its elements begins with the call.
+            return True
         for flight in [flight for flight in call.flights if flight.deadline < now]:
             call.flights.remove(flight)
             self._ends.leave(flight)
@@ -267,7 +272,7 @@ class Attempts:
             start = budget.next_start(call, now)
         except (BudgetExceeded, CoordinatorError, ResultError) as error:
             # One element may be what weighs too much.
-            if len(call.flights) > 1 and not isinstance(error, CoordinatorError):
+            if call.count > 1 and not isinstance(error, CoordinatorError):
                 self._schedule.split_unstarted(call)
             else:
                 self.begin(call, now)
@@ -286,6 +291,9 @@ class Attempts:
     def begin(self, call: Call, started: float) -> float:
         """A call starts. Returns the seconds that it may take."""
         call.started = started
+        if call.run is not None:
+            call.deadline = started + self._timeout
+            return call.limit(self._attempt_timeout) - started
         for flight in call.present:
             flight.call = call
             if flight.wakes < inf:
@@ -309,20 +317,29 @@ class Attempts:
         self.returned(call)
         if self.hedging is not None:
             self.hedging.answered(call, now)
-        flights = call.flights
-        if not self._batched:
-            self._ends.result(flights[0], result, now)
-            return
         try:
-            results = aligned(result, len(flights), self._failing.method)
+            results = aligned(result, call.count, self._failing.method) if self._batched else (result,)
         except ResultError as error:
             # Law B3: nothing tells which result belongs to which element, so all of them fail.
             self._ends.failed(call.present, error, now)
-        else:
-            self._failing.answered(flights)
-            for flight, one in zip(flights, results, strict=True):
-                if flight not in call.late:
-                    self._ends.result(flight, one, now)
+            return
+        if call.run is not None:
+            if call.count > 1:
+                self._failing.end()
+            if self._satisfied and self._source.store(call, results, now):
+                self._schedule.ended_together(call.count)
+                self._may_go_on()
+                return
+        flights = call.flights
+        self._failing.answered(flights)
+        for flight, one in zip(flights, results, strict=True):
+            if flight not in call.late:
+                self._ends.result(flight, one, now)
+
+    def _may_go_on(self) -> None:
+        """An end may leave no element that could join a batch, or end the run: else the seeker would sleep on."""
+        if not self._schedule.unfinished or self._schedule.forming:
+            self.news()
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self._now()
@@ -385,7 +402,8 @@ class Attempts:
                 self.news()
 
     def value_of(self, call: Call) -> Any:
-        return [flight.value for flight in call.flights] if self._batched else call.flights[0].value
+        values = call.values
+        return values if self._batched else values[0]
 
     def left(self) -> None:
         """There is nothing to do: the queue knows what is complete."""

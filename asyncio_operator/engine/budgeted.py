@@ -110,12 +110,11 @@ class BudgetedCalls:
         return start
 
     def _weights(self, call: Call) -> Weights:
-        counted = {"calls": 1.0, "keys": float(len(call.flights))}
+        counted = {"calls": 1.0, "keys": float(call.count)}
         if self._weigh is None:
             return counted
-        values = [flight.value for flight in call.flights]
         # Law O17: what it sets is seen by no call.
-        return counted | self._context.copy().run(weighed, self._name, self._weigh, values)
+        return counted | self._context.copy().run(weighed, self._name, self._weigh, call.values)
 
     def started(self, call: Call, now: float) -> None:
         """The call starts."""

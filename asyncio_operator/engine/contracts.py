@@ -17,10 +17,10 @@ wait of the lane that looks for work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.flights import Call, Flight, Run
 
 if TYPE_CHECKING:
     from asyncio_operator.budget.usage import Hint, Weights
@@ -94,6 +94,13 @@ class Source(Protocol):
 
     def take(self, now: float) -> Flight | None:
         """The next flight that may have its first attempt, if there is one."""
+
+    def take_run(self, most: int, now: float) -> Run | None:
+        """At most so many elements that may have their first attempt and have no flight, if there are any."""
+
+    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
+        """A call for a run has given these results, one for each element. Returns False if one of them needs a
+        flight, because it is no outcome."""
 
     def prepare(self, now: float) -> None:
         """Make flights until there is one to take."""

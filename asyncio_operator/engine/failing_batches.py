@@ -44,11 +44,11 @@ class FailingBatches:
         if not self._watching:
             return
         if len(elements) > 1:
-            self._end()
+            self.end()
         elif (pair := self._pairs.pop(elements[0], None)) is not None:
             pair.answered += 1
             if pair.answered == 2:
-                self._end()
+                self.end()
                 self._warn(pair.error)
 
     def failed(self, elements: Sequence[Any]) -> None:
@@ -56,7 +56,8 @@ class FailingBatches:
         for element in elements:
             self._pairs.pop(element, None)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """A call for several elements has succeeded: nothing is watched any more."""
         self._watching = False
         self._pairs.clear()
 

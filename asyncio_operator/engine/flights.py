@@ -1,14 +1,15 @@
 """Elements from admission to their end, and the calls made for them.
 
-An element may need several calls, and with batches a call serves several elements. Times are in seconds, and this
-module reads no clock.
+An element may need several calls, and with batches a call serves several elements. Only trouble makes objects: the
+elements of a first call are a `Run`, and each gets a `Flight` when the call fails, is late, or is made a second time.
+Times are in seconds, and this module reads no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 SLACK = 1e-6
 """Seconds by which a deadline may be missed through rounding: a call's limit and an element's deadline are sums and
@@ -82,11 +83,63 @@ class Flight:
         return min(self.deadline, (self.begun or 0.0) + attempt_timeout)
 
 
+class Owner(Protocol):
+    """Holds elements that wait for their first call, at positions.
+
+    Attributes:
+        eager: whether they need flights from the start: each of them is traced, or may be abandoned.
+    """
+
+    eager: bool
+
+    def values(self, positions: Sequence[Any]) -> Sequence[Any]:
+        """What these elements are called with."""
+
+    def flights(self, positions: Sequence[Any]) -> Sequence[Flight]:
+        """A flight for each of them, which gets its outcome."""
+
+
+class Run:
+    """Elements that go into their first call together: some of an owner, or of several."""
+
+    __slots__ = ("_count", "pieces")
+
+    def __init__(self, *pieces: tuple[Owner, Sequence[Any]]) -> None:
+        self.pieces = pieces
+        self._count = sum([len(positions) for _, positions in pieces])
+
+    def __len__(self) -> int:
+        return self._count
+
+    @classmethod
+    def joined(cls, runs: Sequence[Run]) -> Run:
+        """The elements of several runs."""
+        return runs[0] if len(runs) == 1 else cls(*[piece for run in runs for piece in run.pieces])
+
+    @property
+    def eager(self) -> bool:
+        return any(owner.eager for owner, _ in self.pieces)
+
+    def values(self) -> Sequence[Any]:
+        if len(self.pieces) == 1:
+            owner, positions = self.pieces[0]
+            return owner.values(positions)
+        return [value for owner, positions in self.pieces for value in owner.values(positions)]
+
+    def flights(self) -> list[Flight]:
+        return [flight for owner, positions in self.pieces for flight in owner.flights(positions)]
+
+
 class Call:
     """A call for one element, or for the elements of a batch.
 
+    Args:
+        elements: their flights, or a run of elements that have none yet.
+
     Attributes:
-        flights: the elements, in the order of the values that it is called with.
+        run: the elements while none of them has a flight; then None.
+        flights: the elements, in the order of the values that it is called with. Reading it makes them.
+        deadline: of the elements of a run, whose first attempt is this call.
         late: those that have left it, at their deadlines, while it runs on.
         half: whether it belongs to an attempt that has begun: it is a part of a batch that failed, or the copy of a
             slow call.
@@ -99,10 +152,29 @@ class Call:
         admitted: when the budget let it start.
     """
 
-    __slots__ = ("admitted", "age", "billed", "flights", "half", "late", "settled", "started", "weighed", "weights")
+    __slots__ = (
+        "_flights",
+        "admitted",
+        "age",
+        "billed",
+        "deadline",
+        "half",
+        "late",
+        "run",
+        "settled",
+        "started",
+        "weighed",
+        "weights",
+    )
 
-    def __init__(self, flights: list[Flight], half: bool = False) -> None:
-        self.flights = flights
+    def __init__(self, elements: list[Flight] | Run, half: bool = False) -> None:
+        self.run: Run | None = None
+        self._flights: list[Flight] = []
+        if isinstance(elements, Run):
+            self.run = elements
+        else:
+            self._flights = elements
+        self.deadline: float | None = None
         self.late: dict[Flight, None] = {}
         self.half = half
         self.started = 0.0
@@ -113,8 +185,46 @@ class Call:
         self.weighed: dict[str, float] | None = None
         self.admitted: float
 
+    @property
+    def flights(self) -> list[Flight]:
+        if self.run is not None:
+            run, self.run = self.run, None
+            self._flights = run.flights()
+            if self.deadline is not None:
+                for flight in self._flights:
+                    flight.begun = flight.started = self.started
+                    flight.deadline, flight.call = self.deadline, self
+        return self._flights
+
+    @flights.setter
+    def flights(self, flights: list[Flight]) -> None:
+        self._flights = flights
+
+    @property
+    def count(self) -> int:
+        """The number of its elements."""
+        return len(self._flights if self.run is None else self.run)
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """What its elements are called with."""
+        return [flight.value for flight in self._flights] if self.run is None else self.run.values()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a caller waits for one of its elements."""
+        return self.run is not None or any(flight.awaited for flight in self._flights)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no call has failed for its elements before."""
+        return not self.half and (self.run is not None or not any(flight.attempts for flight in self._flights))
+
     def limit(self, attempt_timeout: float) -> float:
         """When it has to be looked at: the first deadline of its elements, or the end of their attempt."""
+        if self.run is not None:
+            assert self.deadline is not None
+            return min(self.deadline, self.started + attempt_timeout)
         present = self.present
         if len(present) == 1:
             return present[0].limit(attempt_timeout)

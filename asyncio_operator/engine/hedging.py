@@ -80,8 +80,7 @@ class Hedging:
     def started(self, call: Call, now: float) -> None:
         """A call starts that is not a copy."""
         self._hedger.called()
-        flights = call.flights
-        if call.half or any(flight.attempts for flight in flights) or not any(flight.awaited for flight in flights):
+        if not call.is_first or not call.awaited:
             return
         call.started = now
         self._single[call] = None

@@ -14,7 +14,7 @@ from math import inf
 
 from asyncio_operator.checks import seconds
 from asyncio_operator.engine.contracts import Source
-from asyncio_operator.engine.flights import Call, Flight
+from asyncio_operator.engine.flights import Call, Flight, Run
 from asyncio_operator.policies.batching import Batching
 
 IDLE_TURNS = 10
@@ -49,8 +49,11 @@ class Schedule:
         self._batched = batching is not None
         self._max_size = 1 if batching is None else batching.max_size
         self._linger = 0.0 if batching is None else seconds(batching.linger)
-        # A dict, because an element may leave at any moment and the others keep their order.
+        # The batch that is being formed. A dict, because an element with a flight may leave at any moment, and the
+        # others keep their order.
         self._batch: dict[Flight, None] = {}
+        self._runs: list[Run] = []
+        self._in_runs = 0
         self._turns = 0
 
     @property
@@ -61,7 +64,11 @@ class Schedule:
     @property
     def forming(self) -> int:
         """The number of elements in the batch that is being formed."""
-        return len(self._batch)
+        return len(self._batch) + self._in_runs
+
+    def ended_together(self, count: int) -> None:
+        """As many elements without flights have their outcomes."""
+        self.unfinished -= count
 
     def ended(self, flight: Flight) -> None:
         """The element has an outcome, or is abandoned. It goes into no further call."""
@@ -83,8 +90,7 @@ class Schedule:
 
     def hold(self, call: Call) -> None:
         """The call may not start yet. It is the next one again, with the elements that are still in it by then."""
-        awaited = any(flight.awaited for flight in call.flights)
-        (self._formed if awaited else self._unawaited).appendleft(call)
+        (self._formed if call.awaited else self._unawaited).appendleft(call)
         if call.half:
             _mark(call.flights, True)
 
@@ -122,17 +128,23 @@ class Schedule:
             while one is not None and self._unawaited and not one.awaited:
                 self._unawaited.append(Call([one]))
                 one = self._take(now)
-            return (self._first(self._unawaited) if one is None else Call([one])), inf
+            first = [one] if one is not None else self._take_run(1, now)
+            return (self._first(self._unawaited) if first is None else Call(first)), inf
         self._fill(now)
-        if not self._batch or not self._is_ready(now, running):
+        if not self.forming or not self._is_ready(now, running):
             return self._first(self._unawaited), self.closes
-        batch, self._batch, self.closes = self._batch, {}, inf
-        return Call(list(batch)), inf
+        batch, runs, self._batch, self._runs = self._batch, self._runs, {}, []
+        self._in_runs, self.closes = 0, inf
+        if not batch:
+            return Call(Run.joined(runs)), inf
+        return Call([*batch, *[flight for run in runs for flight in run.flights()]]), inf
 
     def _first(self, calls: deque[Call]) -> Call | None:
         """Remove the first call that has elements left."""
         while calls:
             call = calls.popleft()
+            if call.run is not None:
+                return call
             # An element that reached its limit while it waited has left its call.
             present = [flight for flight in call.flights if (flight.split if call.half else not flight.ended)]
             if len(present) < len(call.flights):
@@ -147,20 +159,35 @@ class Schedule:
         """A caller may have begun to wait for a call without one."""
         calls, self._unawaited = self._unawaited, deque()
         for call in calls:
-            awaited = any(flight.awaited for flight in call.flights)
-            (self._formed if awaited else self._unawaited).append(call)
+            (self._formed if call.awaited else self._unawaited).append(call)
 
     def _fill(self, now: float) -> None:
         """Take available elements while the batch has room."""
-        batch = self._batch
-        while len(batch) < self._max_size and (flight := self._take(now)) is not None:
+        while (room := self._max_size - self.forming) > 0:
+            one = self._take(now)
+            some = [one] if one is not None else self._take_run(room, now)
+            if some is None:
+                break
             # Its age is that of its first element: the wait of each has a limit, however many follow.
-            if not batch:
+            if not self.forming:
                 self.closes = now + self._linger if self._linger else A_TURN_LATER
             self._turns = 0
-            batch[flight] = None
-        if not batch:
+            if isinstance(some, Run):
+                self._runs.append(some)
+                self._in_runs += len(some)
+            else:
+                self._batch.update(dict.fromkeys(some))
+        if not self.forming:
             self.closes = inf
+
+    def _take_run(self, most: int, now: float) -> Run | list[Flight] | None:
+        """New elements, with flights if they need them."""
+        while (run := self._source.take_run(most, now)) is not None:
+            some = run.flights() if run.eager else run
+            if some:
+                self.unfinished += len(some)
+                return some
+        return None
 
     def _take(self, now: float) -> Flight | None:
         # Before new elements: one that is due has a place in the buffer, and in ordered mode holds back those behind
@@ -176,12 +203,12 @@ class Schedule:
 
     def _is_ready(self, now: float, running: int) -> bool:
         """Whether the batch is full or old enough, or no other element can join it."""
-        if len(self._batch) >= self._max_size or self._source.is_full():
+        if self.forming >= self._max_size or self._source.is_full():
             return True
         if now >= self.closes if self._linger else self._turns >= IDLE_TURNS:
             return True
         # An element that was handed out and does not wait here may come back for another attempt, or free a key.
-        elsewhere = self.unfinished > len(self._batch)
+        elsewhere = self.unfinished > self.forming
         coming_back = elsewhere and self._retrying
         # In key-ordered mode an element may wait for its key: another element occupies it, or a call that still runs
         # although its element has ended.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -23,7 +23,7 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.ending import close_within
-from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.flights import Call, Flight, Run
 from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.shares import own_allowance
 from asyncio_operator.engine.timers import Timers
@@ -38,8 +38,9 @@ from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cach
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
-from asyncio_operator.lookup.pending import PendingKeys
+from asyncio_operator.lookup.pending import PendingKey, PendingKeys
 from asyncio_operator.lookup.pipeline import managed_calls
+from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -187,26 +188,53 @@ class Lookup:
 
 
 class _Keys:
-    """The flights of keys that wait for a call; a `Source`."""
+    """The flights of keys that wait for a call; a `Source`, and their `Owner`."""
 
     over = False
+    eager = True
 
     def __init__(self, pending: PendingKeys) -> None:
-        self.flights: OrderedDict[Flight, None] = OrderedDict()
+        self.ready: OrderedDict[PendingKey, None] = OrderedDict()
         self._pending = pending
 
     @property
     def waiting(self) -> int:
-        return len(self.flights) + len(self._pending.background)
+        return len(self.ready) + len(self._pending.background)
 
     def take(self, now: float) -> Flight | None:
-        if self._pending.background:
-            return self._pending.background.popleft()
-        return self.flights.popitem(last=False)[0] if self.flights else None
+        return self._pending.background.popleft() if self._pending.background else None
 
-    def abandon(self, flight: Flight) -> bool:
-        """Forget a flight. Returns False if it was taken already."""
-        return self.flights.pop(flight, flight) is None
+    def take_run(self, most: int, now: float) -> Run | None:
+        ready = self.ready
+        return Run((self, [ready.popitem(last=False)[0] for _ in range(min(most, len(ready)))])) if ready else None
+
+    def values(self, positions: Sequence[PendingKey]) -> Sequence[Any]:
+        return [flight.value for flight in positions]
+
+    def flights(self, positions: Sequence[PendingKey]) -> list[Flight]:
+        """They are handed out now, save those that were abandoned."""
+        flights: list[Flight] = []
+        for flight in positions:
+            if not flight.ended:
+                flight.handed = True
+                flights.append(flight)
+        return flights
+
+    def found(self, positions: Sequence[PendingKey], answers: Sequence[Any], source: str) -> None:
+        """These keys have known answers."""
+        for flight, answer in zip(positions, answers, strict=True):
+            if not flight.ended:
+                self._pending.found(flight, answer, source)
+
+    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
+        return False
+
+    def abandon(self, flight: PendingKey) -> bool:
+        """Forget a flight. Returns False if it was handed out already."""
+        if not flight.handed:
+            self.ready.pop(flight, None)
+            flight.ended = True
+        return not flight.handed
 
     def prepare(self, now: float) -> None:
         """Does nothing: the flights are ready."""
@@ -249,7 +277,8 @@ class _Engine:
         self._optional = optional_parts(enricher)
         failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
         known = () if cache is None else cache.known
-        self._pending = PendingKeys(failures, cache, timed=False, check=partial(_valid, check), known=known)
+        self._places = Places(failures.figures, cache, known=known)
+        self._pending = PendingKeys(failures, self._places, timed=False, check=partial(_valid, check))
         self._source = _Keys(self._pending)
         self._allowance = own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
         self._attempts, self._known_first = managed_calls(
@@ -289,7 +318,7 @@ class _Engine:
                 f"the lookup has ended with an error: {self._failure}; open a new Lookup"
             ) from self._failure
         now = self._now()
-        outcome = self._pending.cached(key, now)
+        outcome = self._places.get(key)
         if outcome is ABSENT:
             outcome = await self._ask(key, now)
         elif self._pending.background:
@@ -310,14 +339,13 @@ class _Engine:
         except TypeError as error:
             raise ConfigurationError(f"key {describe(key)} cannot be looked up; a key must be hashable") from error
         if flight is not None:
-            self._source.flights[flight] = None
+            self._source.ready[flight] = None
             self._attempts.news()
         try:
             return await waiter.outcome
         except asyncio.CancelledError:
             abandoned = self._pending.leave(key, waiter)
-            sources = (self._source, self._known_first)
-            if abandoned is not None and not any(one is not None and one.abandon(abandoned) for one in sources):
+            if abandoned is not None and not self._source.abandon(abandoned):
                 self._attempts.abandon(abandoned)
             raise
 

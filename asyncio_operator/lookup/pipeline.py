@@ -29,12 +29,13 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.lookup.key_source import KeySource
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.known_first import KnownFirst
-from asyncio_operator.lookup.managed import BatchSource
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions, Way
 from asyncio_operator.lookup.pending import PendingKeys
+from asyncio_operator.lookup.places import Places
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.lookup.whole_batches import WholeBatchIntake
 from asyncio_operator.policies.hedge import Hedger
@@ -205,10 +206,9 @@ class LookupPipeline:
             # An answer that is not kept is checked later, when its columns are built.
             kept = cache is not None or known
             checks = None if check is None or not kept else lambda _key, answer: check(answer)
-            pending = PendingKeys(
-                failures, cache, self._memories, timed=options.timed, check=checks, recorder=recorder, known=known
-            )
-            self._manage(enricher, pending, known, limiter, tables, allowance, hedger)
+            places = Places(failures.figures, cache, self._memories, known, options.timed)
+            pending = PendingKeys(failures, places, timed=options.timed, check=checks, recorder=recorder)
+            self._manage(enricher, pending, known, limiter, tables, allowance, hedger, trace is not None)
         elif way is Way.WHOLE_BATCHES:
             self._ask_whole_batches(enricher, tables)
         else:
@@ -226,10 +226,11 @@ class LookupPipeline:
         tables: AnswerTables | None,
         allowance: Allowance | None,
         hedger: Hedger | None,
+        traced: bool,
     ) -> None:
         attempts, self._known_first = managed_calls(
             enricher,
-            BatchSource(self._reader, self._delivery, pending),
+            KeySource(self._reader, self._delivery, pending, eager=traced),
             self._reader,
             pending,
             self._options,

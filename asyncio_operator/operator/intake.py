@@ -16,7 +16,7 @@ from typing import Any
 
 from asyncio_operator.elements import Record, Watermark
 from asyncio_operator.engine.failures import element_error
-from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.operator.buffer import Buffer
@@ -133,6 +133,12 @@ class ElementSource:
         if flight is not None:
             self.waiting -= 1
         return flight
+
+    def take_run(self, most: int, now: float) -> None:
+        """None: each element has a flight."""
+
+    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
+        return False
 
     def prepare(self, now: float) -> None:
         """Admit elements until there is one to take."""

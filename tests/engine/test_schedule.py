@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.flights import Call, Flight, Run
 from asyncio_operator.engine.schedule import Schedule
 from asyncio_operator.policies.batching import Batching
 
@@ -44,6 +44,12 @@ class Coming:
 
     def take(self, now: float) -> Flight | None:
         return self.flights.popleft() if self.flights else None
+
+    def take_run(self, most: int, now: float) -> Run | None:
+        return None
+
+    def store(self, call: Call, results: Any, now: float) -> bool:
+        return False
 
     def prepare(self, now: float) -> None:
         """There is nothing to prepare."""

@@ -1,0 +1,191 @@
+"""Where the answer for a key may be before a call is made for it: the cache, the memory of the task, and places behind.
+
+Each is asked for all keys of a batch at once, and learns the answers of a call at once. Places behind, such as a
+journal, are asked by `KnownFirst`, because that takes time. Law L13: a cache never costs calls, so the memory has what
+the cache has dropped.
+
+This module knows neither calls nor waiters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.figures import Figures
+from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
+from asyncio_operator.lookup.memory import Memory
+from asyncio_operator.lookup.noted_keys import NotedKeys
+from asyncio_operator.state.cells import ABSENT
+
+if TYPE_CHECKING:
+    from asyncio_operator.lookup.cache import LookupCache
+    from asyncio_operator.lookup.known import KnownAnswers
+
+
+class Places:
+    """The places of one lookup.
+
+    Args:
+        memories: rows are noted in the first, misses in the last: behind a cache each has a time of its own.
+        known: places that note the answers of calls.
+        timed: outcomes say where they came from and how long they took (`Answer`).
+        figures: of the run. A key that came with its batch is a hit of a journal.
+
+    Attributes:
+        refresh: called with a key whose cached answer is old, if the cache refreshes.
+        keeps: whether an answer is kept beyond the task, so that it has to be right.
+    """
+
+    def __init__(
+        self,
+        figures: Figures,
+        cache: LookupCache | None = None,
+        memories: Sequence[Memory] = (),
+        known: Sequence[KnownAnswers] = (),
+        timed: bool = False,
+    ) -> None:
+        self._figures = figures
+        self.refresh: Callable[[Any], object] | None = None
+        self.keeps = cache is not None or bool(known)
+        self._cache = cache
+        self._refreshes = cache is not None and cache.refreshes
+        self._memories = memories
+        self._known = known
+        self._timed = timed
+        # A journal, and the keys whose answers it has already.
+        self._keeper: KnownAnswers | None = None
+        self._kept: NotedKeys | None = None
+        for one in known:
+            if cache is not None and one.keeps is not None:
+                self._keeper, self._kept = one, cache.noted_in(one.keeps)
+
+    # -- before a call
+
+    def recall(self, batch: KeyBatch) -> Sequence[int]:
+        """Set the outcomes of the keys that the cache or the memory has. Returns the positions of the others."""
+        if batch.known:
+            return self._recall_others(batch)
+        asked: Sequence[int] | None = None
+        if self._cache is not None:
+            asked = self._recall_cached(batch, self._cache)
+        elif self._memories:
+            asked = self._memories[0].recall(batch)
+            if asked is not None:
+                self._figures.shared += len(batch.keys) - len(asked)
+        return range(len(batch.keys)) if asked is None else asked
+
+    def _recall_others(self, batch: KeyBatch) -> Sequence[int]:
+        """The same for a batch that came with some outcomes, which stay."""
+        self._figures.journal_hits += batch.known
+        others = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
+        unknown = KeyBatch([batch.keys[i] for i in others], 0)
+        asked = self.recall(unknown)
+        for i, outcome in zip(others, unknown.outcomes, strict=True):
+            batch.outcomes[i] = outcome
+        return [others[i] for i in asked]
+
+    def _recall_cached(self, batch: KeyBatch, cache: LookupCache) -> Sequence[int]:
+        keys = batch.keys
+        outcomes = cache.get_many(keys, PENDING)
+        asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
+        self._figures.cache_hits += len(outcomes) - len(asked)
+        if len(asked) < len(outcomes) and (self._kept is not None or self._refreshes):
+            for key, outcome in zip(keys, outcomes, strict=True):
+                if outcome is not PENDING:
+                    self._used(key, outcome, cache)
+        if self._timed:
+            outcomes = [one if one is PENDING else Answer(one, "cache", 0, None) for one in outcomes]
+        batch.outcomes = outcomes
+        if not any(self._memories):
+            return asked
+        left = []
+        for i in asked:
+            if (outcome := self._remembered(keys[i])) is ABSENT:
+                left.append(i)
+            else:
+                outcomes[i] = outcome
+        return left
+
+    def get(self, key: Any) -> Any:
+        """The outcome for one key, or ABSENT."""
+        cache = self._cache
+        answer = ABSENT if cache is None else cache.get(key)
+        if answer is ABSENT or cache is None:
+            return self._remembered(key)
+        self._figures.cache_hits += 1
+        self._used(key, answer, cache)
+        return Answer(answer, "cache", 0, None) if self._timed else answer
+
+    def _used(self, key: Any, answer: Any, cache: LookupCache) -> None:
+        """The cache has given this answer."""
+        if self._kept is not None:
+            self._keep(key, answer)
+        if self._refreshes:
+            self.refresh_if_old(key)
+
+    def _remembered(self, key: Any) -> Any:
+        for memory in self._memories:
+            if (outcome := memory.recall_one(key, ABSENT)) is not ABSENT:
+                self._figures.shared += 1
+                return outcome
+        return ABSENT
+
+    def refresh_if_old(self, key: Any) -> None:
+        """Refresh the cached answer of a key, if it is old enough."""
+        if self._refreshes and self._cache is not None and self.refresh is not None and self._cache.is_old(key):
+            self.refresh(key)
+
+    def stale(self, key: Any) -> Any:
+        """An old answer that may take the place of an error, or ABSENT."""
+        return ABSENT if self._cache is None else self._cache.stale(key)
+
+    # -- after a call
+
+    def learn(
+        self,
+        keys: Sequence[Any],
+        answers: Sequence[Any],
+        outcomes: Sequence[Any],
+        attempts: int,
+        latency: float,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """A call has given these answers, in as many attempts; `latency` and `weights` are those of the last one, for
+        one key."""
+        # The memory first, so that it never counts an answer as younger than the cache does.
+        if len(self._memories) == 1 and len(keys) > 1:
+            self._memories[0].learn(keys, outcomes)
+        elif self._memories:
+            for key, answer, outcome in zip(keys, answers, outcomes, strict=True):
+                self._memories[-1 if answer is None else 0].note(key, outcome)
+        if self._cache is not None:
+            put = self._cache.put
+            for key, answer in zip(keys, answers, strict=True):
+                put(key, answer)
+        for known in self._known:
+            for key, answer in zip(keys, answers, strict=True):
+                known.note(key, answer, attempts, latency, weights)
+        if self._kept is not None:
+            for key in keys:
+                self._kept.add(key)
+
+    def found(self, key: Any, answer: Any, source: str) -> Any:
+        """A place behind has this answer. Returns the outcome."""
+        outcome = Answer(answer, source, 0, None) if self._timed else answer
+        # An answer from a store behind the cache is older than it looks here. Only the cache knows its age, so only the
+        # cache keeps it.
+        if self._memories and self._cache is None:
+            self._memories[0].note(key, outcome)
+        if self._keeper is not None and source != self._keeper.source:
+            self._keep(key, answer)
+        return outcome
+
+    def _keep(self, key: Any, answer: Any) -> None:
+        """Give a journal an answer that no call brought, once. By law J2 a job that runs again makes no call, and a
+        cache may be gone by then."""
+        kept, keeper, cache = self._kept, self._keeper, self._cache
+        if kept is None or keeper is None or cache is None or not kept.add(key):
+            return
+        if not keeper.keep(key, answer, cache.came(key)):
+            kept.remove(key)
