@@ -96,7 +96,7 @@ class Source(Protocol):
         """The next flight that may have its first attempt, if there is one."""
 
     def take_run(self, most: int, now: float) -> Run | None:
-        """At most so many elements that may have their first attempt and have no flight, if there are any."""
+        """At most `most` elements that may have their first attempt and have no flight, if there are any."""
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         """A call for a run has given these results, one for each element. Returns False if one of them needs a
