@@ -1,9 +1,9 @@
 """The pipeline of a partition: reads batches of keys, looks the keys up in the lanes, delivers the batches in order.
 
 Keys go to the lanes across batch borders, so no call waits for the end of a batch. There are three ways. The plain way
-(`plain`) costs a fraction of a microsecond per key. The managed way (`managed`) has cache, retries, batches and limits,
-and runs if one of these options is set. An enricher in memory is asked for whole batches (`whole_batches`). This module
-knows neither rows nor threads.
+(`plain`) costs a fraction of a microsecond per key. The managed way (`key_source`) has cache, retries, batches and
+limits, and runs if one of these options is set. An enricher in memory is asked for whole batches (`whole_batches`).
+This module knows neither rows nor threads.
 """
 
 from __future__ import annotations
