@@ -141,6 +141,11 @@ class Delivery:
             self._following.append(following)
         return frozenset(following.places)
 
+    def awaits(self, key: Any) -> bool:
+        """Whether a batch waits for the outcome of a key."""
+        places = [(batch, batch.places.get(key)) for batch in self.batches]
+        return any(place is not None and batch.outcomes[place] is PENDING for batch, place in places)
+
     def answered(self, batch: KeyBatch) -> None:
         """All calls for the keys of a batch have ended."""
         if not any(following.batch is batch for following in self._following):

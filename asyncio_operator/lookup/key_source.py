@@ -113,6 +113,7 @@ class KeySource:
     def __init__(self, reader: Reader, delivery: Delivery, pending: PendingKeys, eager: bool = False) -> None:
         self.delivery = delivery
         self.pending = pending
+        pending.awaits = delivery.awaits
         self.eager = eager
         self._reader = reader
         self._current: OpenBatch | None = None

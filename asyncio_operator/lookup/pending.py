@@ -85,6 +85,7 @@ class PendingKeys:
     Attributes:
         figures: of the run.
         background: flights of refreshes. A source takes them before others.
+        awaits: whether a batch waits for a key, which then has no flight.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class PendingKeys:
     ) -> None:
         self.figures = failures.figures
         self.background: deque[PendingKey] = deque()
+        self.awaits: Callable[[Any], bool] = _none
         self.places = places
         places.refresh = self._refresh
         self._key_failures = failures
@@ -109,7 +111,7 @@ class PendingKeys:
 
     def _refresh(self, key: Any) -> None:
         # Law L6: no refresh while a call for the key runs, which will bring a new answer anyway.
-        if (name := identity(key)) not in self._running:
+        if (name := identity(key)) not in self._running and not self.awaits(key):
             self.background.append(self._want(key, name, self._key_failures.now(), refreshing=True))
 
     def ask(self, key: Any, waiter: Waiter, position: int, now: float) -> PendingKey | None:
@@ -265,6 +267,10 @@ class PendingKeys:
         latency = self._key_failures.now() - pending.started
         self.figures.latency.add(latency)
         return latency
+
+
+def _none(_key: Any) -> bool:
+    return False
 
 
 def _weights(call: Call | None) -> Mapping[str, float] | None:

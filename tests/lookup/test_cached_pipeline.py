@@ -95,6 +95,25 @@ async def test_L6_a_refresh_holds_up_no_row_is_made_once_at_a_time_and_ended_bef
 
 
 @virtual
+async def test_L6_no_refresh_while_a_batch_waits_for_the_key_whose_answer_another_task_has_put_into_the_cache() -> None:
+    async def answer(key: int) -> dict[str, int]:
+        await asyncio.sleep(10)
+        return {"x": key}
+
+    enricher, cache = Recorded(answer), Cache(refresh_after=1)
+    batches = [batch_of([1]), batch_of([1, 2])]
+    options = LookupOptions(fail=False, cache=cache)
+    consumer = Consumer(batches, options.ordered)
+    kept = open_cache(cache, "s", now)
+    asyncio.get_running_loop().call_later(7, kept.put, 1, {"x": 1})
+    consumer.pipeline = LookupPipeline(enricher, Trickle(batches, 5), consumer.deliver, options, kept, CHECK)
+    async with asyncio.timeout(1e6):
+        await consumer.pipeline.run()
+    kept.close()
+    assert sorted(enricher.calls) == [1, 2]
+
+
+@virtual
 async def test_L6_a_refresh_that_fails_ends_no_run_whatever_on_error_says() -> None:
     async def once(key: Any) -> Any:
         if len(enricher.calls) > 1:
