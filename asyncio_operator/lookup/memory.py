@@ -173,6 +173,9 @@ class Memory:
             keys, outcomes = list(compress(keys, answered)), list(compress(outcomes, answered))
         if self._seconds and keys:
             now = self._clock()
+            if self._noted:
+                # Blocks are in the order of their answers.
+                self._learn_noted()
             self._learn(keys, outcomes, now, now)
 
     def _learn(self, keys: Sequence[Any], outcomes: Sequence[Any], since: float, until: float) -> None:

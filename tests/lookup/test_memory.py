@@ -48,6 +48,16 @@ def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:
     assert recalled(memory, "a", "b") == [PENDING, PENDING]
 
 
+def test_L12_an_answer_that_came_alone_before_others_takes_nothing_of_their_time() -> None:
+    clock = ManualClock()
+    memory = Memory(60, False, clock)
+    memory.note("a", 1)
+    clock.advance(50)
+    memory.learn(["b", "c"], [2, 3])
+    clock.advance(30)
+    assert recalled(memory, "a", "b", "c") == [PENDING, 2, 3]
+
+
 def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> None:
     clock, absent = ManualClock(), object()
     memory = Memory(60, False, clock)
