@@ -124,7 +124,8 @@ class Retry:
             ignored. An element without a deadline that would wait for more than an hour (`LONGEST_WAIT`) ends at once.
         on: an exception class or a tuple of classes. A cancellation that does not come from the operator counts as an
             `Exception`. "retryable": only errors that say ``retryable = True``, and attempts that passed
-            `attempt_timeout`.
+            `attempt_timeout`. A function that gets the error and returns true if it is to be retried; it must be an
+            ordinary function, and is not asked about errors that say ``retryable = False``, nor about invalid results.
         if_result: an ordinary function that gets a result and returns true if the result is to be retried.
 
     Raises:
@@ -133,7 +134,7 @@ class Retry:
 
     max_attempts: int = 3
     backoff: ExponentialBackoff | FixedBackoff = ExponentialBackoff()
-    on: Kinds | Literal["retryable"] = (Exception,)
+    on: Kinds | Literal["retryable"] | Callable[[BaseException], object] = (Exception,)
     if_result: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
@@ -142,7 +143,9 @@ class Retry:
             raise ConfigurationError(
                 f"backoff is {describe(self.backoff)}; it must be an ExponentialBackoff or a FixedBackoff"
             )
-        if self.on != RETRYABLE:
+        if _is_predicate(self.on):
+            plain_function("on", self.on, "a function of the error that returns true to retry", "the error")
+        elif self.on != RETRYABLE:
             object.__setattr__(self, "on", _kinds(self.on))
         if self.if_result is not None:
             allowed = "a function of the result that returns true if the result is to be retried"
@@ -159,6 +162,9 @@ class Retry:
             return False
         if self.on == RETRYABLE:
             return said(error, "retryable") is True or isinstance(error, ElementTimeoutError)
+        if _is_predicate(self.on):
+            asked = isinstance(error, Exception) or _is_cancellation(type(error))
+            return asked and bool(plain_result("on", self.on(error)))  # type: ignore[operator]
         # A cancellation that the operator did not cause is an error of the call, but for Python it is no `Exception`.
         kinds = _kinds(self.on)
         if isinstance(error, Exception):
@@ -167,7 +173,7 @@ class Retry:
 
     def _named(self, group: BaseException) -> bool:
         """Whether `on` has a class of groups that this one has."""
-        kinds = () if self.on == RETRYABLE else _kinds(self.on)
+        kinds = () if self.on == RETRYABLE or _is_predicate(self.on) else _kinds(self.on)
         return any(issubclass(kind, BaseExceptionGroup) and isinstance(group, kind) for kind in kinds)
 
     def refusal(self, error: BaseException, attempts: int) -> str:
@@ -187,6 +193,8 @@ class Retry:
             return "not retried: the error says that it would fail again"
         if self.on == RETRYABLE:
             return "not retried: the error does not say that another attempt may help"
+        if _is_predicate(self.on):
+            return "not retried: the function Retry(on=...) says no"
         return f"not retried: Retry(on=...) does not include {type(error).__name__}"
 
     def unsatisfied(self, result: Any) -> bool:
@@ -220,9 +228,14 @@ def _kinds(on: object) -> tuple[type[BaseException], ...]:
         if not (isinstance(kind, type) and (issubclass(kind, Exception) or _is_cancellation(kind))):
             raise ConfigurationError(
                 f"on is {describe(on)}; it must be an exception class or a tuple of them, each a subclass of "
-                'Exception, or "retryable"'
+                'Exception, or "retryable", or a function of the error'
             )
     return kinds
+
+
+def _is_predicate(on: object) -> bool:
+    """Whether `on` is a function of the error; classes can be called too."""
+    return callable(on) and not isinstance(on, type)
 
 
 def _is_cancellation(kind: type) -> bool:

@@ -7,12 +7,19 @@ import math
 import random
 import statistics
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.errors import CircuitOpenError, ElementTimeoutError, EnricherError, ResultError
+from asyncio_operator.errors import (
+    CircuitOpenError,
+    ConfigurationError,
+    ElementTimeoutError,
+    EnricherError,
+    ResultError,
+)
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
 
 PLAIN = ExponentialBackoff(0.5, 2.0, 10.0, jitter=False)
@@ -193,3 +200,37 @@ def test_R5_only_errors_that_say_so_may_be_retried(error: BaseException, retried
     assert retry.retries(error) is retried
     assert retried == ("no time left" in retry.refusal(error, 1))
     assert retry == Retry(2, on="retryable") != Retry(2)
+
+
+def test_R5_a_function_of_the_error_decides_unless_the_error_refuses() -> None:
+    asked: list[BaseException] = []
+
+    def is_busy(error: BaseException) -> bool:
+        asked.append(error)
+        return "busy" in str(error)
+
+    retry = Retry(on=is_busy)
+    busy, gone, refused = OSError("busy"), OSError("gone"), EnricherError("busy", retryable=False)
+    assert [
+        retry.retries(error) for error in (busy, gone, refused, ResultError("busy"), KeyboardInterrupt("busy"))
+    ] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert asked == [busy, gone], "an error that refuses is not asked about"
+    assert retry.retries(ExceptionGroup("", [busy, busy]))
+    assert not retry.retries(ExceptionGroup("", [busy, gone]))
+    assert retry.refusal(gone, 1) == "not retried: the function Retry(on=...) says no"
+
+
+async def says_yes(error: BaseException) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("on", [says_yes, lambda: True, 5, "no"])
+def test_R5_what_cannot_decide_is_refused(on: Any) -> None:
+    with pytest.raises(ConfigurationError, match="on is"):
+        Retry(on=on)
