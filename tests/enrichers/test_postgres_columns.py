@@ -22,7 +22,7 @@ from enrichers import PostgresEnricher
 from enrichers.postgres.columns import MARKS, MOST_COLUMNS
 from enrichers.postgres.enricher import MOST_AS_ROWS
 from tests.enrichers.conftest import Database
-from tests.enrichers.test_postgres_limits import sleeping
+from tests.enrichers.test_postgres_limits import until_a_statement
 from tests.enrichers.test_postgres_lookup import KEYS, TYPES, VALUES
 from tests.servers import PostgresServer
 
@@ -458,12 +458,10 @@ async def test_X7_an_answer_in_columns_that_is_cancelled_ends_on_the_server(post
     await enricher.open()
     process = await enricher.lookup(0)
     lookup = asyncio.ensure_future(enricher.lookup_columns(pa.array(MISSES, pa.int32())))
-    while not await sleeping(postgres, "columns-late"):
-        assert not lookup.done()
+    await until_a_statement(postgres, "columns-late", "sleeps")
     lookup.cancel()
     await asyncio.wait([lookup])
-    while await sleeping(postgres, "columns-late"):
-        pass
+    await until_a_statement(postgres, "columns-late", "is over")
     assert await enricher.lookup(0) == process, "the connection is still of use"
     await enricher.close()
 
