@@ -14,11 +14,12 @@ from collections.abc import Callable
 from itertools import count
 from math import inf
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.timing import COARSEST
-from asyncio_operator.state.heap_set import HeapPriorityQueueSet
-from asyncio_operator.state.key_groups import KeyGroupRange
+
+if TYPE_CHECKING:
+    from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 
 Ring = Callable[[Any, float], object]
 """Called with the subject of a timer, and the time."""
@@ -43,6 +44,10 @@ class Timers:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        # Imported here: they load decimals and UUIDs, which an import of the public names does without.
+        from asyncio_operator.state.heap_set import HeapPriorityQueueSet
+        from asyncio_operator.state.key_groups import KeyGroupRange
+
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.earliest = inf

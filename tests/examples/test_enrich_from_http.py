@@ -64,5 +64,5 @@ def test_it_tells_what_became_of_the_lookups_and_leaves_nothing(play: Callable[.
     assert re.search(r"^\|01-01 10:00\|UA 1545\| IAH\|George Bush", printed, re.MULTILINE)
     counts = re.findall(r"^\|\s*(found|missing)\|\s*(call|cache|shared)\|\s*(\d+)\|\s*(\d+)\|$", printed, re.MULTILINE)
     assert sum(int(count) for *_, count in counts) == 3000
-    assert "3,000 rows: " in printed
+    assert "3,000 rows, " in printed
     assert "The service got " in printed

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
     ("name", "arguments", "told"),
     [
         ("async_column", ["--orders", "300"], "The service got "),
-        ("enrich_from_http", ["--rows", "3000"], "3,000 rows: "),
+        ("enrich_from_http", ["--rows", "3000"], "3,000 rows, "),
         ("model_calls", ["--rows", "600"], "Refused with 429: none."),
         ("partitions", ["--rows", "3000"], "Asked with map_partitions: "),
         ("sql_lookup", ["--orders", "3000"], "ConfigurationError: how is 'outer'"),

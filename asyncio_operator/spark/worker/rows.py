@@ -75,16 +75,19 @@ class Rows:
     """A batch of rows, with the number of each row's key (-1 if a part of the key is null), and which rows have left.
 
     With event time it also has the number of the batch and of each row's segment.
+
+    Attributes:
+        keys_ready: the number of keys that had an outcome when it was last asked which rows may leave.
     """
 
-    __slots__ = ("batch", "key_of", "keys_left", "left", "number", "segments")
+    __slots__ = ("batch", "key_of", "keys_left", "keys_ready", "left", "number", "segments")
 
     def __init__(self, batch: pa.RecordBatch, key_of: Ints, number: int, segments: Ints) -> None:
         self.number = number
         self.segments = segments
         self.batch = batch
         self.key_of = key_of
-        self.keys_left = 0
+        self.keys_left = self.keys_ready = 0
         self.left = np.zeros(batch.num_rows, dtype=np.bool_)
 
 
@@ -209,9 +212,12 @@ class Enrichment:
         """A mask of the rows whose key has an outcome and that have not left."""
         rows: Rows = batch.payload
         waiting: Mask = ~rows.left
+        rows.keys_ready = len(batch.keys)
         if not batch.ended:
-            # The extra last place, which -1 selects, is for null keys: they are always ready.
+            # One copy, because outcomes come meanwhile on another thread. The extra last place, which -1 selects, is
+            # for null keys: they are always ready.
             ready = np.array([outcome is not PENDING for outcome in [*batch.outcomes, None]])
+            rows.keys_ready = int(np.count_nonzero(ready)) - 1
             waiting &= ready[rows.key_of]
         return waiting
 
@@ -220,7 +226,7 @@ class Enrichment:
         rows: Rows = batch.payload
         # An answered key makes room for others even if its rows have to stay: they may wait for one of those others.
         # The number of rows that stay has its own bound.
-        keys_left = len(batch.keys) if rows.left.all() else batch.answered()
+        keys_left = len(batch.keys) if rows.left.all() else rows.keys_ready
         part = rows.batch if leaving.all() else rows.batch.filter(pa.array(leaving))
         return self._leave(batch, part, rows.key_of[leaving], keys_left)
 

@@ -239,6 +239,20 @@ def test_X1_several_rows_of_a_key_stand_in_the_order_of_the_enricher() -> None:
     assert [(row["k"], row["x"]) for row in rows] == [(1, 3), (1, 1), (1, 2), (2, 9), (1, 3), (1, 1), (1, 2)]
 
 
+def test_X15_answers_that_come_while_rows_leave_make_no_room_before_their_rows_leave() -> None:
+    class Filling(list[Any]):
+        """Outcomes that arrive just after they were read."""
+
+        def __iter__(self) -> Any:
+            yield from list(super().__iter__())
+            self[:] = [{"a": 1}] * len(self)
+
+    keyed = key_batch(batch_of(k=[1, 2, 3]), [0])
+    keyed.outcomes = Filling([{"a": 1}, PENDING, PENDING])
+    [(rows, freed, _)] = enrichment().answered(keyed, False)
+    assert (sum(part.num_rows for part in rows), freed) == (1, 1)
+
+
 def test_X9_a_key_with_a_hundred_thousand_rows_leaves_in_batches_of_bounded_rows() -> None:
     keyed = key_batch(batch_of(k=[1, 2, 1, 3]), [0])
     keyed.outcomes = [[{"x": i} for i in range(100_000)], None, {"x": -1}]
