@@ -112,7 +112,11 @@ def build(work: Path) -> Path:
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", "mkdocs.yml"]
     if subprocess.run(command, cwd=work, check=False).returncode:
         sys.exit("Zensical finds fault with the pages, see above.")
-    return work / str(config["site_dir"])
+    site = work / str(config["site_dir"])
+    # What the search reads of a site that is opened from a disk, where a page may not read JSON.
+    index = (site / "search.json").read_text(encoding="utf-8")
+    (site / "search.js").write_text(f"var __index = {index}", encoding="utf-8")
+    return site
 
 
 class Built(HTMLParser):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.browser import Browser, needs_chromium
 from tests.pages import DOCS
 from tools import docs
 
@@ -39,6 +40,21 @@ def places(menu: object) -> Iterator[str]:
 def test_every_address_in_the_site_leads_somewhere(site: Path) -> None:
     assert list(docs.faults(site)) == []
     assert len(list(site.rglob("*.html"))) > 50
+
+
+def test_the_search_finds_pages_of_a_site_that_is_opened_from_a_disk(site: Path) -> None:
+    needs_chromium()
+    with Browser() as browser:
+        tab = browser.tab(width=1200, scheme="light")
+        tab.open((site / "howto" / "pay-once.html").as_uri())
+        tab.evaluate("document.querySelector('.md-search__button').click()")
+        tab.evaluate(
+            "field = () => [...document.querySelectorAll('*')]"
+            ".map(one => one.shadowRoot?.querySelector('[role=combobox]')).find(Boolean)"
+        )
+        tab.wait_for("field()")
+        tab.evaluate("field().value = 'watermark'; field().dispatchEvent(new Event('input', {bubbles: true})); null")
+        tab.wait_for("/[1-9][0-9]* results/.test(field().getRootNode().textContent)")
 
 
 def test_every_page_is_in_the_menu() -> None:
