@@ -64,9 +64,6 @@ class Block:
 class Memory:
     """The answers of a task.
 
-    Attributes:
-        answered: whether anything was noted since the last `recall`.
-
     Args:
         seconds: how long an answer is remembered, in the unit of the clock; 0: never.
         timed: outcomes say where they came from.
@@ -90,12 +87,10 @@ class Memory:
         self._forgotten: Counter[Any] = Counter()  # keys by the number of blocks that still list them for nothing
         self._bytes = 0
         self._noted: dict[Any, Any] = {}  # the latest answers, in no block yet
-        self.answered = False
         self._since = self._until = 0.0
 
     def recall(self, batch: KeyBatch) -> list[int] | None:
         """Set the outcomes of the keys that are remembered. Returns the positions of the others; None: of all keys."""
-        self.answered = False
         if self._noted:
             self._learn_noted()
         if self._blocks:
@@ -152,7 +147,6 @@ class Memory:
             self._since = now
         self._noted[key] = outcome
         self._until = now
-        self.answered = True
 
     def clear(self) -> None:
         """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""

@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 
 class _Dropped:
-    """In place of the backend of a state that was dropped: it has no slot, so every method asks for it and raises."""
+    """Replaces the backend of a dropped state. It has no slot, so every method of the state raises an error."""
 
     slot = None
 

@@ -17,7 +17,7 @@ one SELECT see the rows in one order, so a row has the same position in every co
 
 Widths: bool 1; int2 (sent as int4), int4, float4, date 4; int8, float8, timestamp, timestamptz 8. Dates are days and
 timestamps are microseconds, both since 2000-01-01; the lowest and the highest numbers are -infinity and infinity. The
-module `arrays` has the bytes of an array. A result without rows has nulls in place of byte strings.
+module `arrays` has the bytes of an array. A result without rows has nulls where the byte strings would be.
 
 If a real value has the bits of a mark, the second result shows that: the statement for rows then answers the batch. So
 it does where no column can hold an array, because it can show that array.
