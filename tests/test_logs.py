@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from asyncio_operator import CircuitBreaker, FixedBackoff, Retry
+from asyncio_operator.engine.lent import Lent
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.policies.circuit_breaker import Breaker
-from asyncio_operator.spark.worker.shared import Clients
+from asyncio_operator.spark.worker.clients import Client, opened
 from enrichers import FunctionEnricher, PostgresEnricher
+
+
+def raising() -> Any:
+    raise AssertionError("it is kept")
 
 
 async def test_an_enricher_that_opens_and_closes_is_told_without_its_password(caplog: pytest.LogCaptureFixture) -> None:
@@ -21,18 +26,17 @@ async def test_an_enricher_that_opens_and_closes_is_told_without_its_password(ca
             """Nothing is connected."""
 
     caplog.set_level(logging.INFO, "asyncio_operator.clients")
-    clients = Clients()
+    clients: Lent[str, Client] = Lent(end=Client.close)
     enricher = Quiet("postgresql://me:s3cr3t-word@db/shop", table="planes", key="id")
-    await clients.lease("f", enricher)
-    client = clients._clients["f"]
-    clients.release("f")
-    assert client.timer is not None
-    client.timer.cancel()
-    clients._forget("f", client)
-    await asyncio.wait(list(clients._closing.values()))
-    opened, closed = caplog.messages
-    assert "is open, after 0.0" in opened
-    assert closed.endswith("is closed")
+    async with opened(clients, "f", enricher):
+        pass
+    clients.give_back("f", clients.borrow("f", raising), keep=False)
+    ending = clients.ending("f")
+    assert ending is not None
+    await ending
+    first, last = caplog.messages
+    assert "is open, after 0.0" in first
+    assert last.endswith("is closed")
     assert "s3cr3t" not in caplog.text
 
 

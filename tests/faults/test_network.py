@@ -19,9 +19,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from asyncio_operator import ConfigurationError, ElementTimeoutError, EnricherError, FixedBackoff, Retry
+from asyncio_operator.engine import lent
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
-from asyncio_operator.spark.worker import shared
 from asyncio_operator.spark.worker.links import ChainTask
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.outsides import LASTING, PASSING, SILENT, Outside, row
@@ -187,7 +187,7 @@ def test_X7_a_task_on_a_silent_network_ends_and_blames_no_call(
     outside: Outside, capacity: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A cancelled lookup waits for its server, but less long than the task waits for the lookup."""
-    monkeypatch.setattr(shared, "IDLE", 0.0)
+    monkeypatch.setattr(lent, "IDLE", 0.0)
     task, _ = enrich_task(
         StructType().add("id", "long"),
         outside.enricher,

@@ -13,6 +13,7 @@ import threading
 import pyarrow as pa
 
 from asyncio_operator.clock import Clock, monotonic, wall
+from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
@@ -21,7 +22,6 @@ from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.journal.watched import WatchedPlace
 from asyncio_operator.loop.forks import forget_in_child
-from asyncio_operator.spark.worker.shared import IDLE
 
 Name = tuple[str, str, Seen, float | None, bool]
 """The location, the hash of the description, the files that were known, `expire_after` and `keep_missing`."""

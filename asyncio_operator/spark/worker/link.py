@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.engine.contracts import Input
+from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
@@ -24,8 +26,10 @@ from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
 from asyncio_operator.lookup.options import Way
 from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.policies.hedge import Hedger
+from asyncio_operator.policies.rate_limit import RateWindow
+from asyncio_operator.spark.worker.clients import opened
 from asyncio_operator.spark.worker.rows import Enrichment
-from asyncio_operator.spark.worker.shared import IDLE
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
@@ -121,9 +125,8 @@ class Link:
             failing: see `LookupPipeline.run`.
         """
         task, options, process = self.task, self.task.options, self._process
-        clients, caches = process.clients, process.caches
-        enricher = await clients.lease(task.fingerprint, task.enricher)
-        try:
+        caches = process.caches
+        async with opened(process.clients, task.fingerprint, task.enricher) as enricher:
             if options.cache is None:
                 await self._run(enricher, None, source, deliver, failing)
                 return
@@ -132,8 +135,6 @@ class Link:
                 await self._run(enricher, cache, source, deliver, failing)
             finally:
                 caches.release(task.owner, options.cache)
-        finally:
-            clients.release(task.fingerprint)
 
     async def _run(
         self,
@@ -146,12 +147,15 @@ class Link:
         task, process = self.task, self._process
         check = AnswerCheck(task.answers)
         trace = None if task.tracing is None else Trace(task.tracing.limit)
-        budget = task.options.budget
+        limit, hedge, budget = task.options.rate_limit, task.options.hedge, task.options.budget
         allowance = None if budget is None else process.shares.allowance(budget, IDLE)
-        with (
-            process.limiters.lent(task.fingerprint, task.options.rate_limit) as limiter,
-            process.hedgers.lent(task.fingerprint, task.options.hedge) as hedger,
-        ):
+        limiter, hedger = None, None
+        with ExitStack() as stack:
+            if limit is not None:
+                make_limiter = partial(RateWindow.of, limit)
+                limiter = stack.enter_context(process.limiters.lent((task.fingerprint, limit), make_limiter))
+            if hedge is not None:
+                hedger = stack.enter_context(process.hedgers.lent((task.fingerprint, hedge), partial(Hedger, hedge)))
             self._pipeline = LookupPipeline(
                 enricher,
                 source,

@@ -10,20 +10,44 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from asyncio_operator.clock import Clock, monotonic, wall
+from asyncio_operator.engine.lent import Lent
 from asyncio_operator.engine.shares import Shares, shares
 from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache_directories import Caches, caches
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.spark.worker.shared import Clients, Hedgers, Limiters, clients, hedgers, limiters
+from asyncio_operator.policies.hedge import Hedge, Hedger
+from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
+from asyncio_operator.spark.worker.clients import Client, Clients
 
 if TYPE_CHECKING:
     from asyncio_operator.journal.writer import JournalWriter
     from asyncio_operator.spark.worker.journal_readers import Readers
+
+
+MOST_HEDGERS = 50
+"""Kept at a time; each has 8 KB of latencies."""
+
+
+def limiters() -> Lent[tuple[str, RateLimit], RateWindow]:
+    """The windows of rate limits, by enricher and limit. A window is kept as long as it is not like a new one.
+
+    It comes back with the starts in it. Otherwise tasks that are shorter than a window would each start a whole limit.
+    Tasks that run at the same time have one window each, because a limit is per task, or is a task's share of a job's.
+    Law: a process has one for each task that runs at the same time, however many tasks follow (R10).
+    """
+    return Lent(together=False, until=RateWindow.rested_at)
+
+
+def hedgers() -> Lent[tuple[str, Hedge], Hedger]:
+    """What decides about second calls, by enricher and `Hedge`: a task begins with the latencies, and the share of
+    copies, of a task before it. Tasks of a few calls would never know which call is slow."""
+    return Lent(together=False, most=MOST_HEDGERS, until=lambda _: inf)
 
 
 def in_thread(work: Callable[[], None], name: str) -> None:
@@ -45,12 +69,12 @@ class WorkerProcess:
     """
 
     loop: Callable[[], asyncio.AbstractEventLoop]
-    clients: Clients
     caches: Caches
-    limiters: Limiters
-    hedgers: Hedgers
     shares: Shares
     readers: Callable[[], Readers]
+    clients: Clients = field(default_factory=partial(Lent, end=Client.close))
+    limiters: Lent[tuple[str, RateLimit], RateWindow] = field(default_factory=limiters)
+    hedgers: Lent[tuple[str, Hedge], Hedger] = field(default_factory=hedgers)
     wall: Clock = wall
     monotonic: Clock = monotonic
     start: Callable[[Callable[[], None], str], None] = in_thread
@@ -60,10 +84,7 @@ class WorkerProcess:
 
 this_process = WorkerProcess(
     lambda: loop_thread().loop,
-    clients,
     caches,
-    limiters,
-    hedgers,
     shares,
     partial(member, "asyncio_operator.spark.worker.journal_readers", "readers"),
 )

@@ -12,7 +12,6 @@ from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.cache_directories import Caches
 from asyncio_operator.spark.worker.journal_readers import Readers
 from asyncio_operator.spark.worker.process import WorkerProcess
-from asyncio_operator.spark.worker.shared import Clients, Hedgers, Limiters
 from asyncio_operator.testing.simulation.world import Process, World
 
 READING = 0.003
@@ -46,17 +45,14 @@ class Worker:
         readers = Readers(process.wall, self.loop.time)
         self.shared = WorkerProcess(
             lambda: self.loop,
-            Clients(),
             Caches(process.wall),
-            Limiters(),
-            Hedgers(),
             Shares(new_id := lambda: f"{source.getrandbits(128):032x}"),
             lambda: readers,
-            process.wall,
-            self.loop.time,
-            self._beside,
-            new_id,
-            self._drive,
+            wall=process.wall,
+            monotonic=self.loop.time,
+            start=self._beside,
+            new_id=new_id,
+            drive=self._drive,
         )
         self._writing: set[JournalWriter] = set()
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Enricher, FunctionError
+from asyncio_operator.engine.lent import IDLE, Lent
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
-from asyncio_operator.spark.worker.shared import IDLE, Clients
-from asyncio_operator.spark.worker.shared import clients as worker_clients
+from asyncio_operator.spark.worker.clients import Client, opened
+from asyncio_operator.spark.worker.process import this_process
 from tests.operator.helpers import forever, now, virtual
 
 
@@ -55,6 +56,23 @@ class Life(Enricher):
         return f"Life({self.name})"
 
 
+class Clients:
+    """What tasks have of a process: each has a lease until it is released."""
+
+    def __init__(self) -> None:
+        self.lent: Lent[str, Client] = Lent(end=Client.close)
+        self._leases: dict[str, list[Any]] = {}
+
+    async def lease(self, fingerprint: str, enricher: Enricher) -> Enricher:
+        lease = opened(self.lent, fingerprint, enricher)
+        enricher = await lease.__aenter__()
+        self._leases.setdefault(fingerprint, []).append(lease)
+        return enricher
+
+    async def release(self, fingerprint: str) -> None:
+        await self._leases[fingerprint].pop().__aexit__(None, None, None)
+
+
 OPENED = ["open a", "opened a"]
 CLOSED = ["close a", "closed a"]
 
@@ -81,15 +99,15 @@ async def test_L8_an_idle_client_is_closed_and_opened_again_on_use() -> None:
     clients, enricher = Clients(), Life()
     await clients.lease("1", enricher)
     await clients.lease("1", enricher)
-    clients.release("1")
+    await clients.release("1")
     await asyncio.sleep(3 * IDLE)
     assert enricher.events == OPENED, "one lease was still out"
-    clients.release("1")
+    await clients.release("1")
     await asyncio.sleep(IDLE - 1)
     assert enricher.events == OPENED
     await clients.lease("1", enricher)
     await asyncio.sleep(3 * IDLE)
-    clients.release("1")
+    await clients.release("1")
     assert enricher.events == OPENED, "a lease takes the client out of retirement"
     await asyncio.sleep(IDLE + 1)
     assert enricher.events == OPENED + CLOSED
@@ -101,7 +119,7 @@ async def test_L8_an_idle_client_is_closed_and_opened_again_on_use() -> None:
 async def test_a_client_that_is_wanted_while_its_predecessor_closes_opens_after_it() -> None:
     clients, events = Clients(), list[Any]()
     await clients.lease("1", Life("a", events, closing=4.0))
-    clients.release("1")
+    await clients.release("1")
     await asyncio.sleep(IDLE + 1)
     await clients.lease("1", Life("b", events))
     assert events == [*OPENED, "close a", "closed a", "open b", "opened b"]
@@ -123,7 +141,7 @@ async def test_a_predecessor_that_never_closes_does_not_hold_up_its_successor_fo
 
     clients = Clients()
     await clients.lease("1", Stubborn())
-    clients.release("1")
+    await clients.release("1")
     await asyncio.sleep(IDLE)
     await clients.lease("1", Life("b"))
     assert now() < IDLE + 5 * CLIENT_CLOSE_TIMEOUT
@@ -195,7 +213,7 @@ async def test_a_lease_that_is_cancelled_while_it_opens_leaves_nothing_open(afte
 async def test_a_lease_that_is_cancelled_while_it_waits_for_a_predecessor_opens_nothing() -> None:
     clients, enricher = Clients(), Life("b")
     await clients.lease("1", Life(closing=4.0))
-    clients.release("1")
+    await clients.release("1")
     await asyncio.sleep(IDLE + 1)
     lease = asyncio.create_task(clients.lease("1", enricher))
     await asyncio.sleep(1)
@@ -208,7 +226,7 @@ async def test_a_lease_that_is_cancelled_while_it_waits_for_a_predecessor_opens_
 async def test_one_specification_has_no_two_clients_open_though_a_lease_between_them_is_cancelled() -> None:
     clients, events = Clients(), list[Any]()
     await clients.lease("1", Life("a", events, closing=4.0))
-    clients.release("1")
+    await clients.release("1")
     await asyncio.sleep(IDLE + 1)
     waiting = asyncio.create_task(clients.lease("1", Life("b", events)))
     await asyncio.sleep(1)
@@ -226,7 +244,7 @@ async def test_a_cancelled_lease_does_not_disturb_the_others() -> None:
     first.cancel()
     assert await second is enricher
     assert enricher.events == OPENED
-    clients.release("1")
+    await clients.release("1")
     await asyncio.sleep(IDLE + 1)
     assert enricher.events == OPENED + CLOSED
 
@@ -249,7 +267,7 @@ async def test_what_goes_wrong_when_closing_is_logged_and_disturbs_nobody(
 ) -> None:
     clients = Clients()
     await clients.lease("1", Life(closing=closing))
-    clients.release("1")
+    await clients.release("1")
     with caplog.at_level(logging.WARNING, "asyncio_operator"):
         await asyncio.sleep(IDLE + CLIENT_CLOSE_TIMEOUT + 1)
     assert [record.getMessage() for record in caplog.records] == ["closing Life(a) failed"]
@@ -261,25 +279,30 @@ async def test_what_goes_wrong_when_closing_is_logged_and_disturbs_nobody(
 async def test_the_timer_of_a_client_that_was_forgotten_does_nothing() -> None:
     clients, problems = Clients(), list[Any]()
     await clients.lease("1", Life())
-    clients.release("1")
-    clients.forget_all()
+    await clients.release("1")
+    clients.lent.forget_all()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
     await asyncio.sleep(IDLE + 1)
     assert problems == []
 
 
 def test_X8_a_forked_child_does_not_take_over_the_clients_of_its_parent() -> None:
-    worker_clients.forget_all()  # other files may have left some in this process
+    clients, enricher = this_process.clients, Life()
+    clients.forget_all()  # other files may have left some in this process
+
+    async def lease() -> None:
+        clients.borrow("parent's", lambda: Client(enricher, None))
+
     with asyncio.Runner() as runner:
-        runner.run(worker_clients.lease("parent's", Life()))
+        runner.run(lease())
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, str(len(worker_clients._clients)).encode())
+        os.write(write, str(len(clients.all())).encode())
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 10) == b"0"
-    assert list(worker_clients._clients) == ["parent's"]
+    assert [client.enricher for client in clients.all()] == [enricher]
     os.close(read)
     os.close(write)
-    worker_clients.forget_all()
+    clients.forget_all()

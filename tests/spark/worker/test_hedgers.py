@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from typing import Any
 
 from asyncio_operator import Hedge
+from asyncio_operator.engine.lent import Lent
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.spark.worker.shared import MOST_HEDGERS, Hedgers
+from asyncio_operator.spark.worker.process import MOST_HEDGERS
+from asyncio_operator.spark.worker.process import hedgers as new_hedgers
 from tests.lookup.helpers import Consumer, Recorded, Source, batches_of
 from tests.operator.helpers import virtual
 
 HEDGE = Hedge(extra=0.1)
+
+Hedgers = Lent[tuple[str, Hedge], Hedger]
+
+
+def lent(hedgers: Hedgers, owner: str) -> AbstractContextManager[Hedger]:
+    return hedgers.lent((owner, HEDGE), lambda: Hedger(HEDGE))
 
 
 async def task(hedgers: Hedgers, owner: str, keys: int, slow: int = -1) -> int:
@@ -27,7 +36,7 @@ async def task(hedgers: Hedgers, owner: str, keys: int, slow: int = -1) -> int:
 
     batches = batches_of(keys)
     consumer = Consumer(batches, ordered=True)
-    with hedgers.lent(owner, HEDGE) as hedger:
+    with lent(hedgers, owner) as hedger:
         consumer.pipeline = LookupPipeline(
             Recorded(answer), Source(batches), consumer.deliver, LookupOptions(hedge=HEDGE), hedger=hedger
         )
@@ -37,7 +46,7 @@ async def task(hedgers: Hedgers, owner: str, keys: int, slow: int = -1) -> int:
 
 @virtual
 async def test_H1_a_task_begins_with_the_latencies_of_the_one_before_it() -> None:
-    hedgers = Hedgers()
+    hedgers = new_hedgers()
     assert await task(hedgers, "a", 30, slow=3) == 0
     assert await task(hedgers, "a", 30) == 0
     assert await task(hedgers, "a", 30, slow=3) == 1
@@ -45,27 +54,25 @@ async def test_H1_a_task_begins_with_the_latencies_of_the_one_before_it() -> Non
 
 @virtual
 async def test_H1_another_enricher_and_another_process_begin_anew() -> None:
-    hedgers = Hedgers()
+    hedgers = new_hedgers()
     assert await task(hedgers, "a", 60) == 0
     assert await task(hedgers, "b", 30, slow=3) == 0
     hedgers.forget_all()
     assert await task(hedgers, "a", 30, slow=3) == 0
 
 
-def test_H1_tasks_at_the_same_time_have_one_each_and_few_are_kept() -> None:
-    hedgers = Hedgers()
-    with hedgers.lent("a", HEDGE) as first, hedgers.lent("a", HEDGE) as second:
-        assert isinstance(first, Hedger)
+@virtual
+async def test_H1_tasks_at_the_same_time_have_one_each_and_few_are_kept() -> None:
+    hedgers = new_hedgers()
+    with lent(hedgers, "a") as first, lent(hedgers, "a") as second:
         assert first is not second
     for owner in range(MOST_HEDGERS - 1):
-        with hedgers.lent(str(owner), HEDGE):
+        with lent(hedgers, str(owner)):
             pass
-    with hedgers.lent("a", HEDGE) as again:
+    with lent(hedgers, "a") as again:
         assert again is first
     for owner in range(MOST_HEDGERS):
-        with hedgers.lent(str(owner), HEDGE):
+        with lent(hedgers, str(owner)):
             pass
-    with hedgers.lent("a", HEDGE) as anew:
+    with lent(hedgers, "a") as anew:
         assert anew is not first
-    with hedgers.lent("a", None) as none:
-        assert none is None

@@ -262,9 +262,9 @@ def test_X7_a_worker_that_waits_for_slow_answers_is_not_silent(spark: SparkSessi
 
 def test_L8_connections_that_nobody_uses_are_closed_without_another_task(spark: SparkSession, outside: Outside) -> None:
     async def hasten(key: int) -> Any:
-        from asyncio_operator.spark.worker import shared
+        from asyncio_operator.engine import lent
 
-        shared.IDLE = key / 10
+        lent.IDLE = key / 10
         return {"pid": os.getpid()}
 
     def idle_after(tenths: int) -> None:

@@ -18,17 +18,20 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from asyncio_operator import RateLimit
+from asyncio_operator.engine.lent import Lent
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
+from asyncio_operator.spark.worker.process import limiters as new_limiters
 from asyncio_operator.spark.worker.rows import Layout
-from asyncio_operator.spark.worker.shared import Limiters
 from enrichers import FunctionEnricher
 from tests.lookup.helpers import Consumer, Source, batches_of
 from tests.operator.helpers import now, virtual
+
+Windows = Lent[tuple[str, RateLimit], RateWindow]
 
 _names = itertools.count()
 
@@ -37,7 +40,7 @@ async def look_up(key: int) -> Any:
     return {"x": key}
 
 
-async def task(limiters: Limiters, owner: str, limit: RateLimit, keys: int) -> list[float]:
+async def task(limiters: Windows, owner: str, limit: RateLimit, keys: int) -> list[float]:
     """When the lookups of a task start that leaves its window to the next."""
     starts: list[float] = []
 
@@ -48,7 +51,7 @@ async def task(limiters: Limiters, owner: str, limit: RateLimit, keys: int) -> l
     batches = batches_of(keys)
     consumer = Consumer(batches, ordered=True)
     enricher, options = FunctionEnricher(noted, "x long"), LookupOptions(rate_limit=limit)
-    with limiters.lent(owner, limit) as limiter:
+    with limiters.lent((owner, limit), lambda: RateWindow.of(limit)) as limiter:
         source = Source(batches)
         consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, limiter=limiter)
         await consumer.pipeline.run()
@@ -65,7 +68,7 @@ def test_R10_tasks_that_follow_one_another_start_no_more_than_one_would(rate: in
 
     @virtual
     async def run() -> None:
-        limiters, starts = Limiters(), []
+        limiters, starts = new_limiters(), []
         for keys, pause in tasks:
             starts += await task(limiters, "a", limit, keys)
             await asyncio.sleep(pause)
@@ -81,7 +84,7 @@ def test_R10_tasks_that_follow_one_another_start_no_more_than_one_would(rate: in
 
 @virtual
 async def test_R10_tasks_at_the_same_time_have_a_window_each_and_leave_as_many() -> None:
-    limiters, limit = Limiters(), RateLimit(2)
+    limiters, limit = new_limiters(), RateLimit(2)
     first = await asyncio.gather(task(limiters, "a", limit, 2), task(limiters, "a", limit, 2))
     assert [*itertools.chain(*first)] == [0.0] * 4
     then = await asyncio.gather(*[task(limiters, "a", limit, 2) for _ in range(3)])
@@ -90,7 +93,7 @@ async def test_R10_tasks_at_the_same_time_have_a_window_each_and_leave_as_many()
 
 @virtual
 async def test_R10_another_owner_or_another_limit_has_another_window() -> None:
-    limiters, limit = Limiters(), RateLimit(2)
+    limiters, limit = new_limiters(), RateLimit(2)
     for owner, given_ in [("a", limit), ("b", limit), ("a", RateLimit(3)), ("a", RateLimit(2, 2.0))]:
         assert await task(limiters, owner, given_, 2) == [now()] * 2 == [0.0] * 2
     assert await task(limiters, "a", RateLimit(2, timed := 1.0), 1) == [timed]
@@ -98,23 +101,22 @@ async def test_R10_another_owner_or_another_limit_has_another_window() -> None:
 
 @virtual
 async def test_R10_a_window_is_kept_as_long_as_it_matters() -> None:
-    limiters, limit = Limiters(), RateLimit(2, 10.0, burst=2)
+    limiters, limit = new_limiters(), RateLimit(2, 10.0, burst=2)
     await task(limiters, "a", limit, 4)
     await asyncio.sleep(10.0)
     await task(limiters, "b", limit, 0)
-    assert len(limiters) == 1, "its bucket is not full again"
+    assert len(limiters.all()) == 1, "its bucket is not full again"
     await asyncio.sleep(10.0)
     await task(limiters, "b", limit, 0)
-    assert len(limiters) == 0
+    assert len(limiters.all()) == 0
 
 
 @virtual
 async def test_R10_a_task_that_fails_leaves_its_window_too() -> None:
-    limiters, limit = Limiters(), RateLimit(1, 5.0)
+    limiters, limit = new_limiters(), RateLimit(1, 5.0)
 
     def fail() -> None:
-        with limiters.lent("a", limit) as limiter:
-            assert limiter is not None
+        with limiters.lent(("a", limit), lambda: RateWindow.of(limit)) as limiter:
             limiter.start(now())
             raise ValueError("no luck")
 

@@ -142,7 +142,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
     wait_for(lambda: asyncio.run_coroutine_threadsafe(others(), loop_thread().loop).result(ENDS) == 0)
     assert not this_process.caches._leases
-    assert not any(client.leases for client in this_process.clients._clients.values())
+    assert not this_process.clients.in_use
 
 
 # -- C1: the rows of separate stages

@@ -38,10 +38,10 @@ def client_of(directory: Path, url: str = "a", idle: float | None = None) -> Enr
             import asyncio
             import threading
 
-            from asyncio_operator.spark.worker import shared
+            from asyncio_operator.engine import lent
 
             if idle is not None:
-                shared.IDLE = idle
+                lent.IDLE = idle
             assert threading.current_thread().name == "asyncio-operator-loop"
             assert asyncio.get_running_loop().is_running()
             self.number = id(self)
