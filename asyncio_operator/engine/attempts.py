@@ -30,6 +30,7 @@ from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.rate_limit import RateWindow
+from asyncio_operator.telemetry.annotations import Notes
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions
@@ -50,6 +51,7 @@ class Attempts:
         keys: which keys are occupied, if elements have keys.
         limiter, breaker_clock: see `Limits`. `hedger` may be that of an earlier run with the same ``options.hedge``.
         allowance: what the run may take of a budget; None: there is none.
+        noted: calls keep the HTTP status that they say (`annotate`).
         weigh: estimates what a call weighs in the units of the budget.
         batch_method: what a call with several values is called in a message.
         random: gives a number in [0, 1).
@@ -77,15 +79,20 @@ class Attempts:
         weigh: Weigh | None = None,
         hedger: Hedger | None = None,
         batch_method: str = "invoke_batch",
+        noted: bool = False,
         random: Callable[[], float] = random,
     ) -> None:
         self.working = 0
         self._figures = figures = endings.figures
         self.instant, self.results = reader.instant, None
         self.budget: BudgetedCalls | None = None
+        self._reporting = noted or allowance is not None
+        value_of = self.value_of
+        if noted:
+            invoke, value_of = _noted(invoke, value_of), _itself
         if allowance is not None:
             self.budget = BudgetedCalls(allowance, weigh, name, timers.clock, self.news, self._fail, figures)
-            invoke = self.budget.within(invoke, self.value_of)
+            invoke = self.budget.within(invoke, value_of)
         self.lanes = Lanes(invoke, self, options, timers=timers, name=name)
         self._source = source
         self._reader = reader
@@ -249,10 +256,9 @@ class Attempts:
         if self._breaks:
             self._recorder.circuit(self._limits.circuit, now)
         self._figures.calls += 1
-        if self.budget is None:
-            return call, self.value_of(call)
-        self.budget.started(call, now)
-        return call, call
+        if self.budget is not None:
+            self.budget.started(call, now)
+        return call, call if self._reporting else self.value_of(call)
 
     def _in_time(self, call: Call, now: float) -> bool:
         """End the elements of the call that are past their deadline. Returns whether any element is left."""
@@ -334,6 +340,7 @@ class Attempts:
         self._failing.answered(flights)
         for flight, one in zip(flights, results, strict=True):
             if flight not in call.late:
+                flight.call = call  # And not its copy, if the first call has won.
                 self._ends.result(flight, one, now)
 
     def _may_go_on(self) -> None:
@@ -407,3 +414,21 @@ class Attempts:
 
     def left(self) -> None:
         """There is nothing to do: the queue knows what is complete."""
+
+
+def _noted(
+    invoke: Callable[[Any], Awaitable[Any]], value_of: Callable[[Call], Any]
+) -> Callable[[Call], Awaitable[Any]]:
+    """A function of a call that makes it, and keeps its HTTP status with it."""
+
+    async def invoked(call: Call) -> Any:
+        with Notes() as notes:
+            result = await invoke(value_of(call))
+        call.http_status = notes.http_status
+        return result
+
+    return invoked
+
+
+def _itself(call: Call) -> Call:
+    return call

@@ -150,6 +150,7 @@ class Call:
         billed: whether its source bills it, as far as the call or its error has said; None if neither has.
         weighed: what it weighed in the units of the enricher, known when it has returned.
         admitted: when the budget let it start.
+        http_status: of its answer, if that is asked for and the call has said it.
     """
 
     __slots__ = (
@@ -159,6 +160,7 @@ class Call:
         "billed",
         "deadline",
         "half",
+        "http_status",
         "late",
         "run",
         "settled",
@@ -183,6 +185,7 @@ class Call:
         self.settled: dict[str, float] | None = None
         self.billed: bool | None = None
         self.weighed: dict[str, float] | None = None
+        self.http_status: int | None = None
         self.admitted: float
 
     @property

@@ -24,18 +24,26 @@ class Answer:
         attempts: number of calls made for it, retries and second calls included; 0 if nothing was called.
         latency: seconds that they took, waits between them included; None if nothing was called.
         error: with source "stale", the error of the failed lookup.
+        http_status: of the last answer of its call, if the enricher has said it.
     """
 
-    __slots__ = ("answer", "attempts", "error", "latency", "source")
+    __slots__ = ("answer", "attempts", "error", "http_status", "latency", "source")
 
     def __init__(
-        self, answer: Any, source: str, attempts: int, latency: float | None, error: BaseException | None = None
+        self,
+        answer: Any,
+        source: str,
+        attempts: int,
+        latency: float | None,
+        error: BaseException | None = None,
+        http_status: int | None = None,
     ) -> None:
         self.answer = answer
         self.source = source
         self.attempts = attempts
         self.latency = latency
         self.error = error
+        self.http_status = http_status
 
 
 class Failure:
@@ -72,7 +80,7 @@ class Failure:
 def shared(outcome: Any) -> Any:
     """The outcome of a lookup, marked as shared, for waiters that did not ask first."""
     if type(outcome) is Answer:
-        return Answer(outcome.answer, "shared", outcome.attempts, outcome.latency, outcome.error)
+        return Answer(outcome.answer, "shared", outcome.attempts, outcome.latency, outcome.error, outcome.http_status)
     if type(outcome) is Failure:
         return Failure(outcome.error, outcome.latency, outcome.timed_out, outcome.attempts, "shared")
     return outcome

@@ -179,7 +179,10 @@ class PendingKeys:
                 return self._fail(pending, error, attempts)
         latency = self._latency(pending)
         attempts += pending.copies
-        outcome = Answer(answer, "call", attempts, latency) if self._timed else answer
+        outcome = answer
+        if self._timed:
+            status = None if pending.call is None else pending.call.http_status
+            outcome = Answer(answer, "call", attempts, latency, None, status)
         # Before the waiters get it: one that asks again at once has to find it.
         latency, weights = self._of_last_call(pending), _weights(pending.call)
         self.places.learn((pending.value,), (answer,), (outcome,), attempts, latency, weights)
@@ -195,7 +198,10 @@ class PendingKeys:
                 return None
         latency = now - call.started
         self.figures.latency.add_many(latency, len(keys))
-        outcomes = [Answer(answer, "call", 1, latency) for answer in answers] if self._timed else answers
+        outcomes = answers
+        if self._timed:
+            status = call.http_status
+            outcomes = [Answer(answer, "call", 1, latency, None, status) for answer in answers]
         self.places.learn(keys, answers, outcomes, 1, latency, _weights(call))
         return outcomes
 

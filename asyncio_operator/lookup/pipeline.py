@@ -40,6 +40,7 @@ from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.lookup.whole_batches import WholeBatchIntake
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
+from asyncio_operator.telemetry.annotations import Notes
 from asyncio_operator.telemetry.calls import counted, observed
 from asyncio_operator.trace.recording import Recording
 
@@ -138,6 +139,7 @@ def managed_calls(
         weigh=overridden(enricher.weigh, Enricher.weigh),
         hedger=hedger,
         batch_method="lookup_many" if tables is None else "lookup_columns",
+        noted=options.timed,
     )
     return attempts, known_first
 
@@ -328,11 +330,12 @@ class LookupPipeline:
 
 
 def _timed(invoke: Invoke, clock: Callable[[], float]) -> Invoke:
-    """The same calls, with their durations."""
+    """The same calls, with their durations and HTTP statuses."""
 
     async def timed(key: Any) -> Answer:
         started = clock()
-        answer = await invoke(key)
-        return Answer(answer, "call", 1, clock() - started)
+        with Notes() as notes:
+            answer = await invoke(key)
+        return Answer(answer, "call", 1, clock() - started, http_status=notes.http_status)
 
     return timed

@@ -1,12 +1,18 @@
-"""What an enricher says about its running call, for the span of that call. Without a span it is not even computed."""
+"""What an enricher says about its running call: for the span of that call, and for the status column.
+
+Where neither is wanted it is not even computed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 
 Attributes = Mapping[str, str | int]
 """Attributes of a span, named as the semantic conventions of OpenTelemetry name them."""
+
+HTTP_STATUS = "http.response.status_code"
 
 noted: ContextVar[Callable[[Attributes], None]] = ContextVar("asyncio_operator_noted")
 """Takes the attributes of the call that runs in this context."""
@@ -17,8 +23,47 @@ def annotate(attributes: Callable[[], Attributes]) -> None:
 
     Args:
         attributes: a function that returns attributes by name, as the semantic conventions have them, without secrets.
-            It is called only if the call has a span.
+            It is called only if the call has a span, or its row a status column, which shows
+            ``http.response.status_code``.
     """
     note = noted.get(None)
     if note is not None:
         note(attributes())
+
+
+class Notes:
+    """While it is entered, keeps what calls of this context say about themselves, and passes it on to the notes in
+    which it is.
+
+    Attributes:
+        said: the attributes; those that were said last.
+        http_status: of the answers; None if there was none, or they differ: then nothing tells whose it is.
+    """
+
+    __slots__ = ("_mark", "_outer", "_statuses", "said")
+
+    def __init__(self) -> None:
+        self.said: dict[str, str | int] = {}
+        self._statuses: set[str | int] = set()
+
+    def __enter__(self) -> Notes:
+        self._outer = noted.get(None)
+        self._mark = noted.set(self._note)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        # Another context resets it only if the loop is gone.
+        with contextlib.suppress(ValueError):
+            noted.reset(self._mark)
+
+    def _note(self, attributes: Attributes) -> None:
+        self.said.update(attributes)
+        if HTTP_STATUS in attributes:
+            self._statuses.add(attributes[HTTP_STATUS])
+        if self._outer is not None:
+            self._outer(attributes)
+
+    @property
+    def http_status(self) -> int | None:
+        status = next(iter(self._statuses)) if len(self._statuses) == 1 else None
+        return status if type(status) is int else None

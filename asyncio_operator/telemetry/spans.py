@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from asyncio_operator.clock import monotonic, time_left
 from asyncio_operator.errors import EnricherError, describe, first_of, text_of
-from asyncio_operator.telemetry.annotations import Attributes, noted
+from asyncio_operator.telemetry.annotations import HTTP_STATUS, Attributes, Notes
 
 SCOPE = "asyncio_operator"
 """The name of the instrumentation, and the beginning of the names of its metrics."""
@@ -29,7 +29,7 @@ LONGEST_TEXT = 500
 
 _HTTP: tuple[str, ...] = (
     "http.request.method",
-    "http.response.status_code",
+    HTTP_STATUS,
     "server.address",
     "server.port",
     "url.template",
@@ -104,15 +104,16 @@ class ObservedCalls:
         """The call, with its span."""
         instruments, labels = self._instruments, self._labels
         span = self._tracer.start_span(self._name, kind=self._kind, attributes=self._of_call(value))
-        said: dict[str, Any] = {}
-        mark = noted.set(said.update)
+        notes = Notes()
+        said = notes.said
         token = api_context.attach(trace.set_span_in_context(span))
         instruments.in_flight.add(1, labels)
         started = monotonic()
         try:
-            return await self._invoke(value)
+            with notes:
+                return await self._invoke(value)
         except BaseException as error:
-            problem = said.setdefault("error.type", _error_type(error, said))
+            problem = str(said.setdefault("error.type", _error_type(error, said)))
             labels = {**labels, "error.type": problem}
             span.set_status(StatusCode.ERROR, _text(error))
             instruments.errors.add(1, labels)
@@ -123,9 +124,8 @@ class ObservedCalls:
             self._record_by_convention(duration, said)
             instruments.calls.add(1, labels)
             instruments.in_flight.add(-1, self._labels)
-            # Another context resets them only if the loop is gone.
+            # Another context resets it only if the loop is gone.
             with contextlib.suppress(ValueError):
-                noted.reset(mark)
                 api_context.detach(token)
             span.set_attributes(said)
             span.end()
@@ -166,7 +166,7 @@ def _text(error: BaseException) -> str:
 
 def _error_type(error: BaseException, said: dict[str, Any]) -> str:
     """The status of an HTTP answer that is an error, else the name of the error behind it."""
-    status = said.get("http.response.status_code", 0)
+    status = said.get(HTTP_STATUS, 0)
     if isinstance(status, int) and status >= 400:
         return str(status)
     if isinstance(error, asyncio.CancelledError):

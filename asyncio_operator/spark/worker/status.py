@@ -49,6 +49,7 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
             status["attempts"] -= 1
     else:
         status["status"] = "found" if kind == FOUND else "missing"
+        status["http_status"] = outcome.http_status
     if outcome.error is not None:
         error = first_of(outcome.error)
         status["error_type"] = type(error).__name__
