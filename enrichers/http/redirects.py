@@ -11,6 +11,8 @@ from typing import Any
 
 from aiohttp.client import URL  # type: ignore[attr-defined]
 
+from enrichers.http.url_parts import as_written
+
 _REFERENCE = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
 _UNSENDABLE = re.compile(r"[\x00-\x1f\x7f]")
 _NEEDS_ESCAPE = re.compile(rb"[\x20\x80-\xff]")
@@ -47,10 +49,7 @@ def target_of(url: URL, location: str) -> URL:
     else:
         origin = _origin(scheme or url.scheme, authority)
     address = _escaped(_without_dots(path)) + ("" if query is None else f"?{_escaped(query)}")
-    if query == "":
-        # A URL of text loses a question mark with nothing after it, and a path keeps it.
-        return URL.build(scheme=origin.scheme, authority=origin.raw_authority, path=address, encoded=True)
-    return URL(f"{origin}{address}", encoded=True)
+    return as_written(f"{origin}{address}")
 
 
 def _origin(scheme: str, authority: str) -> URL:

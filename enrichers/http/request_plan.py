@@ -179,7 +179,7 @@ class _Planner:
             if parameter.names <= own:
                 used |= parameter.names
                 query.append((parameter.pieces, names.optional_in(parameter.names)))
-        pieces += query_of(query)
+        pieces += query_of(query, "?" if place.query == "" else "")
         written = None if body is None else json_pieces(names, body, argument, used)
         self.secrets.add(_secrets_of_json(names, body, argument, ""))
         plan = Plan(

@@ -27,6 +27,7 @@ from enrichers.http.bodies import ACCEPTED, BodyError, decompressed, too_large
 from enrichers.http.proxies import Proxy, proxy_for
 from enrichers.http.redirects import TargetError, target_of
 from enrichers.http.request_plan import Request
+from enrichers.http.url_parts import as_written
 
 MOST_REDIRECTS = 5
 """The maximum number in a row. A service that moved needs one or two; more are a circle."""
@@ -135,7 +136,7 @@ class Client:
             aiohttp.ClientError, OSError: there is no answer.
         """
         method, body = request.method, request.body
-        url = URL(request.url, encoded=True)
+        url = as_written(request.url)
         for _ in range(MOST_REDIRECTS + 1):
             response = await self._send(method, url, headers, body)
             try:

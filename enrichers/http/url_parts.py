@@ -28,11 +28,12 @@ _RESERVED = "%!$&'()*+,;=:@"
 
 
 class Place(NamedTuple):
-    """A URL: its origin, path and query, the header with its credentials, and the secret text of these."""
+    """A URL: its origin, path and query (None: it has no question mark), the header with its credentials, and the
+    secret text of these."""
 
     origin: str
     path: str
-    query: str
+    query: str | None
     authorization: str | None
     password: str
 
@@ -60,7 +61,7 @@ def read_url(text: object, where: str) -> Place:
             user, _, password = credentials.partition(":")
             try:
                 origin = str(URL(f"{scheme.lower()}://{host}").origin())
-                return Place(origin, path or "/", query or "", basic(user, password) if at else None, password or user)
+                return Place(origin, path or "/", query, basic(user, password) if at else None, password or user)
             except ValueError:
                 problem = "its host or port cannot be read"
     raise ConfigurationError(f"{where} (not shown, it may hold a secret): {problem}")
@@ -78,14 +79,24 @@ def _problem(authority: str, credentials: str, host: str, path: str, fragment: s
     return ""
 
 
+def as_written(text: str) -> URL:
+    """A URL with a path, to be sent as it is written."""
+    url = URL(text, encoded=True)
+    if not text.endswith("?"):
+        return url
+    # A URL of text loses a question mark with nothing after it, and a path keeps it.
+    path = "/" + text.split("/", 3)[3]
+    return URL.build(scheme=url.scheme, authority=url.raw_authority, path=path, encoded=True)
+
+
 def shown_url(place: Place) -> str:
     """A URL for messages, without the values of its query."""
-    return place.origin + place.path + (f"?{without_values(place.query, '...')}" if place.query else "")
+    return place.origin + place.path + ("" if place.query is None else f"?{without_values(place.query, '...')}")
 
 
 def without_values(query: str, instead: str) -> str:
     """A query with another text instead of each value. An item without a name is a value: it may be a token."""
-    items = [item.partition("=") for item in query.split("&")]
+    items = [item.partition("=") for item in query.split("&")] if query else []
     return "&".join([f"{name}={instead}" if equals else instead for name, equals, _ in items])
 
 
@@ -110,14 +121,17 @@ def unless_null(pieces: tuple[Piece, ...], optional: Sequence[int]) -> Piece:
     return lambda values: "" if lacks(optional, values) else fill(pieces, values)
 
 
-def query_of(items: Sequence[tuple[tuple[Piece, ...], tuple[int, ...]]]) -> list[Piece]:
-    """The query with its question mark, from its items, each with the optional parts of the key that it has."""
+def query_of(items: Sequence[tuple[tuple[Piece, ...], tuple[int, ...]]], without: str) -> list[Piece]:
+    """The query with its question mark, from its items, each with the optional parts of the key that it has; `without`
+    if no item is left."""
+    if not items:
+        return [without]
     if not any(optional for _, optional in items):
         return [piece for i, (item, _) in enumerate(items) for piece in ("&" if i else "?", *item)]
 
     def write(values: Values) -> str:
         texts = [fill(item, values) for item, optional in items if not lacks(optional, values)]
-        return "?" + "&".join(texts) if texts else ""
+        return "?" + "&".join(texts) if texts else without
 
     return [write]
 

@@ -94,6 +94,27 @@ async def asked_after(location: str) -> str:
         return service.targets[-1]
 
 
+@pytest.mark.parametrize(
+    ("url", "options", "asked"),
+    [
+        ("/{key}?", {}, "/k?"),
+        ("/{key}?", {"params": {"a": 1}}, "/k?a=1"),
+        ("/{key}", {}, "/k"),
+        ("/{key}?a=?", {}, "/k?a=?"),
+        ("/{key}??", {}, "/k??"),
+        ("/?", {"params": {"k": "{key}"}}, "/?k=k"),
+        ("?", {"headers": {"X-Key": "{key}"}}, "/?"),
+        ("?&", {"headers": {"X-Key": "{key}"}}, "/?&"),
+        ("//{key}/?", {}, "//k/?"),
+    ],
+)
+async def test_X12_a_url_is_sent_as_it_is_written(url: str, options: dict[str, Any], asked: str) -> None:
+    async with served(lambda _: answer(ROW)) as service:
+        async with opened(HttpEnricher(service.url + url, schema="v string", **options)) as enricher:
+            assert await enricher.lookup("k") == {"v": "x"}
+        assert service.targets == [asked]
+
+
 # -- redirects
 
 
