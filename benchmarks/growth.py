@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from asyncio_operator import AsyncWaitOperator, Cache
-from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.spared import Spared
@@ -217,7 +217,7 @@ def _cached(keys: int) -> LookupCache:
     for start in range(0, keys, 1000):
         table = pa.table({"number": range(start, start + 1000), "name": [f"name {n}" for n in range(1000)]})
         for place in range(1000):
-            cache.put(start + place, TableRows(table, place, 1))
+            cache.put(start + place, ColumnAnswers(table, place, 1))
     return cache
 
 

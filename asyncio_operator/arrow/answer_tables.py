@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_table
 from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 from asyncio_operator.arrow.key_index import match
-from asyncio_operator.arrow.table_rows import TableRows, WholeAnswers
 from asyncio_operator.errors import EnricherError, ResultError, describe
 
 OF_KEYS = "; key_schema() gives the names and types of the key columns"
@@ -77,7 +77,7 @@ class AnswerTables:
             fitted = array.flatten() if len(parts) > 1 else [array]
         return self._declared_keys(fitted), places
 
-    def read(self, answer: object, asked: pa.Array) -> WholeAnswers:
+    def read(self, answer: object, asked: pa.Array) -> ColumnAnswers:
         """The answer, in a table of the wanted columns in which the rows of a key are neighbours.
 
         Raises:
@@ -112,9 +112,9 @@ class AnswerTables:
         starts = np.zeros(len(asked), dtype=np.int64)
         # From the end, because of several rows of a key the first one counts.
         starts[of_key[::-1]] = np.arange(len(of_key))[::-1]
-        return WholeAnswers(table.combine_chunks(), starts, counts)
+        return ColumnAnswers(table.combine_chunks(), starts, counts)
 
-    def read_rows(self, answer: object, asked: pa.Array) -> WholeAnswers:
+    def read_rows(self, answer: object, asked: pa.Array) -> ColumnAnswers:
         """The same for an answer of `lookup_rows`. Its table is not copied.
 
         Raises:
@@ -138,7 +138,7 @@ class AnswerTables:
             self._given, self._answer = table, table if table.column_names == names else table.select(names)
         table = self._answer
         counts = np.bincount(positions, minlength=len(asked))
-        found = WholeAnswers(table, np.cumsum(counts) - counts, counts, rows)
+        found = ColumnAnswers(table, np.cumsum(counts) - counts, counts, rows)
         # Arrow takes rows from one chunk only; those of several are too large to be one.
         if self._wanted is not self._declared or any(column.num_chunks > 1 for column in columns):
             found = found.gathered()
@@ -166,7 +166,7 @@ def answer_tables(keys: pa.Schema | None, declared: pa.Schema) -> AnswerTables:
     return AnswerTables(pa.schema([("key", pa.null())]) if keys is None else keys, declared)
 
 
-async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[TableRows | None]:
+async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[ColumnAnswers | None]:
     """The answers for keys, aligned with them, from one call of `lookup_columns`. None for a miss.
 
     Raises:
@@ -181,18 +181,18 @@ async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[
     return [answers[place] if place >= 0 else None for place in places.tolist()]
 
 
-async def ask_rows(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[TableRows | None]:
+async def ask_rows(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[ColumnAnswers | None]:
     """The same from one call of `lookup_rows`."""
     asked, places = tables.asked(keys)
     return list(_read(enricher, tables.read_rows, await enricher.lookup_rows(asked), asked).at(places))
 
 
-async def ask_whole(enricher: Any, tables: AnswerTables, keys: ArrowKeys) -> WholeAnswers:
+async def ask_whole(enricher: Any, tables: AnswerTables, keys: ArrowKeys) -> ColumnAnswers:
     """The same for distinct keys in an array, without an object for each."""
     asked, places = tables.asked_array(keys.array)
     if not len(asked):
         nothing = np.zeros(len(keys), dtype=np.int64)
-        return WholeAnswers(tables.empty, nothing, nothing)
+        return ColumnAnswers(tables.empty, nothing, nothing)
     find = row_finder(enricher)
     if find is None:
         found = _read(enricher, tables.read, await enricher.lookup_columns(asked), asked)
@@ -213,8 +213,8 @@ def row_finder(enricher: Any) -> Callable[[pa.Array], Awaitable[object]] | None:
 
 
 def _read(
-    enricher: Any, read: Callable[[object, pa.Array], WholeAnswers], answer: object, asked: pa.Array
-) -> WholeAnswers:
+    enricher: Any, read: Callable[[object, pa.Array], ColumnAnswers], answer: object, asked: pa.Array
+) -> ColumnAnswers:
     try:
         return read(answer, asked)
     except ResultError as error:

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.columns import columns
 from asyncio_operator.arrow.key_arrays import key_array
 from asyncio_operator.arrow.key_fit import fit_values
-from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.journal.answers import AnswerBatch, key_parts, weights_array
 from asyncio_operator.journal.format import Description
 
 Noted = tuple[Any, Any, float, int | None, float | None, Mapping[str, float] | None]
-"""An answer that has come: its canonical key; the answer, checked (a mapping, a list of mappings, `TableRows`, or None
-for a miss); the time in seconds since the epoch; the calls that it took, and seconds of the last of them, or None if
-a cache had it; and what it weighed beside its calls, by unit, or None. A class would cost as much as all the rest of
+"""An answer that has come: its canonical key; the answer, checked (a mapping, a list of mappings, `ColumnAnswers`, or
+None for a miss); the time in seconds since the epoch; the calls that it took, and seconds of the last of them, or None
+if a cache had it; and what it weighed beside its calls, by unit, or None. A class would cost as much as all the rest of
 noting it."""
 
 
@@ -44,7 +44,7 @@ class NotedAnswers:
     def batches(self) -> Iterator[AnswerBatch]:
         keys = self._keys([one[0] for one in self._noted])
         fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
-        in_table = np.array([type(one[1]) is TableRows for one in self._noted])
+        in_table = np.array([type(one[1]) is ColumnAnswers for one in self._noted])
         for places, rows_of in ((fits & ~in_table, self._of_mappings), (fits & in_table, _of_tables)):
             if not places.any():
                 continue
@@ -75,13 +75,13 @@ class NotedAnswers:
         return pa.table(columns(rows, schema), schema=schema), np.array(list(map(len, several)))
 
 
-def _of_tables(answers: Sequence[TableRows]) -> tuple[pa.Table, Any]:
+def _of_tables(answers: Sequence[ColumnAnswers]) -> tuple[pa.Table, Any]:
     """The rows of answers, of one table after the other if neighbours share it."""
     parts: list[pa.Table] = []
     start = 0
     for i in range(1, len(answers) + 1):
         if i == len(answers) or answers[i].table is not answers[start].table:
-            rows = [np.arange(one.start, one.start + one.count) for one in answers[start:i]]
+            rows = [np.arange(one.starts, one.starts + one.counts) for one in answers[start:i]]
             parts.append(answers[start].table.take(pa.array(np.concatenate(rows))))
             start = i
-    return pa.concat_tables(parts), np.array([one.count for one in answers])
+    return pa.concat_tables(parts), np.array([one.counts for one in answers])

@@ -49,11 +49,11 @@ class AnswerCheck:
 
     def __init__(self, schema: pa.Schema) -> None:
         # Imported here: the module loads pyarrow, and a caller that has a schema has loaded it already.
+        from asyncio_operator.arrow.column_answers import ColumnAnswers
         from asyncio_operator.arrow.columns import row_reader
-        from asyncio_operator.arrow.table_rows import TableRows
 
         self._row = row_reader(schema)
-        self._in_table = TableRows
+        self._in_table = ColumnAnswers
 
     def __call__(self, answer: Any) -> Found:
         """The answer: one row, a list of rows, or None for no row.
@@ -65,7 +65,7 @@ class AnswerCheck:
             return self._row(answer)
         if type(answer) is self._in_table:
             # Its whole table has been checked.
-            return answer  # type: ignore[return-value]
+            return answer
         rows = [self._row(row) for row in rows_of(answer)]
         if not rows:
             return None

@@ -73,7 +73,7 @@ class AnswerSerializer(BuiltinSerializer):
     copies = False
 
     def serialize(self, value: Any) -> bytes:
-        # Rows of a table (`TableRows`) are stored as mappings.
+        # Rows of a table (`ColumnAnswers`) are stored as mappings.
         answer = getattr(value, "answer", None)
         return super().serialize(value if answer is None else answer())
 
@@ -265,7 +265,7 @@ class LookupCache:
     def _compact(self) -> None:
         """Copy the answers in columns into a table of their own."""
         # Imported here: it loads pyarrow, which made these answers.
-        from asyncio_operator.arrow.table_rows import compacted
+        from asyncio_operator.arrow.column_answers import compacted
 
         codec, table = self._codec, self._written.table
         entries = [(slot, stored, codec.unstamp(stored)) for slot, _, stored in table.entries()]
@@ -273,7 +273,7 @@ class LookupCache:
         copies = compacted([answer for _, _, answer in in_columns])
         for (slot, stored, _), copy in zip(in_columns, copies, strict=True):
             table.put_slot(slot, codec.stamp(codec.timestamp(stored), copy))
-        self._held = self._copied = sum(copy.count for copy in copies)
+        self._held = self._copied = sum(copy.counts for copy in copies)
 
     def close(self) -> None:
         """Release files and memory. A second call does nothing."""

@@ -258,13 +258,13 @@ def _measured(outcomes: Sequence[Any]) -> int:
         values = list(chain.from_iterable(map(dict.values, outcomes)))
         return sum(map(getsizeof, values)) + sum(map(_inside, values) if _CONTAINERS & set(map(type, values)) else ())
     # Imported here: it loads pyarrow, which a task has loaded already.
-    from asyncio_operator.arrow.table_rows import TableRows
+    from asyncio_operator.arrow.column_answers import ColumnAnswers
 
     # Asking a table takes longer than all the rest of an answer, so each is asked once.
-    tables = {id(outcome.table): outcome.table for outcome in outcomes if type(outcome) is TableRows}
+    tables = {id(outcome.table): outcome.table for outcome in outcomes if type(outcome) is ColumnAnswers}
     rows = {name: table.nbytes / table.num_rows for name, table in tables.items()}
     return sum(
-        int(rows[id(outcome.table)] * outcome.count) if type(outcome) is TableRows else _inside(outcome)
+        int(rows[id(outcome.table)] * outcome.counts) if type(outcome) is ColumnAnswers else _inside(outcome)
         for outcome in outcomes
         if outcome is not None
     )

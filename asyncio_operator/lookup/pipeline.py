@@ -67,7 +67,7 @@ def _asked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | No
         return enricher.lookup if options.batching is None else enricher.lookup_many
     # Imported here: it loads pyarrow, as the maker of `tables` has.
     from asyncio_operator.arrow.answer_tables import ask
-    from asyncio_operator.arrow.table_rows import rows_of_answers
+    from asyncio_operator.arrow.column_answers import rows_of_answers
 
     as_rows = options.retry is not None and options.retry.if_result is not None
 

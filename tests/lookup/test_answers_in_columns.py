@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
-from asyncio_operator.arrow import table_rows
-from asyncio_operator.arrow.table_rows import TableRows, compacted
+from asyncio_operator.arrow import column_answers
+from asyncio_operator.arrow.column_answers import ColumnAnswers, compacted
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.testing import ManualClock
@@ -274,10 +274,10 @@ def test_A3_an_ordinary_function_is_refused() -> None:
         Lookup(Wrong())
 
 
-def table_of(keys: Sequence[int]) -> list[TableRows]:
+def table_of(keys: Sequence[int]) -> list[ColumnAnswers]:
     """An answer of one row for each key."""
     table = pa.table({"n": keys, "name": [f"{key}" for key in keys]})
-    return [TableRows(table, place, 1) for place in range(len(keys))]
+    return [ColumnAnswers(table, place, 1) for place in range(len(keys))]
 
 
 def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> None:
@@ -289,7 +289,7 @@ def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> N
         keys = range(start, start + 1_000)
         rows = table_of(keys)
         tables.append(weakref.ref(rows[0].table))
-        for key, answer in zip(keys, [*rows[:998], TableRows(rows[0].table, 998, 2), None], strict=True):
+        for key, answer in zip(keys, [*rows[:998], ColumnAnswers(rows[0].table, 998, 2), None], strict=True):
             cache.put(key, answer)
     del rows
     gc.collect()
@@ -310,16 +310,16 @@ def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> N
 def test_A4_L4_a_cache_copies_keys_of_several_rows_no_more_often_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
 
-    def count(answers: Sequence[TableRows]) -> list[TableRows]:
-        copied.append(sum(answer.count for answer in answers))
+    def count(answers: Sequence[ColumnAnswers]) -> list[ColumnAnswers]:
+        copied.append(sum(answer.counts for answer in answers))
         return compacted(answers)
 
-    monkeypatch.setattr(table_rows, "compacted", count)
+    monkeypatch.setattr(column_answers, "compacted", count)
     cache = open_cache(Cache(max_rows=2_000), "owner")
     for start in range(0, 20_000, 500):
         table = table_of(range(20 * 500))[0].table
         for key in range(500):
-            cache.put(start + key, TableRows(table, 20 * key, 20))
+            cache.put(start + key, ColumnAnswers(table, 20 * key, 20))
     # As many rows as were written.
     assert sum(copied) <= 20 * 20_000
     assert [row["n"] for row in cache.get(19_999).answer()] == [*range(20 * 499, 20 * 500)]

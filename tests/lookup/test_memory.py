@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import Cache, Retry
-from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup import memory as module
 from asyncio_operator.lookup.cache import LookupCache
@@ -267,7 +267,7 @@ def test_L12_rows_of_a_table_count_with_their_part_of_it(monkeypatch: pytest.Mon
     memory = Memory(60, False, ManualClock())
     for start in range(0, 1_000, 10):
         table = pa.table({"text": ["x" * 5_000] * 10})
-        memory.learn(range(start, start + 10), [TableRows(table, place, 1) for place in range(10)])
+        memory.learn(range(start, start + 10), [ColumnAnswers(table, place, 1) for place in range(10)])
     recalled(memory, 0)
     assert 10 <= len(memory._known) <= 40
 
@@ -514,6 +514,6 @@ def test_O1_O5_L12_no_key_waits_for_the_room_of_keys_that_are_known(
 def test_L12_rows_of_a_table_are_measured_by_their_part_of_it():
     small = pa.table({"n": pa.array(range(1_000), pa.int64())})
     large = pa.table({"t": ["x" * 1_000] * 10})
-    rows = [TableRows(small, number, 1) for number in range(100)]
+    rows = [ColumnAnswers(small, number, 1) for number in range(100)]
     assert module.size_of(rows) == 800
-    assert 9_000 <= module.size_of([TableRows(large, 0, 9), None, {"n": 1}]) <= 9_200
+    assert 9_000 <= module.size_of([ColumnAnswers(large, 0, 9), None, {"n": 1}]) <= 9_200

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Cache, Enricher
-from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup import Lookup, shared_cache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.shared_format import Format
@@ -372,7 +372,7 @@ def test_A3_answers_in_columns_come_back_as_the_same_answers(redis_server, patie
     async def main() -> None:
         options = Cache(store=redis_server.url, expire_after_write=60)
         first, second = (open_cache(options, "columns", None, schema) for _ in range(2))
-        answers = {1: TableRows(table, 0, 1), 2: TableRows(table, 1, 2), 3: None}
+        answers = {1: ColumnAnswers(table, 0, 1), 2: ColumnAnswers(table, 1, 2), 3: None}
         (writer,), (reader,) = first.known, second.known
         await writer.find([0])
         for key, answer in answers.items():
@@ -396,8 +396,8 @@ def test_an_answer_that_python_cannot_hold_is_not_shared_and_logged_once(redis_s
         cache = open_cache(Cache(store=redis_server.url, expire_after_write=60), "far", None, schema)
         (place,) = cache.known
         await place.find([0])
-        place.note(1, TableRows(far, 0, 1), 1, 0.1)
-        place.note(2, TableRows(far, 1, 1), 1, 0.1)
+        place.note(1, ColumnAnswers(far, 0, 1), 1, 0.1)
+        place.note(2, ColumnAnswers(far, 1, 1), 1, 0.1)
         place.note(3, {"d": object()}, 1, 0.1)
         await place.flush()
         assert await place.find([1, 2, 3]) == [ABSENT, {"d": datetime(1970, 1, 1)}, ABSENT]

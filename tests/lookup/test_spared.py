@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Cache
-from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import UNUSED, Caches
 from asyncio_operator.lookup.spared import LEAST
@@ -29,12 +29,12 @@ def thawed() -> Iterator[None]:
 def fill(cache: LookupCache, first: int = 0, count: int = KEYS) -> None:
     table = pa.table({"number": range(count)})
     for place in range(count):
-        cache.put(first + place, TableRows(table, place, 1))
+        cache.put(first + place, ColumnAnswers(table, place, 1))
 
 
 def answers_looked_at() -> int:
     """The answers in columns that a collection of garbage looks at."""
-    return sum(type(one) is TableRows for one in gc.get_objects())
+    return sum(type(one) is ColumnAnswers for one in gc.get_objects())
 
 
 async def task(caches: Caches, first: int | None = None, owner: str = "owner", options: Cache | None = None) -> None:
@@ -51,7 +51,7 @@ async def test_a_task_leaves_its_cached_answers_to_no_later_collection() -> None
     assert answers_looked_at() == 0
     cache = await caches.lease("owner", Cache(max_rows=KEYS))
     found = cache.get(KEYS - 1)
-    assert type(found) is TableRows
+    assert type(found) is ColumnAnswers
     assert found.answer() == {"number": KEYS - 1}
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.columns import Column, columns
 from asyncio_operator.arrow.key_arrays import Ints
-from asyncio_operator.arrow.table_rows import TableRows, WholeAnswers
 from asyncio_operator.engine.failures import is_over_budget
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import rows_of
@@ -93,7 +93,7 @@ def read_answers(
         rows: the number of rows that have these keys, if it is known.
     """
     count = len(outcomes)
-    if isinstance(outcomes, WholeAnswers):
+    if isinstance(outcomes, ColumnAnswers):
         return _whole(outcomes, miss, rows)
     # Most batches have one kind of answers. Their keys need no step in Python each.
     types = set(map(type, outcomes))
@@ -105,7 +105,7 @@ def read_answers(
             plain = [empty if outcome is None else outcome for outcome in plain]
         # A miss has an empty row of its own, so that rows in their order are not copied.
         return Answers(plain, np.append(np.arange(count), -1), np.where(kinds == FOUND, 1, miss), kinds)
-    if types <= {TableRows, type(None)}:
+    if types <= {ColumnAnswers, type(None)}:
         return _in_tables(outcomes, miss)
     return _one_by_one(keys, outcomes, miss, failure, on_result_error)
 
@@ -121,7 +121,7 @@ def _one_by_one(
     for i, outcome in enumerate(outcomes):
         answer = outcome.answer if type(outcome) is Answer else outcome
         several: Sequence[Row] = ()
-        if type(answer) is TableRows:
+        if type(answer) is ColumnAnswers:
             # A miss here. `_add_tables` corrects it when the list is complete: rows of tables come behind the list.
             in_tables.append(i)
         elif type(answer) is not Failure:
@@ -151,7 +151,7 @@ def _one_by_one(
     return answers
 
 
-def _whole(found: WholeAnswers, miss: int, rows: int) -> Answers:
+def _whole(found: ColumnAnswers, miss: int, rows: int) -> Answers:
     """The rows of answers that are all in one table."""
     if found.rows is not None:
         # To read many copies from a small table, whose rows are neighbours in memory, costs less than from a large one.
@@ -175,7 +175,7 @@ def _in_tables(outcomes: list[Any], miss: int) -> Answers:
     return answers
 
 
-def _add_tables(answers: Answers, places: Ints, found: list[TableRows]) -> None:
+def _add_tables(answers: Answers, places: Ints, found: list[ColumnAnswers]) -> None:
     """Add answers in columns, those of the keys at these places."""
     if not found:
         return
@@ -183,8 +183,8 @@ def _add_tables(answers: Answers, places: Ints, found: list[TableRows]) -> None:
     identities = list(map(id, of_answer))
     # No step has a Python function for each key.
     tables = dict(zip(identities, of_answer, strict=True))
-    starts = np.fromiter(map(attrgetter("start"), found), np.int64, len(found))
-    counts = np.fromiter(map(attrgetter("count"), found), np.int64, len(found))
+    starts = np.fromiter(map(attrgetter("starts"), found), np.int64, len(found))
+    counts = np.fromiter(map(attrgetter("counts"), found), np.int64, len(found))
     numbers = {identity: number for number, identity in enumerate(tables)}
     of_table: Ints = np.zeros(len(found), np.int64)
     if len(tables) > 1:

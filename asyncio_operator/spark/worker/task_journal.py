@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
 from asyncio_operator.arrow.key_fit import fit_values
-from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal import watched
 from asyncio_operator.journal.files import Seen
@@ -160,11 +160,9 @@ class TaskJournal:
         offsets = several.offsets.to_numpy()
         _, _, *columns = several.values.flatten()
         table = _table(columns, self._found, len(several.values))
-        starts = offsets[:-1][known].tolist()
-        counts = (offsets[1:] - offsets[:-1])[known].tolist()
+        answers = ColumnAnswers(table, offsets[:-1][known], (offsets[1:] - offsets[:-1])[known])
         outcomes, timed = batch.outcomes, self._timed
-        for place, start, count in zip(known.tolist(), starts, counts, strict=True):
-            answer = TableRows(table, start, count) if count else None
+        for place, answer in zip(known.tolist(), answers, strict=True):
             outcomes[place] = Answer(answer, "journal", 0, None) if timed else answer
         batch.known = len(known)
 
@@ -204,7 +202,8 @@ class TaskJournal:
         table = _table(columns, self._found, read.table.num_rows)
         spans = zip(read.starts.tolist(), read.counts.tolist(), strict=True)
         return [
-            ABSENT if count == UNKNOWN else TableRows(table, start, count) if count else None for start, count in spans
+            ABSENT if count == UNKNOWN else ColumnAnswers(table, start, count) if count else None
+            for start, count in spans
         ]
 
     async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:

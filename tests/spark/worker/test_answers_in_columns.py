@@ -18,8 +18,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator import Batching, Cache, Enricher, EnricherError, FunctionError, Retry
 from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.key_index import KeyIndex
-from asyncio_operator.arrow.table_rows import WholeAnswers
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
@@ -174,9 +174,9 @@ def test_A3_a_table_in_memory_arrives_in_the_types_of_the_caller_and_from_severa
     for table in (pa.table({"n": [1, 2, 3]}), pa.table({"n": pa.chunked_array([[1], [2, 3]])})):
         for schema in (own, wanted):
             found = AnswerTables(KEYS, own, schema).read_rows((table, [2, 0, 1], [0, 2, 2]), pa.array([7, 8, 9]))
-            answers = [answer and answer.answer() for answer in found]
+            answers = [None if one is None else one.answer() for one in found]
             assert answers == [{"n": 3}, None, [{"n": 1}, {"n": 2}]]
-            assert [answer and answer.answer() for answer in map(found.__getitem__, range(3))] == answers
+            assert [None if one is None else one.answer() for one in map(found.__getitem__, range(3))] == answers
             assert found.gathered().table.column("n").type == schema.field("n").type
 
 
@@ -192,7 +192,7 @@ def test_A1_columns_that_are_not_declared_are_never_copied() -> None:
 def test_X9_wide_rows_of_a_table_in_memory_leave_in_pieces() -> None:
     width = OUTPUT_BYTES // 4
     table = pa.table({"text": ["a" * width, "b"]})
-    found = WholeAnswers(table, np.arange(3), np.array([1, 1, 0]), np.array([0, 1]))
+    found = ColumnAnswers(table, np.arange(3), np.array([1, 1, 0]), np.array([0, 1]))
     layout = Layout((0,), table.schema)
     enrichment = Enrichment(layout, lambda *_: pytest.fail("no answer is wrong"))
     batch = pa.RecordBatch.from_pydict({"k": [0, 1, 2] * 5})

@@ -1,4 +1,4 @@
-"""The answer for a key in columns: rows of a table that many keys share. `answer_tables` makes them."""
+"""Answers in columns: rows of a table. `answer_tables` makes them."""
 
 from __future__ import annotations
 
@@ -12,53 +12,46 @@ from asyncio_operator.arrow.key_arrays import Ints
 from asyncio_operator.errors import ResultError, describe_error
 
 
-class TableRows:
-    """The answer for a key in columns: `count` rows of a table from row `start`. It is never changed."""
+class ColumnAnswers(Sequence[Any]):
+    """The answers of keys in one table. They are never changed.
 
-    __slots__ = ("count", "start", "table")
-
-    def __init__(self, table: pa.Table, start: int, count: int) -> None:
-        self.table = table
-        self.start = start
-        self.count = count
-
-    def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The same as a mapping, or a list of mappings.
-
-        Raises:
-            ResultError: Python cannot hold a value.
-        """
-        rows = _rows(self.table.slice(self.start, self.count))
-        return rows[0] if self.count == 1 else rows
-
-
-class WholeAnswers(Sequence[Any]):
-    """The answers of keys in one table: for each key its first row and the number of its rows. Read one by one, they
-    are `TableRows`, or None for a miss.
+    Read one by one, they are None for a miss, or the answer of one key: of the same class, with numbers in the place of
+    arrays, and without a length. Then most keys need no arrays of their own.
 
     Attributes:
+        starts: the first row of each key, or of the key.
+        counts: the number of its rows; 0: a miss.
         rows: the numbers of the found rows in the table, which may have many others, and in any order: `starts` and
-            `counts` are of this list. None: all rows of the table, in their order.
+            `counts` are of this list. None: all rows of the table, in their order, as for one key.
     """
 
     __slots__ = ("counts", "rows", "starts", "table")
 
-    def __init__(self, table: pa.Table, starts: Ints, counts: Ints, rows: Ints | None = None) -> None:
+    def __init__(self, table: pa.Table, starts: Any, counts: Any, rows: Ints | None = None) -> None:
         self.table = table
         self.starts = starts
         self.counts = counts
         self.rows = rows
 
-    def at(self, places: Ints) -> WholeAnswers:
+    def at(self, places: Ints) -> ColumnAnswers:
         """The answers of other keys: those at these places, a miss for -1."""
         counts = np.append(self.counts, 0)[places]
-        return WholeAnswers(self.table, np.append(self.starts, 0)[places], counts, self.rows)
+        return ColumnAnswers(self.table, np.append(self.starts, 0)[places], counts, self.rows)
 
-    def gathered(self) -> WholeAnswers:
+    def gathered(self) -> ColumnAnswers:
         """The same answers in a table that has only the found rows."""
         if self.rows is None:
             return self
-        return WholeAnswers(self.table.take(pa.array(self.rows)), self.starts, self.counts)
+        return ColumnAnswers(self.table.take(pa.array(self.rows)), self.starts, self.counts)
+
+    def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """That of one key, as a mapping or a list of mappings.
+
+        Raises:
+            ResultError: Python cannot hold a value.
+        """
+        rows = _rows(self.table.slice(self.starts, self.counts))
+        return rows[0] if self.counts == 1 else rows
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -68,30 +61,30 @@ class WholeAnswers(Sequence[Any]):
         if not count:
             return None
         if self.rows is None:
-            return TableRows(self.table, start, count)
-        return TableRows(self.table.take(pa.array(self.rows[start : start + count])), 0, count)
+            return ColumnAnswers(self.table, start, count)
+        return ColumnAnswers(self.table.take(pa.array(self.rows[start : start + count])), 0, count)
 
-    def __iter__(self) -> Iterator[TableRows | None]:
+    def __iter__(self) -> Iterator[ColumnAnswers | None]:
         table, spans = self.gathered().table, zip(self.starts.tolist(), self.counts.tolist(), strict=True)
-        return (TableRows(table, start, count) if count else None for start, count in spans)
+        return (ColumnAnswers(table, start, count) if count else None for start, count in spans)
 
 
-def compacted(answers: Sequence[TableRows]) -> list[TableRows]:
+def compacted(answers: Sequence[ColumnAnswers]) -> list[ColumnAnswers]:
     """The same answers in a table of their own, which holds no other rows."""
-    of_table: dict[int, list[TableRows]] = {}
+    of_table: dict[int, list[ColumnAnswers]] = {}
     for one in answers:
         of_table.setdefault(id(one.table), []).append(one)
     tables, starts, rows = [], {}, 0
     for ones in of_table.values():
-        tables.append(ones[0].table.take([row for one in ones for row in range(one.start, one.start + one.count)]))
+        tables.append(ones[0].table.take([row for one in ones for row in range(one.starts, one.starts + one.counts)]))
         for one in ones:
             starts[id(one)] = rows
-            rows += one.count
+            rows += one.counts
     whole = pa.concat_tables(tables).combine_chunks()
-    return [TableRows(whole, starts[id(one)], one.count) for one in answers]
+    return [ColumnAnswers(whole, starts[id(one)], one.counts) for one in answers]
 
 
-def rows_of_answers(answers: Sequence[TableRows | None]) -> list[Any]:
+def rows_of_answers(answers: Sequence[ColumnAnswers | None]) -> list[Any]:
     """The answers of one call as mappings or lists of mappings.
 
     Raises:
@@ -102,9 +95,9 @@ def rows_of_answers(answers: Sequence[TableRows | None]) -> list[Any]:
     return [
         None
         if answer is None
-        else rows[answer.start]
-        if answer.count == 1
-        else rows[answer.start : answer.start + answer.count]
+        else rows[answer.starts]
+        if answer.counts == 1
+        else rows[answer.starts : answer.starts + answer.counts]
         for answer in answers
     ]
 
