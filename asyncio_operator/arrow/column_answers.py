@@ -11,6 +11,9 @@ import pyarrow as pa
 from asyncio_operator.arrow.key_arrays import Ints
 from asyncio_operator.errors import ResultError, describe_error
 
+UNKNOWN = -1
+"""The count of a key without an answer, known or new."""
+
 
 class ColumnAnswers(Sequence[Any]):
     """The answers of keys in one table. They are never changed.
@@ -20,7 +23,7 @@ class ColumnAnswers(Sequence[Any]):
 
     Attributes:
         starts: the first row of each key, or of the key.
-        counts: the number of its rows; 0: a miss.
+        counts: the number of its rows; 0: a miss; from a journal also `UNKNOWN`.
         rows: the numbers of the found rows in the table, which may have many others, and in any order: `starts` and
             `counts` are of this list. None: all rows of the table, in their order, as for one key.
     """

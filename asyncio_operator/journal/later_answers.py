@@ -10,7 +10,6 @@ however many files there are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from asyncio_operator.arrow.column_answers import UNKNOWN, ColumnAnswers
 from asyncio_operator.arrow.key_arrays import Ints, key_array
 from asyncio_operator.arrow.key_fit import fit_keys
 from asyncio_operator.arrow.key_index import KeyIndex
@@ -32,30 +32,8 @@ ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
 
 CODE = "_key of a search"
 
-UNKNOWN = -1
-
 TRIES = 3
 """Files may be deleted again while a new listing is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswersOfKeys:
-    """The answers of some keys.
-
-    Attributes:
-        table: the answer's columns. The rows of one key are neighbours, in their order.
-        starts: for each key the position of its first row in the table.
-        counts: for each key the number of its rows; 0: a miss; -1: no answer is known.
-    """
-
-    table: pa.Table
-    starts: Ints
-    counts: Ints
-
-    @property
-    def known(self) -> int:
-        """The number of keys with an answer."""
-        return int(np.count_nonzero(self.counts != UNKNOWN))
 
 
 class JournalReader:
@@ -106,7 +84,7 @@ class JournalReader:
         known = listing.known_from(self._since)
         return tuple(entry for entry in listing.live if entry.name not in known)
 
-    def read(self, keys: pa.Array) -> AnswersOfKeys:
+    def read(self, keys: pa.Array) -> ColumnAnswers:
         """The latest living answers of distinct keys.
 
         Args:
@@ -135,11 +113,11 @@ class JournalReader:
         counts = np.where(rows > 0, rows, counts)
         table = table.select(self._description.answers.names).filter(pa.array(found))
         # Rows are in the order of their keys.
-        return AnswersOfKeys(table.combine_chunks(), np.cumsum(rows) - rows, counts)
+        return ColumnAnswers(table.combine_chunks(), np.cumsum(rows) - rows, counts)
 
-    def _nothing(self, count: int) -> AnswersOfKeys:
+    def _nothing(self, count: int) -> ColumnAnswers:
         zeros = np.zeros(count, np.int64)
-        return AnswersOfKeys(self._description.answers.empty_table(), zeros, zeros + UNKNOWN)
+        return ColumnAnswers(self._description.answers.empty_table(), zeros, zeros + UNKNOWN)
 
     def _found(self, asked: pa.Array) -> list[pa.Table]:
         """The rows of the keys in all files, with the number of the key of each as `CODE`."""

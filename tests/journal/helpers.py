@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
-from asyncio_operator.journal.later_answers import AnswersOfKeys, JournalReader
+from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import LocalPlace, Place
 from asyncio_operator.journal.writer import JournalWriter
 
@@ -40,7 +41,7 @@ def write(place: Place, description: Description, *batches: AnswerBatch, **optio
     return writer
 
 
-def answers_of(known: AnswersOfKeys, keys: Sequence[Any]) -> dict[Any, list[Any]]:
+def answers_of(known: ColumnAnswers, keys: Sequence[Any]) -> dict[Any, list[Any]]:
     """The values of "v" by key, without the keys that are unknown."""
     values = known.table["v"].to_pylist()
     found = zip(keys, known.starts.tolist(), known.counts.tolist(), strict=True)

@@ -12,12 +12,13 @@ import threading
 
 import pyarrow as pa
 
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
-from asyncio_operator.journal.later_answers import AnswersOfKeys, JournalReader
+from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.journal.watched import WatchedPlace
@@ -94,7 +95,7 @@ class LaterAnswers:
         """Whether there may be files that were not listed yet."""
         return self._now() >= self._next
 
-    def read(self, keys: pa.Array) -> AnswersOfKeys:
+    def read(self, keys: pa.Array) -> ColumnAnswers:
         """The answers of keys.
 
         Raises:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.column_answers import ColumnAnswers
+from asyncio_operator.arrow.column_answers import UNKNOWN, ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
 from asyncio_operator.arrow.key_fit import fit_values
@@ -29,7 +29,6 @@ from asyncio_operator.errors import describe_error
 from asyncio_operator.journal import watched
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
-from asyncio_operator.journal.later_answers import UNKNOWN
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.noted import Noted, NotedAnswers
 from asyncio_operator.journal.storage import open_place
@@ -200,11 +199,8 @@ class TaskJournal:
         names = self._found.names
         columns = [column.combine_chunks() for column in read.table.select(names).columns]
         table = _table(columns, self._found, read.table.num_rows)
-        spans = zip(read.starts.tolist(), read.counts.tolist(), strict=True)
-        return [
-            ABSENT if count == UNKNOWN else ColumnAnswers(table, start, count) if count else None
-            for start, count in spans
-        ]
+        answers = ColumnAnswers(table, read.starts, np.maximum(read.counts, 0))
+        return [ABSENT if count == UNKNOWN else one for one, count in zip(answers, read.counts.tolist(), strict=True)]
 
     async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
         """See `KnownAnswers`. A cache that refreshes an answer wants a new one."""
