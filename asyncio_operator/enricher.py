@@ -291,9 +291,8 @@ class Enricher(ABC):
     async def _rows_of_columns(self, keys: Sequence[Any]) -> Sequence[Found]:
         # Imported here: it loads pyarrow, which a class that answers in columns has loaded.
         from asyncio_operator.arrow.answer_tables import answer_tables, ask
-        from asyncio_operator.arrow.column_answers import rows_of_answers
 
-        return rows_of_answers(await ask(self, answer_tables(self.key_schema(), self.schema()), keys))
+        return (await ask(self, answer_tables(self.key_schema(), self.schema()), keys)).answers()
 
     lookup_columns: Callable[[pa.Array], Awaitable[pa.Table]] | None = None
     """Written as ``async def lookup_columns(self, keys: pyarrow.Array) -> pyarrow.Table`` by a class that answers in

@@ -47,35 +47,26 @@ class AnswerTables:
         return self._wanted.empty_table()
 
     def asked(self, keys: Sequence[Any]) -> tuple[pa.Array, Ints]:
-        """The distinct keys as an array, and for each of `keys` its place there, or -1 if it does not fit the types."""
-        width = len(self._keys)
-        columns = [keys] if width == 1 else list(zip(*keys, strict=True)) or [()] * width
-        unknown = map(kinds.is_null, self._keys.types)
-        array, places = distinct(
-            [
-                _of_one_type(values) if any_type else fit_values(values, kind)
-                for any_type, kind, values in zip(unknown, self._keys.types, columns, strict=True)
-            ]
-        )
-        parts = array.flatten() if len(columns) > 1 else [array]
-        return self._declared_keys(parts), places
+        """The distinct keys as an array, and for each of `keys` its place there, or -1 if it does not fit the types.
 
-    def asked_array(self, keys: pa.Array) -> tuple[pa.Array, Ints | None]:
-        """The same for distinct keys in an array; None in place of places if all keys fit, in their order."""
-        parts, known = self._parts(keys), self._keys.types
-        try:
-            fitted = [
-                part if kinds.is_null(kind) else fit_keys(part, kind) for part, kind in zip(parts, known, strict=True)
-            ]
-        except TypeError:  # Keys of these types are never equal.
-            pairs = zip(known, parts, strict=True)
-            fitted = [pa.nulls(len(keys), part.type if kinds.is_null(kind) else kind) for kind, part in pairs]
-        places = None
-        if any(one is not part for one, part in zip(fitted, parts, strict=True)):
-            # Two keys may fall together, and some may not fit.
+        Args:
+            keys: Python's; or `ArrowKeys`, which are not searched for duplicates as long as all of them fit.
+        """
+        columns = self._parts(keys.array) if isinstance(keys, ArrowKeys) else self._columns(keys)
+        fitted = list(map(_fitted, columns, self._keys.types))
+        # Two keys may fall together, and some may not fit.
+        if any(one is not column for one, column in zip(fitted, columns, strict=True)):
             array, places = distinct(fitted)
-            fitted = array.flatten() if len(parts) > 1 else [array]
-        return self._declared_keys(fitted), places
+            fitted = self._parts(array)
+        else:
+            places = np.arange(len(keys))
+        fields = zip(self._keys.types, fitted, strict=True)
+        # With the zone, and as the dictionary, that the enricher says.
+        return self._joined([part if kinds.is_null(kind) else _spelled(part, kind) for kind, part in fields]), places
+
+    def _columns(self, keys: Sequence[Any]) -> list[Sequence[Any]]:
+        width = len(self._keys)
+        return [keys] if width == 1 else list(zip(*keys, strict=True)) or [()] * width
 
     def read(self, answer: object, asked: pa.Array) -> ColumnAnswers:
         """The answer, in a table of the wanted columns in which the rows of a key are neighbours.
@@ -146,11 +137,6 @@ class AnswerTables:
             found.table = _cast(found.table, self._wanted, "lookup_rows")
         return found
 
-    def _declared_keys(self, parts: Sequence[pa.Array]) -> pa.Array:
-        """Canonical keys in the declared types: with the zone, and as the dictionary, that the enricher says."""
-        fields = zip(self._keys.types, parts, strict=True)
-        return self._joined([part if kinds.is_null(kind) else _spelled(part, kind) for kind, part in fields])
-
     def _joined(self, parts: Sequence[pa.Array]) -> pa.Array:
         if len(self._keys) == 1:
             return parts[0]
@@ -166,39 +152,33 @@ def answer_tables(keys: pa.Schema | None, declared: pa.Schema) -> AnswerTables:
     return AnswerTables(pa.schema([("key", pa.null())]) if keys is None else keys, declared)
 
 
-async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[ColumnAnswers | None]:
-    """The answers for keys, aligned with them, from one call of `lookup_columns`. None for a miss.
+async def ask(
+    enricher: Any,
+    tables: AnswerTables,
+    keys: Sequence[Any],
+    find: Callable[[pa.Array], Awaitable[object]] | None = None,
+) -> ColumnAnswers:
+    """The answers for keys, aligned with them, from one call.
+
+    Args:
+        keys: Python's or `ArrowKeys`, as `AnswerTables.asked` takes them.
+        find: `lookup_rows` of the enricher, to be asked in place of `lookup_columns`.
 
     Raises:
         ResultError: the answer is not such a table.
     """
     asked, places = tables.asked(keys)
     if not len(asked):
-        return [None] * len(keys)
-    answers = list(_read(enricher, tables.read, await enricher.lookup_columns(asked), asked))
-    if len(asked) == len(keys):
-        return answers
-    return [answers[place] if place >= 0 else None for place in places.tolist()]
-
-
-async def ask_rows(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[ColumnAnswers | None]:
-    """The same from one call of `lookup_rows`."""
-    asked, places = tables.asked(keys)
-    return list(_read(enricher, tables.read_rows, await enricher.lookup_rows(asked), asked).at(places))
-
-
-async def ask_whole(enricher: Any, tables: AnswerTables, keys: ArrowKeys) -> ColumnAnswers:
-    """The same for distinct keys in an array, without an object for each."""
-    asked, places = tables.asked_array(keys.array)
-    if not len(asked):
-        nothing = np.zeros(len(keys), dtype=np.int64)
-        return ColumnAnswers(tables.empty, nothing, nothing)
-    find = row_finder(enricher)
-    if find is None:
-        found = _read(enricher, tables.read, await enricher.lookup_columns(asked), asked)
-    else:
-        found = _read(enricher, tables.read_rows, await find(asked), asked)
-    return found if places is None else found.at(places)
+        return ColumnAnswers(tables.empty, places, np.zeros_like(places))
+    answer = await (find or enricher.lookup_columns)(asked)
+    try:
+        found = tables.read(answer, asked) if find is None else tables.read_rows(answer, asked)
+    except ResultError as error:
+        # Law A2: nothing tells which key is at fault, so the batch is neither split nor asked again.
+        problem = ResultError(f"{describe(enricher)}: {error}")
+        problem.any_key = True  # type: ignore[attr-defined]
+        raise problem from error
+    return found if len(asked) == len(keys) else found.at(places)
 
 
 def row_finder(enricher: Any) -> Callable[[pa.Array], Awaitable[object]] | None:
@@ -212,16 +192,14 @@ def row_finder(enricher: Any) -> Callable[[pa.Array], Awaitable[object]] | None:
     return None
 
 
-def _read(
-    enricher: Any, read: Callable[[object, pa.Array], ColumnAnswers], answer: object, asked: pa.Array
-) -> ColumnAnswers:
+def _fitted(column: Any, kind: pa.DataType) -> pa.Array:
+    """A part of keys in the canonical form of a type, null where a key does not fit; of null: in their own type."""
+    if not isinstance(column, pa.Array):
+        return _of_one_type(column) if kinds.is_null(kind) else fit_values(column, kind)
     try:
-        return read(answer, asked)
-    except ResultError as error:
-        # Law A2: nothing tells which key is at fault, so the batch is neither split nor asked again.
-        problem = ResultError(f"{describe(enricher)}: {error}")
-        problem.any_key = True  # type: ignore[attr-defined]
-        raise problem from error
+        return column if kinds.is_null(kind) else fit_keys(column, kind)
+    except TypeError:  # Keys of these types are never equal.
+        return pa.nulls(len(column), kind)
 
 
 def _spelled(keys: pa.Array, kind: pa.DataType) -> pa.Array:

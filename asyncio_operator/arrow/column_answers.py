@@ -47,6 +47,16 @@ class ColumnAnswers(Sequence[Any]):
             return self
         return ColumnAnswers(self.table.take(pa.array(self.rows)), self.starts, self.counts)
 
+    def answers(self) -> list[Any]:
+        """Those of the keys, as mappings, lists of mappings, and None.
+
+        Raises:
+            ResultError: Python cannot hold a value.
+        """
+        found = self.gathered()
+        rows, spans = _rows(found.table), zip(found.starts.tolist(), found.counts.tolist(), strict=True)
+        return [rows[start] if count == 1 else rows[start : start + count] if count else None for start, count in spans]
+
     def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
         """That of one key, as a mapping or a list of mappings.
 
@@ -72,37 +82,19 @@ class ColumnAnswers(Sequence[Any]):
         return (ColumnAnswers(table, start, count) if count else None for start, count in spans)
 
 
-def compacted(answers: Sequence[ColumnAnswers]) -> list[ColumnAnswers]:
-    """The same answers in a table of their own, which holds no other rows."""
-    of_table: dict[int, list[ColumnAnswers]] = {}
-    for one in answers:
-        of_table.setdefault(id(one.table), []).append(one)
-    tables, starts, rows = [], {}, 0
-    for ones in of_table.values():
+def compacted(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
+    """The answers of single keys in a table of their own, which holds no other rows."""
+    counts = np.array([one.counts for one in answers], dtype=np.int64)
+    of_table: dict[int, list[int]] = {}
+    for place, one in enumerate(answers):
+        of_table.setdefault(id(one.table), []).append(place)
+    tables, starts, rows = [], np.zeros_like(counts), 0
+    for places in of_table.values():
+        ones = [answers[place] for place in places]
         tables.append(ones[0].table.take([row for one in ones for row in range(one.starts, one.starts + one.counts)]))
-        for one in ones:
-            starts[id(one)] = rows
-            rows += one.counts
-    whole = pa.concat_tables(tables).combine_chunks()
-    return [ColumnAnswers(whole, starts[id(one)], one.counts) for one in answers]
-
-
-def rows_of_answers(answers: Sequence[ColumnAnswers | None]) -> list[Any]:
-    """The answers of one call as mappings or lists of mappings.
-
-    Raises:
-        ResultError: Python cannot hold a value.
-    """
-    table = next((answer.table for answer in answers if answer is not None), None)
-    rows = [] if table is None else _rows(table)
-    return [
-        None
-        if answer is None
-        else rows[answer.starts]
-        if answer.counts == 1
-        else rows[answer.starts : answer.starts + answer.counts]
-        for answer in answers
-    ]
+        ends = rows + np.cumsum(counts[places])
+        starts[places], rows = ends - counts[places], ends[-1]
+    return ColumnAnswers(pa.concat_tables(tables).combine_chunks(), starts, counts)
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -273,7 +273,7 @@ class LookupCache:
         copies = compacted([answer for _, _, answer in in_columns])
         for (slot, stored, _), copy in zip(in_columns, copies, strict=True):
             table.put_slot(slot, codec.stamp(codec.timestamp(stored), copy))
-        self._held = self._copied = sum(copy.counts for copy in copies)
+        self._held = self._copied = int(copies.counts.sum())
 
     def close(self) -> None:
         """Release files and memory. A second call does nothing."""

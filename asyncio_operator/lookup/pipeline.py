@@ -67,27 +67,18 @@ def _asked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | No
         return enricher.lookup if options.batching is None else enricher.lookup_many
     # Imported here: it loads pyarrow, as the maker of `tables` has.
     from asyncio_operator.arrow.answer_tables import ask
-    from asyncio_operator.arrow.column_answers import rows_of_answers
 
     as_rows = options.retry is not None and options.retry.if_result is not None
 
     async def many(keys: Sequence[Any]) -> Sequence[Any]:
         answers = await ask(enricher, tables, keys)
         # A function of the user reads them.
-        return rows_of_answers(answers) if as_rows else answers
+        return answers.answers() if as_rows else answers
 
     async def one(key: Any) -> Any:
         return (await many([key]))[0]
 
     return one if options.batching is None else many
-
-
-def asked_whole(enricher: Enricher, tables: AnswerTables | None) -> Invoke:
-    """A function of `ArrowKeys`, for an enricher in memory."""
-    from asyncio_operator.arrow.answer_tables import ask_whole
-
-    assert tables is not None
-    return observed(partial(ask_whole, enricher, tables), describe(enricher), enricher.call_attributes, many=True)
 
 
 def managed_calls(
@@ -247,18 +238,20 @@ class LookupPipeline:
         self._lanes = attempts.lanes
 
     def _ask_whole_batches(self, enricher: Enricher, tables: AnswerTables | None) -> None:
-        # Imported here as in `asked_whole`.
-        from asyncio_operator.arrow.answer_tables import row_finder
+        # Imported here as in `_asked`.
+        from asyncio_operator.arrow.answer_tables import ask, row_finder
 
-        batching = self._options.batching
+        assert tables is not None
+        batching, find = self._options.batching, row_finder(enricher)
+        whole = partial(ask, enricher, tables, find=find)
         intake = WholeBatchIntake(
             self._reader,
             self._delivery,
             self._failures,
-            asked_whole(enricher, tables),
+            observed(whole, self._name, enricher.call_attributes, many=True),
             1 if batching is None else batching.max_size,
             self._clock,
-            FailingBatches(describe(enricher), "lookup_columns" if row_finder(enricher) is None else "lookup_rows"),
+            FailingBatches(self._name, "lookup_columns" if find is None else "lookup_rows"),
         )
         self._lanes = Lanes(intake.call, intake, self._options, timers=self.timers, name=describe(enricher))
 

@@ -171,7 +171,7 @@ def plain_answers(answers: Sequence[Any]) -> list[Any]:
     if not in_columns:
         return list(answers)
     # Imported here: it loads pyarrow, as the maker of such an answer has.
-    from asyncio_operator.arrow.column_answers import compacted, rows_of_answers
+    from asyncio_operator.arrow.column_answers import compacted
 
-    rows = iter(rows_of_answers(compacted(in_columns)))
+    rows = iter(compacted(in_columns).answers())
     return [next(rows) if hasattr(answer, "table") else answer for answer in answers]

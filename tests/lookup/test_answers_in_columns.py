@@ -296,7 +296,7 @@ def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> N
     assert sum(one() is not None for one in tables) <= 5
     last = range(199_900, 200_000)
     kept = [cache.get(key) for key in last]
-    assert [one and one.answer() for one in kept] == [
+    assert [None if one is None else one.answer() for one in kept] == [
         *({"n": key, "name": f"{key}"} for key in last[:-2]),
         [{"n": key, "name": f"{key}"} for key in last[-2:]],
         None,
@@ -310,7 +310,7 @@ def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> N
 def test_A4_L4_a_cache_copies_keys_of_several_rows_no_more_often_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
 
-    def count(answers: Sequence[ColumnAnswers]) -> list[ColumnAnswers]:
+    def count(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
         copied.append(sum(answer.counts for answer in answers))
         return compacted(answers)
 

@@ -306,23 +306,24 @@ async def rule_lookup_columns(check: Check) -> None:
         assert not ordinary, "it is an ordinary function; it must be `async def lookup_columns`"
         import pyarrow as pa
 
-        from asyncio_operator.arrow.answer_tables import answer_tables, ask, ask_rows, row_finder
+        from asyncio_operator.arrow.answer_tables import answer_tables, ask, row_finder
 
-        ways = {"lookup_columns()": ask} | ({"lookup_rows()": ask_rows} if row_finder(enricher) else {})
+        find = row_finder(enricher)
+        ways = {"lookup_columns()": None} | ({"lookup_rows()": find} if find else {})
         tables = answer_tables(enricher.key_schema(), enricher.schema())
         empty: dict[str, Any] = dict.fromkeys(enricher.schema().names)
         for order in (keys, keys[::-1], check.missing, keys[:1]):
             for start in range(0, len(order), enricher.max_batch):
                 batch = order[start : start + enricher.max_batch]
                 for name, way in ways.items():
-                    answers = await check.within(name, way(enricher, tables, batch))
+                    answers = await check.within(name, ask(enricher, tables, batch, way))
                     for key, found in zip(batch, answers, strict=True):
                         expected = check.expected.get(key)
                         if expected not in (None, ANY):
                             # A missing field is null, and a table has no missing ones.
                             expected = [empty | dict(row) for row in rows_of(key, expected)]
                         compare(key, None if found is None else found.answer(), expected)
-        if find := row_finder(enricher):
+        if find:
             once, _ = tables.asked(keys[: max(1, enricher.max_batch // 2)])
             twice = pa.concat_arrays([once, once])
             read = tables.read_rows(await check.within("lookup_rows()", find(twice)), twice)
