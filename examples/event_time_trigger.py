@@ -1,23 +1,29 @@
-"""A window that fires when the watermark passes its end, over the timer service and keyed state.
+"""Windows that fire on the watermark, for late elements, and early by count: a trigger of one's own.
 
     .venv/bin/python examples/event_time_trigger.py
 
 Readings of sensors are summed per sensor and window of ten seconds of event time. A window fires when the watermark
-reaches its last millisecond. There is one event-time timer per sensor and window; the window is the namespace. A later
-element fires its window again, at once, until the allowed lateness is over.
+reaches its last millisecond. A later element fires its window again, at once, until the allowed lateness is over. Every
+third reading of a window fires it early.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from asyncio_operator.state import HeapStateBackend, ReducingStateDescriptor, StateBackend
-from asyncio_operator.timers import HeapQueues, InternalTimerService, Timer
+from asyncio_operator.state import HeapStateBackend
+from asyncio_operator.timers import TimerServiceManager
 from asyncio_operator.watermarks import BoundedOutOfOrderness
-
-WINDOW = 10_000
-LATENESS = 5_000
+from asyncio_operator.windows import (
+    CountTrigger,
+    EventTimeTrigger,
+    TimeWindow,
+    Trigger,
+    TriggerContext,
+    TriggerResult,
+    TumblingWindows,
+    WindowOperator,
+)
 
 
 class Reading(NamedTuple):
@@ -28,91 +34,73 @@ class Reading(NamedTuple):
     value: int
 
 
-class Fired(NamedTuple):
-    """The output of a window. `why` is "on time" or "late"."""
+class Sum:
+    """The aggregate of a window."""
 
-    sensor: str
-    start: int
-    total: int
-    why: str
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, reading: Reading, total: int) -> int:
+        return total + reading.value
+
+    def get_result(self, total: int) -> int:
+        return total
+
+    def merge(self, a: int, b: int) -> int:
+        return a + b
 
 
-class TumblingWindows:
-    """Sums readings per sensor and window, and fires as an event-time trigger does.
+class EarlyTrigger(Trigger):
+    """Fires when an `EventTimeTrigger` does, and at every `n`-th element of a window."""
 
-    Args:
-        backend: holds the sums.
-    """
+    def __init__(self, n: int) -> None:
+        self._time = EventTimeTrigger()
+        self._count = CountTrigger(n)
 
-    def __init__(self, backend: StateBackend) -> None:
-        self._backend = backend
-        self._sums = backend.reducing_state(ReducingStateDescriptor("sums", lambda a, b: a + b))
-        self._fired: list[Fired] = []
-        queues = HeapQueues(backend.key_groups, backend.max_parallelism)
-        self._timers = InternalTimerService(on_event_time=self._on_event_time, queues=queues)
+    def on_element(
+        self, element: Reading, timestamp: int | None, window: TimeWindow, ctx: TriggerContext
+    ) -> TriggerResult:
+        early = self._count.on_element(element, timestamp, window, ctx)
+        return early | self._time.on_element(element, timestamp, window, ctx)
 
-    def process(self, reading: Reading) -> Iterator[Fired]:
-        """Adds a reading. Yields its window at once if the reading is late, and nothing if it is too late."""
-        start = reading.timestamp - reading.timestamp % WINDOW
-        last = start + WINDOW - 1
-        if last + LATENESS <= self._timers.current_watermark:
-            return
-        self._at(reading.sensor, start)
-        self._sums.add(reading.value)
-        if last <= self._timers.current_watermark:
-            yield Fired(reading.sensor, start, self._sums.get() or 0, "late")
-        else:
-            self._timers.register_event_time_timer(last, start)
-        self._timers.register_event_time_timer(last + LATENESS, start)
+    def on_event_time(self, time: int, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
+        return self._time.on_event_time(time, window, ctx)
 
-    def advance(self, watermark: int) -> Iterator[Fired]:
-        """Yields the windows that the watermark completes, in the order of their ends."""
-        self._timers.advance_watermark(watermark)
-        fired, self._fired = self._fired, []
-        yield from fired
-
-    def _on_event_time(self, timer: Timer) -> None:
-        sensor, start = timer.key, timer.namespace
-        assert isinstance(start, int)
-        self._at(sensor, start)
-        if timer.timestamp == start + WINDOW - 1 + LATENESS:
-            self._sums.clear()
-        else:
-            self._fired.append(Fired(sensor, start, self._sums.get() or 0, "on time"))
-
-    def _at(self, sensor: str, start: int) -> None:
-        self._timers.current_key = sensor
-        self._backend.set_current_key(sensor)
-        self._backend.set_current_namespace(start)
+    def clear(self, window: TimeWindow, ctx: TriggerContext) -> None:
+        self._time.clear(window, ctx)
+        self._count.clear(window, ctx)
 
 
 READINGS = (
     Reading("a", 1_000, 1),
     Reading("b", 2_000, 10),
     Reading("a", 9_000, 2),
-    Reading("a", 12_000, 4),  # the watermark is 10,999: the first windows are complete
-    Reading("a", 9_500, 8),  # late, and fires at once
+    Reading("a", 9_200, 4),  # the third of its window: an early result
+    Reading("a", 12_000, 8),  # the watermark is 10,999: the first windows are complete
+    Reading("a", 9_500, 16),  # late, and fires at once
     Reading("b", 17_000, 20),  # the watermark is 15,999: what comes for the first windows now is too late
     Reading("b", 3_000, 40),
 )
 
 
 def main() -> None:
-    """Prints the windows that each reading, and the watermark after it, fire."""
+    """Prints the results that each reading, and the watermark after it, give."""
     backend = HeapStateBackend()
-    windows = TumblingWindows(backend)
+    windows = WindowOperator(
+        TumblingWindows(10), EarlyTrigger(3), Sum(), backend=backend, timers=TimerServiceManager(), allowed_lateness=5
+    )
     watermarks = BoundedOutOfOrderness(delay=1.0)
     for reading in READINGS:
-        fired = list(windows.process(reading))
+        results = list(windows.process(reading.sensor, reading, reading.timestamp))
         watermarks.on_event(reading.timestamp)
-        fired += windows.advance(watermarks.current_watermark())
+        results += windows.advance_watermark(watermarks.current_watermark())
         print(f"{reading} watermark {watermarks.current_watermark()}")
-        for each in fired:
-            print(f"    {each}")
+        for key, window, total in results:
+            print(f"    {key} from {window.start} to {window.end}: {total}")
     print("end of input")
-    for each in windows.advance(2**63 - 1):
-        print(f"    {each}")
-    print(f"entries left in the state: {backend.num_entries()}")
+    for key, window, total in windows.advance_watermark(2**63 - 1):
+        print(f"    {key} from {window.start} to {window.end}: {total}")
+    print(f"too late: {windows.dropped}, entries left in the state: {backend.num_entries()}")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class TimerServiceManager:
     checkpoint_kind: ClassVar[str] = "timer services"
 
     def __init__(self, queues: TimerQueues | None = None) -> None:
-        self._queues = HeapQueues() if queues is None else check_queues(queues)
+        self.queues = HeapQueues() if queues is None else check_queues(queues)
         self._sets: dict[str, _Sets] = {}
         self._services: dict[str, InternalTimerService] = {}
         self._waiting: dict[str, InternalTimerService] = {}
@@ -171,7 +171,7 @@ class TimerServiceManager:
         Raises:
             StateError: the key group is outside the range.
         """
-        check_group(key_group, self._queues.key_groups)
+        check_group(key_group, self.queues.key_groups)
         found = {name: one.snapshot(key_group) for name, one in self._all().items() if one.has_timers(key_group)}
         return BUILTIN.serialize({"format": SNAPSHOT_FORMAT, "services": found})
 
@@ -186,7 +186,7 @@ class TimerServiceManager:
 
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
         """The timers for a checkpoint of a backend with these key groups; raises as that of a service does."""
-        check_shared(self, self._queues, key_groups, max_parallelism)
+        check_shared(self, self.queues, key_groups, max_parallelism)
         found = self._all().values()
         return {
             group: self.snapshot(group) for group in key_groups if any(service.has_timers(group) for service in found)
@@ -196,13 +196,13 @@ class TimerServiceManager:
         self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
     ) -> Callable[[], None]:
         """Checks the bytes of `checkpoint_groups`, and returns a function that adds the timers; raises as a service."""
-        check_shared(self, self._queues, key_groups, max_parallelism)
+        check_shared(self, self.queues, key_groups, max_parallelism)
         if any(service.has_timers() for service in self._all().values()):
             raise StateError(f"{self!r} has timers already: restore a checkpoint into a new manager, with empty queues")
         return all_of([self._prepare_group(group, data) for group, data in groups.items()])
 
     def _prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
-        check_group(key_group, self._queues.key_groups)
+        check_group(key_group, self.queues.key_groups)
         found = _body(key_group, data)
         return all_of([self._named(name).prepare_group(key_group, timers) for name, timers in found.items()])
 
@@ -219,12 +219,12 @@ class TimerServiceManager:
 
     def _sets_of(self, name: str) -> _Sets:
         if name not in self._sets:
-            self._sets[name] = _Sets(self._queues, name)
+            self._sets[name] = _Sets(self.queues, name)
         return self._sets[name]
 
     def __repr__(self) -> str:
         names = [*self._services] + [f"{name} (not asked for)" for name in sorted(self._waiting)]
-        groups = f"key groups {self._queues.key_groups} of {self._queues.max_parallelism}"
+        groups = f"key groups {self.queues.key_groups} of {self.queues.max_parallelism}"
         return f"<TimerServiceManager of {', '.join(names) or 'no service'}; {groups}>"
 
 

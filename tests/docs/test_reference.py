@@ -22,6 +22,7 @@ MODULES = [
     "asyncio_operator.testing",
     "asyncio_operator.timers",
     "asyncio_operator.trace",
+    "asyncio_operator.windows",
     "enrichers",
     "enrichers.typed",
 ]

@@ -38,6 +38,7 @@ FOLDERS = {
     "state": ("state", "timers", "lookup"),
     "timers": ("timers", "state"),
     "view": ("view",),
+    "windows": ("timers",),
 }
 """By folder or file of the package: the folders of tests, the most likely first."""
 
