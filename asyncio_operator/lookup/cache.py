@@ -211,16 +211,11 @@ class LookupCache:
         return (self._now() if stored is None else self._codec.timestamp(stored)) / 1000
 
     def memories(self, seconds: float, timed: bool) -> tuple[Memory, Memory]:
-        """What a task remembers of rows and of misses, for what this cache has dropped to make room (law L13). An
-        answer is not used longer than here, and not beyond the time of its refresh."""
-        options = self._options
+        """What a task remembers of rows and of misses, for what this cache has dropped to make room, or does not take
+        (law L13). An answer is not used longer than here, and not beyond the time of its refresh."""
         longest = min((cells.milliseconds for cells in (self._fresh, self._used) if cells is not None), default=inf)
         rows, misses = min(self._written.milliseconds, longest), min(self._missing.milliseconds, longest)
-        kept = seconds if options.cache_missing else 0.0
-        return (
-            Memory(1000 * seconds, timed, self._now, rows),
-            Memory(1000 * kept, timed, self._now, misses),
-        )
+        return Memory(1000 * seconds, timed, self._now, rows), Memory(1000 * seconds, timed, self._now, misses)
 
     def noted_in(self, place: str) -> NotedKeys:
         """The keys whose answers a place has."""

@@ -34,7 +34,7 @@ class Cache:
             It does not bound a Redis, which has limits of its own.
         expire_after_write: seconds (or a timedelta) after which an answer is no longer used; None for never.
         expire_after_access: the same, counted from the last use of the answer.
-        cache_missing: whether a missing row is cached too.
+        cache_missing: whether a missing row is cached too. A task remembers it for `remember` seconds anyway.
         missing_ttl: `expire_after_write` for missing rows; None to use `expire_after_write`.
         refresh_after: an answer older than this is used once more and looked up again in the background.
         stale_if_error: if a lookup fails, an expired answer that still exists is used.

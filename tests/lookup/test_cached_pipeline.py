@@ -334,6 +334,7 @@ SMALL = [
     Cache(max_rows=10, expire_after_access=60, stale_if_error=True),
     Cache(max_rows=10, missing_ttl=30, expire_after_write=500),
     Cache(max_rows=10, refresh_after=50),
+    Cache(max_rows=10, cache_missing=False),
     Cache(max_rows=10, store="rocksdb", directory="/somewhere"),
 ]
 
@@ -368,7 +369,8 @@ def test_L13_the_default_of_a_cache_is_what_a_task_remembers() -> None:
         (Cache(max_rows=1, missing_ttl=5), True, 5.0),
         (Cache(max_rows=1, missing_ttl=5), False, 60.0),
         (Cache(max_rows=1, expire_after_write=5, missing_ttl=20), False, 5.0),
-        (Cache(max_rows=1, cache_missing=False), True, 0.0),
+        (Cache(max_rows=1, cache_missing=False), True, 60.0),
+        (Cache(max_rows=1, cache_missing=False, expire_after_write=5), True, 5.0),
         (Cache(max_rows=1, expire_after_write=500), False, 60.0),
     ],
     ids=str,
