@@ -1,20 +1,18 @@
-"""The readers of journals in this process: answers of the files that came since a task's input was listed.
+"""The reader of a journal in this process: answers of the files that came since a task's input was listed.
 
-Tasks of one journal and one plan use a reader one after the other, and the next one gets the keys that were read.
+Tasks of one journal and one plan use it one after the other, and the next one gets the keys that were read.
 
 Law: a task sees all files that existed when it began. It looks for later ones in at most 2 % of its time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 import pyarrow as pa
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.clock import Clock, monotonic, wall
-from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
@@ -22,10 +20,6 @@ from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.journal.watched import WatchedPlace
-from asyncio_operator.loop.forks import forget_in_child
-
-Name = tuple[str, str, Seen, float | None, bool]
-"""The location, the hash of the description, the files that were known, `expire_after` and `keep_missing`."""
 
 LIST_AGAIN = 1.0
 """Seconds after which a task looks for new files at the earliest."""
@@ -40,34 +34,39 @@ AHEAD = 0.5
 """Seconds for which the keys of one question last: files that come later have answers for the others. If questions take
 long they are for more keys, so that they take at most about 4 % of a task."""
 
-MOST_READERS = 4
-"""That no task uses now. Each has at most 64 MB of keys. The one that was returned first is dropped."""
-
 
 class LaterAnswers:
     """The answers of the files that came since a listing, for the tasks of this process.
 
     Any thread may call it. Reading waits for another reading.
 
-    Args:
-        name: of the journal and of what is read of it.
-        clock: see `clock.monotonic`.
+    The arguments are those of `JournalReader`, and the clocks of the process.
 
     Attributes:
         place: what the reader reads.
         most: the number of keys that the next question should ask for.
     """
 
-    def __init__(self, reader: JournalReader, name: Name, place: WatchedPlace, clock: Clock) -> None:
-        self.name = name
-        self._now = clock
-        self.place = place
+    def __init__(
+        self,
+        location: Location,
+        description: Description,
+        since: Seen,
+        expire_after: float | None,
+        keep_missing: bool,
+        wall: Clock = wall,
+        monotonic: Clock = monotonic,
+    ) -> None:
+        self._now = monotonic
+        self.place = WatchedPlace(open_place(location))
         self.most = FEWEST
         # Answers and the time in which they came: the pace of the task. And the seconds of the last question.
         self._done = 0.0
-        self._since = clock()
+        self._since = monotonic()
         self._took = 0.0
-        self._reader = reader
+        self._reader = JournalReader(
+            self.place, description, since=since, expire_after=expire_after, keep_missing=keep_missing, clock=wall
+        )
         self._lock = threading.Lock()
         self._next = 0.0
         self.has_files = False
@@ -112,74 +111,10 @@ class LaterAnswers:
                 return read
             except (OSError, pa.ArrowException) as error:
                 raise JournalError(
-                    f"the journal {self.name[0]} cannot be read ({describe_error(error)}): its answers would be "
+                    f"the journal {self.place.shown} cannot be read ({describe_error(error)}): its answers would be "
                     "paid for again, so the task ends; check the place, and start the job again"
                 ) from error
             finally:
                 if is_due:
                     now = self._now()
                     self._next = now + max(LIST_AGAIN, MOST_LISTING * (now - begun))
-
-
-class Readers:
-    """The readers of a process. The next task of the same journal and plan gets the keys that were read.
-
-    Args:
-        wall, monotonic: see `clock`.
-    """
-
-    def __init__(self, wall: Clock = wall, monotonic: Clock = monotonic) -> None:
-        self._wall = wall
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._free: dict[Name, LaterAnswers] = {}
-
-    def lend(
-        self,
-        location: Location,
-        description: Description,
-        since: Seen,
-        expire_after: float | None,
-        keep_missing: bool,
-    ) -> LaterAnswers:
-        """The reader that was returned last, or a new one. The arguments are those of `JournalReader`."""
-        name = str(location), description.hash, since, expire_after, keep_missing
-        with self._lock:
-            reader = self._free.pop(name, None)
-        if reader is None:
-            place = WatchedPlace(open_place(location))
-            made = JournalReader(
-                place,
-                description,
-                since=since,
-                expire_after=expire_after,
-                keep_missing=keep_missing,
-                clock=self._wall,
-            )
-            reader = LaterAnswers(made, name, place, self._monotonic)
-        reader.begin()
-        return reader
-
-    def give_back(self, reader: LaterAnswers) -> None:
-        """Keep a reader for the next task, for a while. Called on the loop."""
-        with self._lock:
-            self._free.pop(reader.name, None)
-            self._free[reader.name] = reader
-            if len(self._free) > MOST_READERS:
-                del self._free[next(iter(self._free))]
-        asyncio.get_running_loop().call_later(IDLE, self._drop, reader)
-
-    def _drop(self, reader: LaterAnswers) -> None:
-        with self._lock:
-            if self._free.get(reader.name) is reader:
-                del self._free[reader.name]
-
-    def forget_all(self) -> None:
-        """Drop all of them in a forked child, in which another thread may hold the lock."""
-        self._lock = threading.Lock()
-        self._free.clear()
-
-
-readers = Readers()
-
-forget_in_child(readers.forget_all)

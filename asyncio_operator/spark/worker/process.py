@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.engine.lent import Lent
 from asyncio_operator.engine.shares import Shares, shares
-from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache_directories import Caches, caches
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.hedge import Hedge, Hedger
@@ -27,11 +26,14 @@ from asyncio_operator.spark.worker.clients import Client, Clients
 
 if TYPE_CHECKING:
     from asyncio_operator.journal.writer import JournalWriter
-    from asyncio_operator.spark.worker.journal_readers import Readers
+    from asyncio_operator.spark.worker.journal_readers import LaterAnswers
 
 
 MOST_HEDGERS = 50
 """Kept at a time; each has 8 KB of latencies."""
+
+MOST_READERS = 4
+"""The same for readers of journals, which have at most 64 MB of keys each."""
 
 
 def limiters() -> Lent[tuple[str, RateLimit], RateWindow]:
@@ -61,7 +63,7 @@ class WorkerProcess:
 
     Attributes:
         loop: returns the loop that runs the tasks.
-        readers: returns those of journals, which few processes need.
+        readers: of journals, by all that decides what they read.
         wall, monotonic: see `clock`.
         start: does work that blocks, beside the loop; gets a name for its thread.
         new_id: returns 32 hexadecimal digits that no other call returns.
@@ -71,8 +73,8 @@ class WorkerProcess:
     loop: Callable[[], asyncio.AbstractEventLoop]
     caches: Caches
     shares: Shares
-    readers: Callable[[], Readers]
     clients: Clients = field(default_factory=partial(Lent, end=Client.close))
+    readers: Lent[object, LaterAnswers] = field(default_factory=partial(Lent, together=False, most=MOST_READERS))
     limiters: Lent[tuple[str, RateLimit], RateWindow] = field(default_factory=limiters)
     hedgers: Lent[tuple[str, Hedge], Hedger] = field(default_factory=hedgers)
     wall: Clock = wall
@@ -86,5 +88,4 @@ this_process = WorkerProcess(
     lambda: loop_thread().loop,
     caches,
     shares,
-    partial(member, "asyncio_operator.spark.worker.journal_readers", "readers"),
 )

@@ -113,6 +113,7 @@ class TaskJournal:
         self._wall = process.wall
         self._loop = process.loop()
         self._reader: LaterAnswers | None = None
+        self._read_as = str(task.location), task.description.hash, task.seen, task.expire_after, task.keep_missing
         self.keeps = f"{task.location} {task.description.hash} {task.generation}"
         self._was_full = False
         delay = min(HAND_OVER, task.flush_every / 4)
@@ -175,10 +176,12 @@ class TaskJournal:
     async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
         """See `KnownAnswers`."""
         if self._reader is None:
-            task = self._task
-            self._reader = self._process.readers().lend(
-                task.location, task.description, task.seen, task.expire_after, task.keep_missing
+            task, process = self._task, self._process
+            read = task.location, task.description, task.seen, task.expire_after, task.keep_missing
+            self._reader = process.readers.borrow(
+                self._read_as, lambda: LaterAnswers(*read, process.wall, process.monotonic)
             )
+            self._reader.begin()
         reader = self._reader
         reader.pace()
         if not reader.has_files and not reader.is_due():
@@ -242,7 +245,7 @@ class TaskJournal:
         """See `KnownAnswers`. `finish` waits until it is written."""
         self._hand_over()
         if self._reader is not None:
-            self._process.readers().give_back(self._reader)
+            self._process.readers.give_back(self._read_as, self._reader)
             self._reader = None
 
     def _hand_over(self) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from asyncio_operator.engine.shares import Shares
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.cache_directories import Caches
-from asyncio_operator.spark.worker.journal_readers import Readers
 from asyncio_operator.spark.worker.process import WorkerProcess
 from asyncio_operator.testing.simulation.world import Process, World
 
@@ -42,12 +41,10 @@ class Worker:
         self.process = process = Process(world, *clock)
         self.loop = process.loop
         source = random.Random(f"worker {seed} {self.name}")
-        readers = Readers(process.wall, self.loop.time)
         self.shared = WorkerProcess(
             lambda: self.loop,
             Caches(process.wall),
             Shares(new_id := lambda: f"{source.getrandbits(128):032x}"),
-            lambda: readers,
             wall=process.wall,
             monotonic=self.loop.time,
             start=self._beside,

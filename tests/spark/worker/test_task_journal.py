@@ -26,7 +26,7 @@ from asyncio_operator.journal.storage import open_place
 from asyncio_operator.lookup.key_batch import PENDING
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.journal_readers import AHEAD, FEWEST, MOST, Readers
+from asyncio_operator.spark.worker.journal_readers import AHEAD, FEWEST, MOST, LaterAnswers
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.rows import Layout, key_batch
@@ -118,7 +118,8 @@ def test_J4_two_attempts_of_a_task_at_once_lose_nothing_and_give_every_key_one_a
 
 def test_J1_a_task_asks_for_the_keys_of_half_a_second_of_calls_because_answers_of_others_come(tmp_path: Path) -> None:
     journal, clock = journal_of(tmp_path), ManualClock()
-    reader = Readers(monotonic=clock).lend(journal.location, journal.description, journal.seen, None, True)
+    reader = LaterAnswers(journal.location, journal.description, journal.seen, None, True, monotonic=clock)
+    reader.begin()
 
     def most(answers: int, seconds: float) -> int:
         for _ in range(10):
