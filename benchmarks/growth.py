@@ -34,7 +34,7 @@ from asyncio_operator import AsyncWaitOperator, Cache
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.spared import Spared
+from asyncio_operator.lookup.gc_freeze import Frozen
 from benchmarks.measuring import passed, peak_memory, seconds_of
 from benchmarks.peers.report import check_places, paste
 from enrichers import FunctionEnricher
@@ -193,7 +193,7 @@ def _garbage(full: bool) -> Chart:
         with closing(_cached(count)):
             # Beside one key nothing is put aside.
             if count > 1:
-                Spared().look(count)
+                Frozen().look(count)
             pauses.append(_pause() * 1000)
         gc.unfreeze()
     chart.points = [(count, pause, pauses[0]) for count, pause in zip(counts, pauses, strict=True)]

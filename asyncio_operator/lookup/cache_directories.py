@@ -4,8 +4,7 @@ The directory of a `Cache` holds numbered directories, one for each worker that 
 worker locks the first free one that holds answers of its own specification, and uses these answers. If there is none,
 it takes the first free one and clears it. A lock ends with the process, even if the process crashes.
 
-Tasks of one process lease a cache and return it, with its answers, for the next task (`Caches`). Of the caches that no
-task leases, the last `UNUSED` are kept.
+A task gives its cache back with its answers, for the next task of the process (`engine.lent`).
 
 Law L7: two workers never share a directory. A directory that is damaged, or was written for another specification or
 by another version, is not trusted: it is cleared, and this is logged.
@@ -18,24 +17,24 @@ import logging
 import os
 import shutil
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock, wall
-from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.engine.lent import Lent
+from asyncio_operator.engine.timing import clock_of, start_task
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error, shown_address
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
 from asyncio_operator.lookup.order import OrderOnDisk
-from asyncio_operator.lookup.spared import Spared
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state import HeapStateBackend
@@ -54,7 +53,7 @@ FORMAT: Final = 3
 """Of what a cache writes to disk."""
 
 UNUSED = 16
-"""The number of unused caches that are kept: more than one query has, and a limit for a notebook with hundreds."""
+"""Unused caches that a process keeps: more than one query has, and a limit for a notebook with hundreds."""
 
 OpenState = Callable[[Path], "RocksDBStateBackend"]
 
@@ -122,80 +121,55 @@ def _behind(memory: LookupCache, options: Cache, owner: str, schema: pa.Schema) 
     return SharedCache(options, memory, SharedStore(shown_address(options.store), client), Format(owner, schema))
 
 
-class Caches:
-    """The caches of a process.
+Caches = Lent[str, asyncio.Task[LookupCache]]
+"""By their names."""
 
-    Args:
-        clock: seconds since the epoch; None: the system's.
+
+def new_caches() -> Caches:
+    """The caches of a process, whose answers the next task finds."""
+    return Lent(most=UNUSED, until=lambda _: inf, end=_close_opened)
+
+
+@asynccontextmanager
+async def lent_cache(
+    caches: Caches, owner: str, options: Cache, schema: pa.Schema | None = None, clock: Clock | None = None
+) -> AsyncIterator[LookupCache]:
+    """The cache of an owner, while it is entered. The arguments are those of `open_cache`.
+
+    Raises:
+        ConfigurationError: the cache cannot be opened.
     """
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock
-        self._caches: OrderedDict[str, asyncio.Task[LookupCache]] = OrderedDict()
-        self._leases: dict[str, int] = {}
-        self._spared = Spared()
-
-    async def lease(self, owner: str, options: Cache, schema: pa.Schema | None = None) -> LookupCache:
-        """The cache of an owner (`cache_owner` names owners). Return it with `release`, the owner and the options.
-
-        Args:
-            schema: see `open_cache`.
-
-        Raises:
-            ConfigurationError: the cache cannot be opened.
-        """
-        name = cache_name(owner, options)
-        opening = self._caches.get(name)
-        if opening is None or _has_failed(opening):
-            # In a thread: a disk may be slow, and all tasks of this process share this loop.
-            opening = self._caches[name] = asyncio.ensure_future(
-                asyncio.to_thread(open_cache, options, owner, self._clock, schema)
-            )
-        self._leases[name] = self._leases.get(name, 0) + 1
-        try:
-            # Shielded: other tasks may wait for the same opening when this one is cancelled.
-            return await asyncio.shield(opening)
-        except BaseException:
-            self.release(owner, options)
-            raise
-
-    def release(self, owner: str, options: Cache) -> None:
-        """Return a lease."""
-        name = cache_name(owner, options)
-        self._leases[name] -= 1
-        if self._leases[name]:
-            return
-        del self._leases[name]
-        self._caches.move_to_end(name)
-        unused = [other for other in self._caches if other not in self._leases and self._caches[other].done()]
-        # The oldest ones, because a released cache goes to the end. Closing writes to the disk, so it is done in a
-        # thread.
-        for other in unused[:-UNUSED]:
-            opened = self._caches.pop(other)
-            if not _has_failed(opened):
-                asyncio.get_running_loop().run_in_executor(None, opened.result().close)
-
-    def spare(self) -> None:
-        """Spare later collections of garbage what the process keeps. Called on the main thread of a task, at its end:
-        it may take as long as one collection, which would hold up what runs on the loop."""
-        self._spared.look(sum(cache.keys_on_heap for cache in self.all_open()))
-
-    def all_open(self) -> list[LookupCache]:
-        """The caches that are open."""
-        # A copy, because another thread may ask.
-        return [opened.result() for opened in list(self._caches.values()) if opened.done() and not _has_failed(opened)]
-
-    def forget_all(self) -> None:
-        """Forget all caches in a forked child. They belong to the process that opened them."""
-        self._caches.clear()
-        self._leases.clear()
+    name = cache_name(owner, options)
+    # In a thread: a disk may be slow, and all tasks of this process share this loop.
+    opening = caches.borrow(name, lambda: start_task(asyncio.to_thread(open_cache, options, owner, clock, schema)))
+    is_open = False
+    try:
+        # Shielded: other tasks may wait for the same opening when this one is cancelled.
+        cache = await asyncio.shield(opening)
+        is_open = True
+        yield cache
+    finally:
+        caches.give_back(name, opening, keep=is_open)
 
 
-def _has_failed(opening: asyncio.Task[LookupCache]) -> bool:
-    return opening.done() and (opening.cancelled() or opening.exception() is not None)
+def open_caches(caches: Caches) -> list[LookupCache]:
+    """The caches that are open. Any thread may call it."""
+    return [opening.result() for opening in caches.all() if _is_open(opening)]
 
 
-caches = Caches()
+def _is_open(opening: asyncio.Task[LookupCache]) -> bool:
+    return opening.done() and not opening.cancelled() and opening.exception() is None
+
+
+async def _close_opened(opening: asyncio.Task[LookupCache]) -> None:
+    """Close a cache, in a thread because it writes to the disk."""
+    await asyncio.wait([opening])
+    if _is_open(opening):
+        await asyncio.to_thread(opening.result().close)
+
+
+caches = new_caches()
+"""Of this process."""
 
 
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
@@ -340,7 +314,6 @@ def _after_fork() -> None:
     """The parent keeps the locks of the system. A thread that held `_locking` does not exist in the child."""
     global _locking
     _locking = threading.Lock()
-    caches.forget_all()
 
 
 forget_in_child(_after_fork)
@@ -367,5 +340,5 @@ async def open_own_cache(
 
 def _discard(opening: asyncio.Task[LookupCache]) -> None:
     """Close a cache whose caller was cancelled while it was opened."""
-    if not opening.cancelled() and opening.exception() is None:
+    if _is_open(opening):
         opening.result().close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,10 @@ from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.engine.timing import clock_of
-from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck
-from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
 from asyncio_operator.lookup.options import Way
@@ -125,32 +124,16 @@ class Link:
             failing: see `LookupPipeline.run`.
         """
         task, options, process = self.task, self.task.options, self._process
-        caches = process.caches
-        async with opened(process.clients, task.fingerprint, task.enricher) as enricher:
-            if options.cache is None:
-                await self._run(enricher, None, source, deliver, failing)
-                return
-            cache = await caches.lease(task.owner, options.cache, task.answers)
-            try:
-                await self._run(enricher, cache, source, deliver, failing)
-            finally:
-                caches.release(task.owner, options.cache)
-
-    async def _run(
-        self,
-        enricher: Enricher,
-        cache: LookupCache | None,
-        source: Input,
-        deliver: Deliver,
-        failing: Callable[[], None] | None,
-    ) -> None:
-        task, process = self.task, self._process
-        check = AnswerCheck(task.answers)
-        trace = None if task.tracing is None else Trace(task.tracing.limit)
-        limit, hedge, budget = task.options.rate_limit, task.options.hedge, task.options.budget
+        limit, hedge, budget = options.rate_limit, options.hedge, options.budget
         allowance = None if budget is None else process.shares.allowance(budget, IDLE)
-        limiter, hedger = None, None
-        with ExitStack() as stack:
+        trace = None if task.tracing is None else Trace(task.tracing.limit)
+        cache, limiter, hedger = None, None, None
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            enricher = await enter(opened(process.clients, task.fingerprint, task.enricher))
+            if options.cache is not None:
+                lent = lent_cache(process.caches, task.owner, options.cache, task.answers, process.wall)
+                cache = await enter(lent)
             if limit is not None:
                 make_limiter = partial(RateWindow.of, limit)
                 limiter = stack.enter_context(process.limiters.lent((task.fingerprint, limit), make_limiter))
@@ -160,9 +143,9 @@ class Link:
                 enricher,
                 source,
                 deliver,
-                task.options,
+                options,
                 cache,
-                check,
+                AnswerCheck(task.answers),
                 trace,
                 limiter,
                 task.tables,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.engine.lent import Lent
 from asyncio_operator.engine.shares import Shares, shares
-from asyncio_operator.lookup.cache_directories import Caches, caches
+from asyncio_operator.lookup.cache_directories import Caches, caches, new_caches
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.hedge import Hedge, Hedger
 from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
@@ -71,9 +71,9 @@ class WorkerProcess:
     """
 
     loop: Callable[[], asyncio.AbstractEventLoop]
-    caches: Caches
     shares: Shares
     clients: Clients = field(default_factory=partial(Lent, end=Client.close))
+    caches: Caches = field(default_factory=new_caches)
     readers: Lent[object, LaterAnswers] = field(default_factory=partial(Lent, together=False, most=MOST_READERS))
     limiters: Lent[tuple[str, RateLimit], RateWindow] = field(default_factory=limiters)
     hedgers: Lent[tuple[str, Hedge], Hedger] = field(default_factory=hedgers)
@@ -84,8 +84,4 @@ class WorkerProcess:
     drive: Callable[[JournalWriter], None] | None = None
 
 
-this_process = WorkerProcess(
-    lambda: loop_thread().loop,
-    caches,
-    shares,
-)
+this_process = WorkerProcess(lambda: loop_thread().loop, shares, caches=caches)

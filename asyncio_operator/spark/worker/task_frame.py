@@ -20,7 +20,8 @@ from types import FrameType
 from typing import Any
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.cache_directories import caches
+from asyncio_operator.lookup.cache_directories import caches, open_caches
+from asyncio_operator.lookup.gc_freeze import frozen
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop, call_on
 from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
@@ -88,7 +89,7 @@ def outputs_of(
                 check()
     # Spark's worker collects garbage next, if it is one that runs several tasks. It throws away one whose task failed.
     if "SPARK_REUSE_WORKER" in os.environ:
-        caches.spare()
+        frozen.look(sum(cache.keys_on_heap for cache in open_caches(caches)))
 
 
 class TakingThread(threading.Thread):

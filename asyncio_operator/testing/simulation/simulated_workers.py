@@ -9,7 +9,7 @@ from pathlib import Path
 
 from asyncio_operator.engine.shares import Shares
 from asyncio_operator.journal.writer import JournalWriter
-from asyncio_operator.lookup.cache_directories import Caches
+from asyncio_operator.lookup.cache_directories import open_caches
 from asyncio_operator.spark.worker.process import WorkerProcess
 from asyncio_operator.testing.simulation.world import Process, World
 
@@ -43,7 +43,6 @@ class Worker:
         source = random.Random(f"worker {seed} {self.name}")
         self.shared = WorkerProcess(
             lambda: self.loop,
-            Caches(process.wall),
             Shares(new_id := lambda: f"{source.getrandbits(128):032x}"),
             wall=process.wall,
             monotonic=self.loop.time,
@@ -83,5 +82,5 @@ class Worker:
     def end(self) -> None:
         """The simulated world is over: close what is open."""
         self.process.end()
-        for opened in self.shared.caches.all_open():
+        for opened in open_caches(self.shared.caches):
             opened.close()

@@ -141,7 +141,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
         return len(asyncio.all_tasks()) - 1
 
     wait_for(lambda: asyncio.run_coroutine_threadsafe(others(), loop_thread().loop).result(ENDS) == 0)
-    assert not this_process.caches._leases
+    assert not this_process.caches.in_use
     assert not this_process.clients.in_use
 
 

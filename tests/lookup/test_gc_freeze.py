@@ -14,8 +14,8 @@ import pytest
 from asyncio_operator import Cache
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.cache_directories import UNUSED, Caches
-from asyncio_operator.lookup.spared import LEAST
+from asyncio_operator.lookup.cache_directories import UNUSED, lent_cache, new_caches, open_caches
+from asyncio_operator.lookup.gc_freeze import LEAST, Frozen
 
 KEYS = 2 * LEAST
 
@@ -37,37 +37,44 @@ def answers_looked_at() -> int:
     return sum(type(one) is ColumnAnswers for one in gc.get_objects())
 
 
-async def task(caches: Caches, first: int | None = None, owner: str = "owner", options: Cache | None = None) -> None:
-    cache = await caches.lease(owner, options or Cache(max_rows=KEYS))
-    if first is not None:
-        fill(cache, first)
-    caches.release(owner, options or Cache(max_rows=KEYS))
-    caches.spare()
+class Process:
+    """What tasks share, and what is frozen for it."""
+
+    def __init__(self) -> None:
+        self.caches = new_caches()
+        self.frozen = Frozen()
+
+
+async def task(process: Process, first: int | None = None, owner: str = "owner", options: Cache | None = None) -> None:
+    async with lent_cache(process.caches, owner, options or Cache(max_rows=KEYS)) as cache:
+        if first is not None:
+            fill(cache, first)
+    process.frozen.look(sum(one.keys_on_heap for one in open_caches(process.caches)))
 
 
 async def test_a_task_leaves_its_cached_answers_to_no_later_collection() -> None:
-    caches = Caches()
-    await task(caches, 0)
+    process = Process()
+    await task(process, 0)
     assert answers_looked_at() == 0
-    cache = await caches.lease("owner", Cache(max_rows=KEYS))
-    found = cache.get(KEYS - 1)
+    async with lent_cache(process.caches, "owner", Cache(max_rows=KEYS)) as cache:
+        found = cache.get(KEYS - 1)
     assert type(found) is ColumnAnswers
     assert found.answer() == {"number": KEYS - 1}
 
 
 async def test_answers_that_replace_others_are_left_alone_too() -> None:
-    caches = Caches()
+    process = Process()
     for first in range(0, 3 * KEYS, KEYS):
-        await task(caches, first)
+        await task(process, first)
         assert answers_looked_at() == 0
 
 
 async def test_tasks_that_add_nothing_put_nothing_aside() -> None:
-    caches = Caches()
-    await task(caches, 0)
+    process = Process()
+    await task(process, 0)
     later: list[int] = []
     for _ in range(20):
-        await task(caches)
+        await task(process)
     assert any(one is later for one in gc.get_objects())
 
 
@@ -79,9 +86,9 @@ class Knot:
 
 
 async def test_garbage_is_found_also_if_it_was_in_use_when_everything_was_put_aside() -> None:
-    caches = Caches()
+    process = Process()
     before, during = weakref.ref(Knot()), Knot()
-    await task(caches, 0)
+    await task(process, 0)
     assert before() is None
     after, held = weakref.ref(Knot()), weakref.ref(during)
     del during
@@ -89,36 +96,36 @@ async def test_garbage_is_found_also_if_it_was_in_use_when_everything_was_put_as
     assert after() is None
     assert held() is not None
     # When the cache has replaced its keys, everything is looked at again.
-    await task(caches, KEYS)
+    await task(process, KEYS)
     assert held() is None
 
 
 async def test_when_a_cache_is_closed_everything_is_looked_at_again() -> None:
-    caches = Caches()
+    process = Process()
     during = Knot()
-    await task(caches, 0)
+    await task(process, 0)
     held = weakref.ref(during)
     del during
     # It is closed in a thread.
     for other in range(UNUSED):
-        await task(caches, owner=f"other {other}")
+        await task(process, owner=f"other {other}")
     async with asyncio.timeout(10):
         while held() is not None:
             await asyncio.sleep(0.01)
-            await task(caches, owner="last")
+            await task(process, owner="last")
 
 
 async def test_caches_on_disk_or_with_few_keys_need_no_further_collection(tmp_path: Path) -> None:
-    caches, few = Caches(), Cache(max_rows=LEAST // 2)
-    await task(caches)
+    process, few = Process(), Cache(max_rows=LEAST // 2)
+    await task(process)
     later = Knot()
     for _ in range(3):
-        await task(caches, 0, options=few)
-        await task(caches, None, options=Cache(max_rows=KEYS, store="rocksdb", directory=tmp_path))
+        await task(process, 0, options=few)
+        await task(process, None, options=Cache(max_rows=KEYS, store="rocksdb", directory=tmp_path))
     # It is not put aside.
     assert any(one is later for one in gc.get_objects())
 
 
 async def test_the_first_task_leaves_what_the_process_has_loaded_to_no_later_collection() -> None:
-    await task(Caches())
+    await task(Process())
     assert not any(one is pa for one in gc.get_objects())

@@ -1,4 +1,5 @@
-"""Spares Python's garbage collector what a worker keeps: its modules, and what caches have on the heap.
+"""Freezes long-lived objects (`gc.freeze`), so that Spark's collection after each task skips them: the modules of a
+worker, and what its caches have on the heap.
 
 Spark's Python worker collects garbage at the end of every task. A collection looks at all objects of the process, and
 so at every module, and at every cached key and answer, although none of them is garbage: beside a million keys it takes
@@ -21,7 +22,7 @@ GROWTH: Final = 1.5
 spare, however many tasks follow."""
 
 
-class Spared:
+class Frozen:
     """What is frozen for the caches of a process."""
 
     def __init__(self) -> None:
@@ -29,7 +30,8 @@ class Spared:
         self._frozen = 0
 
     def look(self, keys: int) -> None:
-        """Put everything aside, if that is worth it. Called at the end of a task.
+        """Put everything aside, if that is worth it. Called on the main thread of a task, at its end: it may take as
+        long as one collection, which would hold up what runs on the loop.
 
         Args:
             keys: how many the caches of the process keep on the heap.
@@ -46,3 +48,7 @@ class Spared:
     def _replaced(self) -> bool:
         """Whether as many objects are gone as there were keys. A key has two or more."""
         return self._frozen - gc.get_freeze_count() >= self._keys
+
+
+frozen = Frozen()
+"""Of this process."""
