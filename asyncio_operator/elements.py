@@ -89,9 +89,12 @@ class OperatorSnapshot:
     Attributes:
         elements: pairs of an element (a value, a `Record` or a `Watermark`) and the attempts that it has used: those
             that have ended in failure.
+        collected: records that the callbacks of timers have collected, and that have not left yet. They leave before
+            the first watermark of the elements.
     """
 
     elements: tuple[tuple[Any, int], ...] = ()
+    collected: tuple[Record[Any], ...] = ()
 
     def __len__(self) -> int:
         """How many elements there are."""

@@ -59,6 +59,7 @@ class Life:
         self._grace_period = grace_period
         self._closing = False
         self._stranded = False
+        self._failure: BaseException | None = None
         self._phase = "opening the function"
         self._last_tasks: list[End] = []
         self.task: End = start_task(self._live())
@@ -141,6 +142,11 @@ class Life:
                     drop(task)
         return True
 
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error that no call has raised, also if the last call has ended already."""
+        self._failure = error
+        self._lanes.fail(error)
+
     async def end(self) -> None:
         """Cancel what runs, wait for it, and raise the error with which the run failed."""
         task = self.task
@@ -168,5 +174,9 @@ class Life:
         failure = asyncio.CancelledError() if task.cancelled() else task.result()
         if isinstance(failure, asyncio.CancelledError) and task.cancelling() and not self.abandoned:
             failure = stray_run(describe(self._function))
+        if self._failure is not None and failure is not self._failure:
+            if failure is not None:
+                self._failure.add_note(f"the end of the run failed too: {describe_error(failure)}")
+            failure = self._failure
         if failure is not None and not (self.abandoned and isinstance(failure, asyncio.CancelledError)):
             raise failure

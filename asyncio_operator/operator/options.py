@@ -10,6 +10,7 @@ from asyncio_operator.checks import flag, plain_function, takes
 from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
+from asyncio_operator.operator.firing import OperatorTimers
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.trace.recording import Recording
 
@@ -23,6 +24,7 @@ class RunOptions(CallOptions):
     Attributes:
         clock: gives seconds; the circuit breaker measures ages with it. None for the loop's time.
         keyed: calls of one key run one after the other.
+        timers: fire with the watermarks of a run.
     """
 
     MANAGED = (*CallOptions.MANAGED, "keyed", "trace")
@@ -33,6 +35,7 @@ class RunOptions(CallOptions):
     trace: Recording | None = None
     clock: Callable[[], float] | None = None
     keyed: bool = False
+    timers: OperatorTimers | None = None
 
     def __post_init__(self) -> None:
         CallOptions.__post_init__(self)
@@ -45,11 +48,20 @@ class RunOptions(CallOptions):
             plain_function("clock", self.clock, "a function that gives seconds")
             takes("clock", self.clock)
         flag("flatten", self.flatten)
+        _check_timers(self.timers)
         if self.keyed and self.hedge is not None:
             raise ConfigurationError(
                 f'hedge is {self.hedge!r}, and mode is "key_ordered"; a call and its copy would overlap, which calls '
                 'of one key must not; use "ordered", or leave hedge out'
             )
+
+
+def _check_timers(timers: object) -> None:
+    if timers is not None and (isinstance(timers, type) or not hasattr(timers, "collect_into")):
+        raise ConfigurationError(
+            f"timers is {describe(timers)}; it must be a timer service, such as "
+            "InternalTimerService(on_event_time=...), or a TimerServiceManager"
+        )
 
 
 def checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from asyncio_operator.errors import StateError, describe
 from asyncio_operator.figures import OperatorStatistics
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.operator.buffer import Buffer
+from asyncio_operator.operator.firing import Firing
 from asyncio_operator.operator.intake import ElementIntake, ElementSource
 from asyncio_operator.operator.life import Life
 from asyncio_operator.operator.options import RunOptions
@@ -43,6 +44,7 @@ class Parts:
     Attributes:
         source, attempts: in the managed way; None in the plain way.
         allowance: what it may take of a budget, if there is one.
+        firing: fires timers, if there are any.
     """
 
     now: Callable[[], float]
@@ -54,12 +56,15 @@ class Parts:
     source: ElementSource | None
     attempts: Attempts | None
     allowance: Allowance | None
+    firing: Firing | None
 
     async def end(self) -> None:
         """End the run, and wait until its calls have ended and the budget knows what they used."""
         try:
             await self.life.end()
         finally:
+            if self.firing is not None:
+                self.firing.end()
             if self.allowance is not None and asyncio.get_running_loop() is self.life.loop:
                 await self.allowance.settled()
 
@@ -95,10 +100,10 @@ class Run:
         self._queue = queue
         self._elements = elements
         self._options = options
-        self._restored: Sequence[tuple[Any, int]] = () if restore is None else restore.elements
+        self._restored = restore or OperatorSnapshot()
         self._starting: Callable[[Run], None] | None = starting
         self._consumer = consumer
-        self._latest: deque[tuple[Entry, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
+        self._latest: deque[tuple[Any, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
         self._partly = 0
         self._parts: Parts | None = None
 
@@ -114,7 +119,10 @@ class Run:
         reader = Reader(self._elements)
         buffer = Buffer(self._queue, now)
         outcomes = Outcomes(options, function.timeout, buffer)
-        restored, self._restored = self._restored, ()
+        firing: Firing | None = None
+        if options.timers is not None:
+            firing = Firing(options.timers, self._restored.collected, lambda: wake(buffer.ready))
+        restored, self._restored = self._restored.elements, OperatorSnapshot()
         source: ElementSource | None = None
         attempts: Attempts | None = None
         recorder = SILENT
@@ -150,7 +158,7 @@ class Run:
         outcomes.figures.attempt_latency = lanes.latency
         life = Life(function, lanes, reader, recorder, timers, options.grace_period)
         life.task.add_done_callback(lambda _: wake(buffer.ready))
-        parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts, allowance)
+        parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts, allowance, firing)
         return parts
 
     @property
@@ -164,7 +172,12 @@ class Run:
 
     def strand(self) -> bool:
         """Whether the loop was closed before the run had ended; see `Life.strand`."""
-        return self._parts is not None and self._parts.life.strand()
+        parts = self._parts
+        if parts is None or not parts.life.strand():
+            return False
+        if parts.firing is not None:
+            parts.firing.end()
+        return True
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -174,30 +187,38 @@ class Run:
     def snapshot(self) -> OperatorSnapshot:
         """The elements that were admitted or read ahead, and not handed over. Called on the run's loop only."""
         assert self._parts is not None
-        source, reader = self._parts.source, self._parts.reader
+        source, reader, firing = self._parts.source, self._parts.reader, self._parts.firing
         attempts_of = _none_used if source is None else source.attempts_of
         inside = [(entry.element, attempts_of(entry)) for entry in self._queue.entries()]
         to_come = [(element, 0) for element in reader.to_come()] if source is None else source.to_come()
-        return OperatorSnapshot((*self._on_their_way(), *inside, *to_come))
+        elements, collected = self._on_their_way()
+        waiting = () if firing is None else firing.collected
+        return OperatorSnapshot((*elements, *inside, *to_come), (*collected, *waiting))
 
-    def _on_their_way(self) -> list[tuple[Any, int]]:
-        """Emitted elements whose outputs the consumer has not taken yet, each with the attempts that it has used."""
+    def _on_their_way(self) -> tuple[list[tuple[Any, int]], list[Record[Any]]]:
+        """What was emitted and not taken by the consumer yet: elements, each with the attempts that it has used, and
+        records that timers have collected."""
         missing = 0 if self._consumer is None else self._consumer.waiting() - self._partly
         elements: list[tuple[Any, int]] = []
+        collected: list[Record[Any]] = []
         # A copy, because the figures are read from other threads.
         for entry, attempts in reversed(self._latest.copy()):
             if missing <= 0:
                 break
+            if type(entry) is Record:
+                collected.append(entry)
+                missing -= 1
+                continue
             elements.append((entry.element, attempts))
             missing -= 1 if type(entry.element) is Watermark else len(entry.outputs or ())
-        return elements[::-1]
+        return elements[::-1], collected[::-1]
 
     def statistics(self) -> OperatorStatistics:
         parts = self._parts
         if parts is None:
             return OperatorStatistics()
         buffer, outcomes, managed = parts.buffer, parts.outcomes, parts.attempts
-        on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way())
+        on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way()[0])
         emitted = max(0, buffer.emitted - on_their_way)
         return outcomes.figures.statistics(
             OperatorStatistics,
@@ -209,6 +230,14 @@ class Run:
             backpressure_seconds=buffer.backpressure(),
         )
 
+    def _collected(self, firing: Firing, lanes: Lanes) -> Iterator[Record[Any]]:
+        """Records that timers have collected, as long as the run has not failed."""
+        while firing.collected and not lanes.failed:
+            record = firing.collected.popleft()
+            if self._consumer is not None:
+                self._latest.append((record, 0))
+            yield record
+
     async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:
         """The outputs, in the order of the queue. Ends when every call has ended and the function is closed.
 
@@ -216,17 +245,31 @@ class Run:
         """
         parts = self._start()
         lanes, queue, buffer, life, source = parts.lanes, self._queue, parts.buffer, parts.life, parts.source
-        flatten, on_demand = self._options.flatten, self._on_demand
-        # A flattened input stays inside until its last output is handed over.
-        take = queue.peek_completed if flatten or on_demand else queue.poll_completed
+        flatten, on_demand, firing = self._options.flatten, self._on_demand, parts.firing
+        # A flattened input stays inside until its last output is handed over, and a watermark until what it fires is.
+        stays = flatten or firing is not None
+        take = queue.peek_completed if stays or on_demand else queue.poll_completed
         latest = None if self._consumer is None else self._latest
         try:
             while True:
                 while not lanes.failed and (entry := take()) is not None:
                     element, outputs = entry.element, entry.outputs or ()
                     kind = type(element)
-                    if flatten:
-                        for output in outputs[:-1]:
+                    if stays:
+                        due = firing is not None and kind is Watermark
+                        while firing is not None and not lanes.failed and (due or firing.collected):
+                            for record in self._collected(firing, lanes):
+                                yield record
+                            if due and not lanes.failed:
+                                try:
+                                    due = firing.fire(element.timestamp)
+                                except BaseException as error:
+                                    life.fail(error)
+                                    await asyncio.wait([life.task])
+                                    return
+                            if due:
+                                await asyncio.sleep(0)
+                        for output in outputs[:-1] if flatten else ():
                             # The element is still in the queue, so a snapshot must not take its outputs in transit for
                             # those of an earlier one.
                             self._partly += 1
@@ -254,6 +297,10 @@ class Run:
                     if on_demand:
                         queue.poll_completed()
                         buffer.make_room()
+                if firing is not None and firing.collected and not lanes.failed:
+                    for record in self._collected(firing, lanes):
+                        yield record
+                    continue
                 if life.task.done():
                     return
                 # No await came since the queue was empty, so no completion can have been missed.

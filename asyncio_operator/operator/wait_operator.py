@@ -31,6 +31,7 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.figures import OperatorStatistics
 from asyncio_operator.function import BatchAsyncFunction, as_async_function
 from asyncio_operator.hints import named_options
+from asyncio_operator.operator.firing import OperatorTimers
 from asyncio_operator.operator.options import OnError, RunOptions, checked_batching, checked_key
 from asyncio_operator.operator.outputs import Outputs
 from asyncio_operator.operator.run import Run
@@ -80,6 +81,9 @@ class AsyncWaitOperator:
         budget: what all runs with an equal `Budget` may use together, in this process or at its coordinator; None for
             no such limit. Calls weigh what the function's `weigh` says. No `on_error` hides `BudgetExceeded`. If the
             budget has ``on_spent="null"``, `on_error` gets it, and "fail" gives None, or with `flatten` nothing.
+        timers: an `InternalTimerService`, or a `TimerServiceManager`. Each watermark fires the timers that it has
+            reached, after the records before it have left. Callbacks emit with ``timers.collect(Record(...))``; these
+            records leave before the watermark.
         trace: records the events of every element.
         clock: returns seconds. It measures how long ago calls failed, and how long the circuit breaker has been open.
             Default: the time of the running loop. All waits (deadlines, back-off, `linger`, rate limits) use the time
@@ -111,6 +115,7 @@ class AsyncWaitOperator:
         circuit_breaker: CircuitBreaker | None = None,
         hedge: Hedge | None = None,
         budget: Budget | None = None,
+        timers: OperatorTimers | None = None,
         trace: Trace | None = None,
         clock: Callable[[], float] | None = None,
         grace_period: Duration = OPERATOR_GRACE_PERIOD,
@@ -123,6 +128,7 @@ class AsyncWaitOperator:
             on_error=on_error,
             on_timeout=on_timeout,
             flatten=flatten,
+            timers=timers,
             trace=trace,
             clock=clock,
             keyed=self._key is not None,
@@ -170,6 +176,11 @@ class AsyncWaitOperator:
         """
         if not isinstance(restore, OperatorSnapshot | None):
             raise ConfigurationError(f"restore is {describe(restore)}; it must be what operator.snapshot() gave")
+        if restore is not None and restore.collected and self._options.timers is None:
+            raise ConfigurationError(
+                f"restore has {len(restore.collected)} records that timers have collected, and the operator has no "
+                "timers; give it those of the first run, timers="
+            )
         return self._outputs(elements, restore=restore)
 
     def outputs_on_demand(self, elements: Any) -> AsyncGenerator[Any, None]:

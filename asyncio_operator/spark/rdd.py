@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.serializers import AutoBatchedSerializer
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.checks import duration
+from asyncio_operator.checks import duration, plain_function, takes
 from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.function import as_async_function
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
@@ -39,6 +39,8 @@ from asyncio_operator.telemetry.propagation import Propagated, inject
 
 if TYPE_CHECKING:
     from pyspark import RDD
+
+    from asyncio_operator.operator.firing import OperatorTimers
 
 CAPACITY = inspect.signature(AsyncWaitOperator).parameters["capacity"].default
 
@@ -62,8 +64,8 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
         rdd: an RDD of any elements.
         function: an ``async def`` function of one element, an `AsyncFunction`, a `BatchAsyncFunction`, or a
             `BlockingFunction`. It is sent to the workers and opened there.
-        options: those of `AsyncWaitOperator`, except `trace`. `grace_period` is 1 second by default, because a task
-            must end within 5.
+        options: those of `AsyncWaitOperator`, except `trace`. `timers` is a function without arguments, which makes
+            the timers of a task in its worker. `grace_period` is 1 second by default, because a task must end within 5.
 
     Raises:
         ConfigurationError: `rdd` is not an RDD, an option is wrong, or the function or an option cannot be pickled.
@@ -79,6 +81,10 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
             "on the driver, as in AsyncWaitOperator(function, trace=trace)(rdd.take(1000))"
         )
     refuse_unknown("map_partitions", options.keys() - {"trace"}, OPTIONS, ELSEWHERE)
+    if options.get("timers") is not None:
+        allowed = "a function without arguments that makes the timers of a task, as in timers=lambda: make_service()"
+        plain_function("timers", options["timers"], allowed)
+        takes("timers", options["timers"])
     PartitionTask(function, options).operator()  # Checks the options on the driver.
     if options.get("budget") is not None:
         session = SparkSession.builder.getOrCreate()
@@ -115,9 +121,13 @@ class PartitionTask:
     watch: float = WATCH_INTERVAL
     propagated: Propagated | None = None
 
-    def operator(self) -> AsyncWaitOperator:
-        """A new operator, over a copy of the function: two tasks of a Python stage may share one function object."""
-        options = {"grace_period": TASK_GRACE_PERIOD} | self.options
+    def operator(self, timers: OperatorTimers | None = None) -> AsyncWaitOperator:
+        """A new operator, over a copy of the function: two tasks of a Python stage may share one function object.
+
+        Args:
+            timers: what the function of the option has made.
+        """
+        options = {"grace_period": TASK_GRACE_PERIOD} | self.options | {"timers": timers}
         if options.get("buffer") is None and not as_async_function(self.function).idempotent:
             options["buffer"] = calls_at_most(options.get("capacity", CAPACITY))
         return AsyncWaitOperator(copy.copy(self.function), **options)
@@ -131,7 +141,9 @@ class PartitionTask:
         return portable_errors(self._results(elements))
 
     def _results(self, elements: Iterable[Any]) -> Iterator[Any]:
-        operator, idempotent = self.operator(), as_async_function(self.function).idempotent
+        make_timers = self.options.get("timers")
+        operator = self.operator(None if make_timers is None else make_timers())
+        idempotent = as_async_function(self.function).idempotent
 
         async def work(source: ToLoop, sink: FromLoop) -> None:
             if idempotent:

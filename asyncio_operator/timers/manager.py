@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from asyncio_operator.clock import Clock
-from asyncio_operator.elements import MIN_TIMESTAMP
+from asyncio_operator.elements import MIN_TIMESTAMP, Record
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group
 from asyncio_operator.state.priority_queue import PriorityQueueSet
@@ -22,10 +22,13 @@ from asyncio_operator.timers.queues import HeapQueues, Timer, TimerQueues, check
 from asyncio_operator.timers.service import (
     Callback,
     InternalTimerService,
+    Output,
     all_of,
     check_limit,
     check_listener,
+    check_output,
     check_shared,
+    emit,
 )
 
 SNAPSHOT_FORMAT = 1
@@ -55,6 +58,7 @@ class TimerServiceManager:
         self._waiting: dict[str, InternalTimerService] = {}
         self._watermark = MIN_TIMESTAMP
         self._listener: Callable[[], object] | None = None
+        self._output: Output | None = None
 
     @property
     def services(self) -> tuple[InternalTimerService, ...]:
@@ -90,6 +94,7 @@ class TimerServiceManager:
         )
         made.fire_event_time(self._watermark, 0)
         made.watch(self._listener)
+        made.collect_into(self._output)
         self._waiting.pop(name, None)
         self._services = dict(sorted({**self._services, name: made}.items()))
         if self._listener is not None:
@@ -164,6 +169,17 @@ class TimerServiceManager:
                 service.watch(None)
             raise
         self._listener = listener
+
+    def collect(self, record: Record[Any]) -> None:
+        """As `InternalTimerService.collect`, which every service of an operator's manager has too."""
+        emit(self, self._output, record)
+
+    def collect_into(self, output: Output | None) -> None:
+        """Sets the function that takes what is collected; raises as that of a service does."""
+        check_output(self, self._output, output)
+        for service in self.services:
+            service.collect_into(output)
+        self._output = output
 
     def snapshot(self, key_group: int) -> bytes:
         """The timers of a key group, of all services, also of names that were restored and not asked for yet.

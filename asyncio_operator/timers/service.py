@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.clock import Clock, milliseconds
-from asyncio_operator.elements import MIN_TIMESTAMP
+from asyncio_operator.elements import MIN_TIMESTAMP, Record
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group
 from asyncio_operator.state.key_groups import key_group as key_group_of
@@ -47,6 +47,9 @@ SNAPSHOT_FORMAT = 1
 
 Callback = Callable[[Timer], Any]
 
+Output = Callable[[Record[Any]], object]
+"""Takes the records that callbacks collect."""
+
 
 Q = TypeVar("Q", bound=PriorityQueue[Timer])
 
@@ -68,6 +71,7 @@ class TimerService(ABC, Generic[Q]):
         self._processing = processing
         self._watermark = MIN_TIMESTAMP
         self._listener: Callable[[], object] | None = None
+        self._output: Output | None = None
 
     @property
     @abstractmethod
@@ -124,6 +128,24 @@ class TimerService(ABC, Generic[Q]):
             StateError: another one is set.
         """
         self._listener = check_listener(self, self._listener, listener)
+
+    def collect(self, record: Record[Any]) -> None:
+        """Emits a record from a callback, during a run of an operator that was given this service as ``timers=``. It
+        leaves before the watermark that has fired the timer. Called on the thread of the run's loop.
+
+        Raises:
+            StateError: no such run is going on.
+            TypeError: it is not a `Record`.
+        """
+        emit(self, self._output, record)
+
+    def collect_into(self, output: Output | None) -> None:
+        """Sets the function that takes what is collected, which is the operator's to do; None for none.
+
+        Raises:
+            StateError: another one is set.
+        """
+        self._output = check_output(self, self._output, output)
 
     @abstractmethod
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
@@ -378,6 +400,27 @@ def check_listener(
     if present is not None and listener is not None:
         raise StateError(f"{service!r} has a driver already: end it before starting another one")
     return listener
+
+
+def emit(service: object, output: Output | None, record: Record[Any]) -> None:
+    """Passes a collected record on; raises as `TimerService.collect`."""
+    if output is None:
+        raise StateError(
+            f"{service!r} collects records only during a run of an operator that has it as timers=: without one, let "
+            "the callback append them to a list of its own"
+        )
+    if type(record) is not Record:
+        raise TypeError(f"collect() takes a Record, as in collect(Record(value, timestamp)), not {describe(record)}")
+    output(record)
+
+
+def check_output(service: object, present: Output | None, output: Output | None) -> Output | None:
+    """The new output; StateError if it would take the place of another one."""
+    if present is not None and output is not None:
+        raise StateError(
+            f"{service!r} belongs to another run: end that run first, or give each operator its own timers"
+        )
+    return output
 
 
 def check_limit(limit: int | None) -> int:

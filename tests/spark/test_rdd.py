@@ -29,6 +29,7 @@ from asyncio_operator import (
 )
 from asyncio_operator.spark import enrich, map_partitions
 from asyncio_operator.spark.rdd import PartitionTask
+from asyncio_operator.timers import InternalTimerService, Timer
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
 from tests.spark.helpers import GONE, Hanging, assert_nobody_is_left, hangs_from, in_background, jobs, probe, wait_until
@@ -120,6 +121,29 @@ def test_O13_records_and_watermarks_go_through(spark: SparkSession) -> None:
     assert out[2] == Watermark(15)
     assert sorted(out[:2], key=repr) == [Record(2, 10), Record(4, 20)]
     assert sorted(out[3:], key=repr) == [8, Record(6, 30)]
+
+
+def test_T9_each_partition_has_timers_that_were_made_in_its_worker(spark: SparkSession, tmp_path: Path) -> None:
+    class Doubled(AsyncFunction[int, int]):
+        def make_timers(self) -> InternalTimerService:
+            (tmp_path / f"{os.getpid()}").touch()
+            self.timers = InternalTimerService(on_event_time=self.fired)
+            return self.timers
+
+        def fired(self, timer: Timer) -> None:
+            self.timers.collect(Record("fired", timer.timestamp))
+
+        async def invoke(self, value: int) -> int:
+            self.timers.current_key = value
+            self.timers.register_event_time_timer(10 * value)
+            return 2 * value
+
+    elements = [Record(1, 1), Watermark(10), Record(3, 2), Watermark(20)]
+    function = Doubled()
+    rdd = spark.sparkContext.parallelize([*elements, *elements], 2)
+    out = map_partitions(rdd, function, timers=function.make_timers).collect()
+    assert out == 2 * [Record(2, 1), Record("fired", 10), Watermark(10), Record(6, 2), Watermark(20)]
+    assert not (tmp_path / f"{os.getpid()}").exists()
 
 
 @pytest.mark.parametrize("directly", [False, True])
@@ -245,6 +269,8 @@ def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[
         (double, {"capcity": 5}, "'capcity' is not an option of map_partitions; did you mean 'capacity'"),
         (double, {"cache": None}, "'cache' is not an option of map_partitions; enrich keeps answers"),
         (double, {"trace": Trace()}, "what is recorded in a worker does not return"),
+        (double, {"timers": InternalTimerService()}, "a function without arguments that makes the timers of a task"),
+        (double, {"timers": half}, "which takes .*; it must take no arguments"),
     ],
 )
 def test_X4_a_wrong_option_is_told_on_the_driver(
