@@ -1,11 +1,17 @@
-"""What a worker keeps, such as the keys of caches on the heap, costs later collections of garbage nothing."""
+"""What a worker keeps, such as the keys of caches on the heap, costs later collections of garbage nothing.
+
+Each test runs in a process without pytest: here every collection would look at all modules of tests, for a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,10 +26,26 @@ from asyncio_operator.lookup.gc_freeze import LEAST, Frozen
 KEYS = 2 * LEAST
 
 
-@pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
-    yield
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as made:
+        yield made
+
+
+def alone(test: Callable[[], Awaitable[None]]) -> Callable[[ProcessPoolExecutor], None]:
+    """Runs a test in that process, with nothing put aside."""
+
+    def run(pool: ProcessPoolExecutor) -> None:
+        pool.submit(_run, test.__name__).result(60)
+
+    run.__name__ = test.__name__
+    run.test = test  # type: ignore[attr-defined]
+    return run
+
+
+def _run(name: str) -> None:
     gc.unfreeze()
+    asyncio.run(globals()[name].test())
 
 
 def fill(cache: LookupCache, first: int = 0, count: int = KEYS) -> None:
@@ -52,6 +74,7 @@ async def task(process: Process, first: int | None = None, owner: str = "owner",
     process.frozen.look(sum(one.keys_on_heap for one in open_caches(process.caches)))
 
 
+@alone
 async def test_a_task_leaves_its_cached_answers_to_no_later_collection() -> None:
     process = Process()
     await task(process, 0)
@@ -62,6 +85,7 @@ async def test_a_task_leaves_its_cached_answers_to_no_later_collection() -> None
     assert found.answer() == {"number": KEYS - 1}
 
 
+@alone
 async def test_answers_that_replace_others_are_left_alone_too() -> None:
     process = Process()
     for first in range(0, 3 * KEYS, KEYS):
@@ -69,6 +93,7 @@ async def test_answers_that_replace_others_are_left_alone_too() -> None:
         assert answers_looked_at() == 0
 
 
+@alone
 async def test_tasks_that_add_nothing_put_nothing_aside() -> None:
     process = Process()
     await task(process, 0)
@@ -85,6 +110,7 @@ class Knot:
         self.itself = self
 
 
+@alone
 async def test_garbage_is_found_also_if_it_was_in_use_when_everything_was_put_aside() -> None:
     process = Process()
     before, during = weakref.ref(Knot()), Knot()
@@ -100,6 +126,7 @@ async def test_garbage_is_found_also_if_it_was_in_use_when_everything_was_put_as
     assert held() is None
 
 
+@alone
 async def test_when_a_cache_is_closed_everything_is_looked_at_again() -> None:
     process = Process()
     during = Knot()
@@ -115,17 +142,20 @@ async def test_when_a_cache_is_closed_everything_is_looked_at_again() -> None:
             await task(process, owner="last")
 
 
-async def test_caches_on_disk_or_with_few_keys_need_no_further_collection(tmp_path: Path) -> None:
+@alone
+async def test_caches_on_disk_or_with_few_keys_need_no_further_collection() -> None:
     process, few = Process(), Cache(max_rows=LEAST // 2)
     await task(process)
     later = Knot()
-    for _ in range(3):
-        await task(process, 0, options=few)
-        await task(process, None, options=Cache(max_rows=KEYS, store="rocksdb", directory=tmp_path))
+    with tempfile.TemporaryDirectory() as directory:
+        for _ in range(3):
+            await task(process, 0, options=few)
+            await task(process, None, options=Cache(max_rows=KEYS, store="rocksdb", directory=Path(directory)))
     # It is not put aside.
     assert any(one is later for one in gc.get_objects())
 
 
+@alone
 async def test_the_first_task_leaves_what_the_process_has_loaded_to_no_later_collection() -> None:
     await task(Process())
     assert not any(one is pa for one in gc.get_objects())
