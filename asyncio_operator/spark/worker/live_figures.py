@@ -16,11 +16,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from asyncio_operator.clock import monotonic
+from asyncio_operator.engine.lent import Lent
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import CoordinatorError
-from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.driver_client import DriverClient
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
@@ -39,9 +40,6 @@ LAST = 1.0
 
 MOMENT = 0.05
 """Seconds that a task which succeeds waits until its last figures have arrived."""
-
-IDLE = 60.0
-"""Seconds without runs after which the connection is closed."""
 
 PAUSE = 60.0
 """Seconds without a message after the driver did not answer."""
@@ -83,17 +81,12 @@ class Sender:
         self._client = DriverClient(address)
         self._runs: dict[LiveRun, None] = {}
         self._regular: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._not_before = 0.0
-        self._idle: asyncio.TimerHandle | None = None
 
     def begin(self, run: LiveRun) -> None:
         """Send its figures from now on."""
         self._runs[run] = None
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
         # A function of the user may have cancelled all tasks of the loop.
         if self._regular is None or self._regular.done():
             self._regular = start_task(self._send_regularly())
@@ -109,8 +102,6 @@ class Sender:
             runs = list(self._runs)
             for start in range(0, len(runs), MOST_RUNS):
                 await self._send(runs[start : start + MOST_RUNS])
-        if self._idle is None:
-            self._idle = asyncio.get_running_loop().call_later(IDLE, self._close)
 
     async def _send(self, runs: Sequence[LiveRun]) -> None:
         async with self._one_at_a_time:
@@ -127,19 +118,12 @@ class Sender:
                 self._not_before = monotonic() + PAUSE
                 logger.info("figures arrive when tasks have ended: %s", error)
 
-    def _close(self) -> None:
-        self._idle = None
-        if not self._runs:
-            self._closing = start_task(self._client.close())
+    async def close(self) -> None:
+        """Close the connection, when nothing runs."""
+        await self._client.close()
 
 
-_senders: dict[DriverAddress, Sender] = {}
-
-
-def _sender(address: DriverAddress) -> Sender:
-    if address not in _senders:
-        _senders[address] = Sender(address)
-    return _senders[address]
+_senders: Lent[DriverAddress, Sender] = Lent(end=Sender.close)
 
 
 class RunReport:
@@ -152,12 +136,13 @@ class RunReport:
     def __init__(self, live: LiveMetrics, report: Callable[[], TaskReport]) -> None:
         self._live = live
         self._run = LiveRun(live.ledger, report)
-        self._begun = False
+        self._sender: Sender | None = None
 
     def begin(self) -> None:
         """Report from now on. Call it on the loop."""
-        self._begun = True
-        _sender(self._live.address).begin(self._run)
+        address = self._live.address
+        self._sender = _senders.borrow(address, partial(Sender, address))
+        self._sender.begin(self._run)
 
     def end(self, report: TaskReport, state: str) -> None:
         """The last report. Call it on the task's main thread, which may wait `MOMENT` seconds if the state is
@@ -166,15 +151,12 @@ class RunReport:
         # Rows of a task that has succeeded are those of Spark's own report.
         self._run.over = replace(report, state="ended" if succeeded else state)
         loop = loop_thread().loop
-        if not self._begun or not loop.is_running():
+        if self._sender is None or not loop.is_running():
             return
-        last = asyncio.run_coroutine_threadsafe(_sender(self._live.address).last(self._run), loop)
+        last = asyncio.run_coroutine_threadsafe(self._sender.last(self._run), loop)
+        loop.call_soon_threadsafe(_senders.give_back, self._live.address, self._sender)
         try:
             last.result(MOMENT if succeeded else LAST)
         except Exception:  # The task's own error matters more.
             if not succeeded:
                 last.cancel()
-
-
-# In a forked child the loop of the parent does not run.
-forget_in_child(_senders.clear)

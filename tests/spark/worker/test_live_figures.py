@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from asyncio_operator.engine import lent
 from asyncio_operator.figures import Figures
 from asyncio_operator.loop.runner import on_loop
 from asyncio_operator.loop.thread import loop_thread
@@ -33,8 +34,8 @@ EVERY = live_figures.EVERY
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(live_figures, "EVERY", 0.02)
     yield
-    senders = list(live_figures._senders.values())
-    live_figures._senders.clear()
+    senders = live_figures._senders.all()
+    live_figures._senders.forget_all()
 
     async def end() -> None:
         for sender in senders:
@@ -209,7 +210,7 @@ def test_V1_figures_move_again_after_code_of_the_user_has_cancelled_all_tasks(
 ) -> None:
     first, second = Task(service.address, ledger), Task(service.address, ledger, 1)
     first.begin()
-    sender: Sender = live_figures._senders[service.address]
+    [sender] = live_figures._senders.all()
     on_loop(loop_thread().loop, lambda: sender._regular and sender._regular.cancel())
     wait(lambda: sender._regular is not None and sender._regular.done())
     first.rows = second.rows = 5
@@ -227,14 +228,11 @@ def test_V1_figures_move_of_a_task_that_begins_while_the_connection_is_closed(
     first.begin()
     wait(lambda: ledger.in_flight() == 1)
     first.end("succeeded")
-    sender: Sender = live_figures._senders[service.address]
-    wait(lambda: sender._idle is not None)
     second.rows = 5
+    senders = live_figures._senders
 
     def close_and_begin() -> None:
-        if sender._idle is not None:
-            sender._idle.cancel()
-        sender._close()
+        senders.give_back(service.address, senders.borrow(service.address, no_other), keep=False)
         second.run.begin()
 
     on_loop(loop_thread().loop, close_and_begin)
@@ -243,13 +241,17 @@ def test_V1_figures_move_of_a_task_that_begins_while_the_connection_is_closed(
     wait(lambda: ledger.in_flight() == 0)
 
 
+def no_other() -> Sender:
+    raise AssertionError("it is not kept")
+
+
 def test_V1_the_connection_is_closed_when_no_task_has_run_for_a_while(
     service: DriverService, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_figures, "IDLE", 0.05)
+    monkeypatch.setattr(lent, "IDLE", 0.05)
     task = Task(service.address, ledger)
     task.begin()
     wait(lambda: ledger.in_flight() == 1)
+    [sender] = live_figures._senders.all()
     task.end("succeeded")
-    sender = live_figures._senders[service.address]
     wait(lambda: sender._client._wire is None)
