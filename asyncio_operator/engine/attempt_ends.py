@@ -43,27 +43,23 @@ class Retries:
         """When the element's next attempt starts; None if there is none. Its `attempts` include the failed one."""
         if not is_ordinary(error) or ends_the_run(error) or not self._retry.retries(error):
             return None
-        return self._next_start(flight, error, now)
+        return self.next_start(flight, error, now)
 
-    def after_result(self, flight: Flight, result: Any, now: float) -> float | None:
-        """The same for a result. An attempt that is made again counts as failed.
+    def unsatisfied(self, value: Any, result: Any, attempts: int) -> bool:
+        """Whether an element gets another attempt, if there is time, because of the result of its latest one.
 
         Raises:
             FunctionError: `retry.if_result` failed.
         """
         if self._retry.if_result is None:
-            return None
+            return False
         try:
-            again = self._context.copy().run(self._retry.unsatisfied, result)
+            return self._context.copy().run(self._retry.unsatisfied, result)
         except BaseException as error:
             remedy = "make it return whether to try again"
-            raise element_error("retry.if_result", flight.value, error, remedy, flight.attempts + 1) from error
-        if not again:
-            return None
-        flight.attempts += 1
-        return self._next_start(flight, None, now)
+            raise element_error("retry.if_result", value, error, remedy, attempts) from error
 
-    def _next_start(self, flight: Flight, error: BaseException | None, now: float) -> float | None:
+    def next_start(self, flight: Flight, error: BaseException | None, now: float) -> float | None:
         deadline = None if flight.deadline == inf else flight.deadline
         return self._retry.next_start(flight.attempts, error, now, deadline, self._random)
 
@@ -72,14 +68,15 @@ class AttemptEnds:
     """Decides for the elements of a run.
 
     Args:
+        timeout: seconds from the start of an element's first attempt to its deadline, or infinity.
         attempt_timeout: seconds that an attempt may take, or infinity.
         timers: of the run.
         news: called when there may be something to start.
 
     Attributes:
         backing_off: elements that wait for their next attempt.
-        latency: seconds from the admission of an element to its outcome.
-        errors: by type, those after which there was another attempt.
+        now: returns the time.
+        news: see the arguments.
     """
 
     def __init__(
@@ -90,6 +87,7 @@ class AttemptEnds:
         keys: Keys | None,
         recorder: Recorder,
         *,
+        timeout: float,
         attempt_timeout: float,
         timers: Timers,
         news: Callable[[], None],
@@ -101,9 +99,11 @@ class AttemptEnds:
         self._retries = retries
         self._keys = keys
         self._recorder = recorder
+        self._timeout = timeout
         self._attempt_timeout = attempt_timeout
         self._timers = timers
-        self._news = news
+        self.now = timers.clock
+        self.news = news
         self._stopped = False
 
     def stop(self) -> None:
@@ -111,20 +111,42 @@ class AttemptEnds:
         self._stopped = True
         self.backing_off = 0
 
+    def begun(self, flight: Flight, started: float) -> Flight:
+        """The first attempt of an element, which started at this time without its flight, is in trouble."""
+        self._schedule.unfinished += 1
+        flight.begun = flight.started = started
+        flight.deadline = started + self._timeout
+        return flight
+
+    def is_satisfied(self, value: Any, result: Any, attempts: int = 1) -> bool:
+        """Whether the result of an attempt is the last one."""
+        try:
+            return self._retries is None or not self._retries.unsatisfied(value, result, attempts)
+        except FunctionError:
+            self._figures.failures += 1
+            raise
+
     def result(self, flight: Flight, result: Any, now: float) -> None:
         """An attempt has given a result."""
         self._recorder.attempt_ended(flight, "result", now)
-        attempts = flight.attempts + 1
-        if self._retries is not None:
-            try:
-                start = self._retries.after_result(flight, result, now)
-            except FunctionError:
-                self._figures.failures += 1
-                raise
-            if start is not None:
-                self._back_off(flight, start, now)
-                return
-        self._end(flight, now, self._endings.complete, result, attempts)
+        if self.is_satisfied(flight.value, result, flight.attempts + 1):
+            self.satisfied(flight, result, now)
+        else:
+            self.unsatisfied(flight, result, now)
+
+    def satisfied(self, flight: Flight, result: Any, now: float) -> None:
+        """The result of an attempt is the last one."""
+        self._end(flight, now, self._endings.complete, result, flight.attempts + 1)
+
+    def unsatisfied(self, flight: Flight, result: Any, now: float) -> None:
+        """The attempt counts as failed because of its result, which is the last one if there is no time for another."""
+        assert self._retries is not None
+        flight.attempts += 1
+        start = self._retries.next_start(flight, None, now)
+        if start is None:
+            self._end(flight, now, self._endings.complete, result, flight.attempts)
+        else:
+            self._back_off(flight, start, now)
 
     def pass_limit(self, flight: Flight, now: float) -> None:
         """An attempt has reached the element's deadline, or its own limit."""
@@ -179,7 +201,7 @@ class AttemptEnds:
             self._figures.latency.add(now - flight.admitted)
         # An end may free a key, end the run, or leave no element that could join a batch: else the seeker sleeps on.
         if self._keys is not None or not self._schedule.unfinished or self._schedule.forming:
-            self._news()
+            self.news()
 
     def watch(self, flight: Flight, until: float) -> None:
         """Watch the limit of an element that waits for a place in a call."""
@@ -214,7 +236,7 @@ class AttemptEnds:
             flight.held = self._keys is not None and flight.late > 0
             if not flight.held:
                 self._schedule.again(flight)
-        self._news()
+        self.news()
 
     def _pass_wait(self, flight: Flight, now: float) -> None:
         """An element has waited for a place until its limit."""
@@ -226,4 +248,4 @@ class AttemptEnds:
             self.pass_limit(flight, now)
         else:
             self.overdue(flight, now)
-        self._news()
+        self.news()

@@ -1,4 +1,7 @@
-"""The managed way from the input to the lanes: which call starts next, and what its end means for the limits.
+"""From a source to the lanes: which call starts next, and what its end means for the limits.
+
+If nothing is asked before the first calls of elements, lanes take these from windows of the source. Only elements in
+trouble come here (`attempt_ends`), and their next calls go first.
 
 A free lane asks what may start, and `schedule` chooses it. When nothing may start, the one lane that seeks waits for
 the first news: input, room, an element that is due, a key, the end of a call, or the rate limit. An element in
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempt_ends import AttemptEnds, Retries
 from asyncio_operator.engine.budgeted import BudgetedCalls, Weigh
-from asyncio_operator.engine.contracts import Allowance, Endings, Keys, Source
+from asyncio_operator.engine.contracts import Allowance, Endings, Keys, Source, Window
 from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
@@ -52,6 +55,7 @@ class Attempts:
         limiter, breaker_clock: see `Limits`. `hedger` may be that of an earlier run with the same ``options.hedge``.
         allowance: what the run may take of a budget; None: there is none.
         noted: calls keep the HTTP status that they say (`annotate`).
+        first: called with an element from a window of the source. Default: `invoke`.
         weigh: estimates what a call weighs in the units of the budget.
         batch_method: what a call with several values is called in a message.
         random: gives a number in [0, 1).
@@ -80,6 +84,7 @@ class Attempts:
         hedger: Hedger | None = None,
         batch_method: str = "invoke_batch",
         noted: bool = False,
+        first: Callable[[Any], Awaitable[Any]] | None = None,
         random: Callable[[], float] = random,
     ) -> None:
         self.working = 0
@@ -93,6 +98,8 @@ class Attempts:
         if allowance is not None:
             self.budget = BudgetedCalls(allowance, weigh, name, timers.clock, self.news, self._fail, figures)
             invoke = self.budget.within(invoke, value_of)
+        if first is not None:
+            invoke = _either(invoke, first)
         self.lanes = Lanes(invoke, self, options, timers=timers, name=name)
         self._source = source
         self._reader = reader
@@ -115,6 +122,7 @@ class Attempts:
             None if options.retry is None else Retries(options.retry, random),
             keys,
             recorder,
+            timeout=self._timeout,
             attempt_timeout=self._attempt_timeout,
             timers=timers,
             news=self.news,
@@ -172,13 +180,19 @@ class Attempts:
 
     # -- the intake of the lanes
 
-    async def window(self) -> Attempts | None:
+    async def window(self) -> Window | None:
         while (next_call := self._start()) is None:
+            if (window := self._source.window(self._ends)) is not None:
+                return window
             if self._schedule.over:
                 return None
             await self._wait()
         self._next = next_call
         return self
+
+    def is_urgent(self, now: float) -> bool:
+        # Law R8: the next attempts of elements that failed go before new ones.
+        return self._source.direct and (self._schedule.is_due or self._timers.earliest <= now)
 
     async def _wait(self) -> None:
         """Wait until there may be something to start."""
@@ -428,6 +442,13 @@ def _noted(
         return result
 
     return invoked
+
+
+def _either(
+    again: Callable[[Any], Awaitable[Any]], first: Callable[[Any], Awaitable[Any]]
+) -> Callable[[Any], Awaitable[Any]]:
+    """A function that makes a `Call` by `again`, and calls an element by `first`."""
+    return lambda value: again(value) if type(value) is Call else first(value)
 
 
 def _itself(call: Call) -> Call:

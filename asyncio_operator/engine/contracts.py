@@ -1,9 +1,9 @@
 """The protocols between the parts of a run: the engine sees what is around it through these, and only these.
 
     Input     gives elements                       (`inputs` wraps what users pass)
-    Source    makes flights of elements            (`operator.intake`, `lookup.managed`, `lookup.client`)
-    Intake    gives the lanes their windows        (`operator.intake` the plain way, `attempts` the managed way)
-    Window    a run of calls that all lanes share  (the same)
+    Source    hands out elements                   (`operator.intake`, `lookup.key_source`, `lookup.client`)
+    Intake    gives the lanes their windows        (`attempts`, `operator.intake`)
+    Window    a run of calls that all lanes share  (`attempts`, `operator.intake`, `lookup.key_source`)
     Keys      keeps calls of one key apart         (`queues.key_ordered`)
     Endings   takes the outcome of an element      (`operator.outcomes`, `lookup.pending`)
     Consumer  takes outputs on another thread      (`loop.channels`)
@@ -31,7 +31,7 @@ class Window(Protocol):
     """A piece of work that lanes share."""
 
     working: int
-    """The number of lanes that work in the window. The lanes keep it."""
+    """The number of lanes that work in the window, those with calls past their limits excluded. The lanes keep it."""
     instant: bool
     """Whether taking work from it takes no time. Then the end of a call counts as the start of the next."""
 
@@ -65,7 +65,7 @@ class Window(Protocol):
         """The value with which the function was called, for a message."""
 
     def left(self) -> None:
-        """The last lane has left the window, which may still have work."""
+        """The last lane has left the window, which may still have work. May be called more than once."""
 
 
 class Intake(Protocol):
@@ -77,12 +77,46 @@ class Intake(Protocol):
         Only one lane at a time waits here.
         """
 
+    def is_urgent(self, now: float) -> bool:
+        """Whether lanes have to leave their window, because other work goes before it."""
+
     def stop(self) -> None:
         """The run ends: no window is requested any more, and no call starts."""
 
 
+class Trouble(Protocol):
+    """Takes the elements of a window whose first calls, made without their flights, gave no outcome."""
+
+    now: Callable[[], float]
+
+    @property
+    def news(self) -> Callable[[], None]:
+        """A function to be called when there may be something to start, or when the run may be over."""
+
+    def begun(self, flight: Flight, started: float) -> Flight:
+        """The first attempt of an element started at this time. One of the methods below says how it has ended."""
+
+    def failed(self, flights: list[Flight], error: BaseException, now: float) -> None: ...
+
+    def pass_limit(self, flight: Flight, now: float) -> None: ...
+
+    def satisfied(self, flight: Flight, result: Any, now: float) -> None: ...
+
+    def unsatisfied(self, flight: Flight, result: Any, now: float) -> None: ...
+
+    def is_satisfied(self, value: Any, result: Any) -> bool:
+        """Whether the result of a first attempt is the last one."""
+
+
 class Source(Protocol):
-    """Hands out flights."""
+    """Hands out elements: in flights and runs, or `direct`, in windows.
+
+    Attributes:
+        direct: whether nothing is asked before the first call of an element, so that lanes take new elements from
+            `window`.
+    """
+
+    direct: bool
 
     @property
     def waiting(self) -> int:
@@ -97,6 +131,10 @@ class Source(Protocol):
 
     def take_run(self, most: int, now: float) -> Run | None:
         """At most `most` elements that may have their first attempt and have no flight, if there are any."""
+
+    def window(self, trouble: Trouble) -> Window | None:
+        """New elements to be called for, if it is `direct` and there are any. Those whose first call gives no outcome
+        are handed over as `trouble`."""
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         """A call for a run has given these results, one for each element. Returns False if one of them needs a

@@ -52,10 +52,15 @@ class Timeouts:
             if due >= lane.due:
                 return
             self._timers.delete(lane.due, self._look, lane)
-        lane.watched = due < inf
+        lane.watched = True
         lane.due = due
-        if lane.watched:
+        if due < inf:
             self._timers.set(due, self._look, lane)
+
+    def forget(self, lane: Lane) -> None:
+        """The lane gets another limit: its next call sets a timer of its own."""
+        self._timers.delete(lane.due, self._look, lane)
+        lane.watched, lane.due = False, inf
 
     def _look(self, lane: Lane, now: float) -> None:
         lane.watched = False

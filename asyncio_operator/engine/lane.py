@@ -33,7 +33,7 @@ class Lane:
         started: when the present call started.
         limit: seconds that it may take; infinity for no limit.
         due: the time for which its timer is set (`deadlines`).
-        watched: whether it has a timer.
+        watched: whether its limit is watched, by a timer if there is a limit.
         context: that of its task.
         first_context: a copy of it, from before the first call.
         apart: whether the context of its task has changed; see `contexts`.

@@ -44,16 +44,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("asyncio_operator")
 
+FAILED = "failed"
+
 
 class Lanes:
     """Runs `invoke` for what `intake` hands out, a limited number of calls at a time.
 
     Args:
-        options: `capacity` is how many calls run at a time, at first if it is adaptive. `timeout` is what a call may
-            take where its window does not `begin` it. `grace_period` is how long the end waits for calls that ignore
-            their cancellation.
+        options: `capacity` is how many calls run at a time, at first if it is adaptive. `timeout` and `attempt_timeout`
+            are what a call may take where its window does not `begin` it. `grace_period` is how long the end waits for
+            calls that ignore their cancellation.
         timers: of the run. Who has made them closes them.
         name: of what is called, for messages.
+
+    Attributes:
+        direct: seconds of the calls that gave their element its outcome at once, in a window with `results`.
+        latency: seconds of the other calls.
     """
 
     def __init__(
@@ -66,12 +72,13 @@ class Lanes:
         name: str,
     ) -> None:
         self.latency = Histogram()
+        self.direct = Histogram()
         self.failed = False
         self._failure: BaseException | None = None
         self._invoke = invoke
         self._intake = intake
         self._capacity = calls_at_first(options.capacity)
-        self._timeout = inf if options.timeout is None else options.timeout
+        self._timeout = min(options.timeout or inf, options.attempt_timeout or inf)
         self._clock = timers.clock
         self._grace_period = options.grace_period
         self._name = name
@@ -130,7 +137,7 @@ class Lanes:
         finally:
             self.stop()
             interrupted = await wait_for_calls(self._lanes, self._grace_period)
-            self.latency.fold()
+            self._fold()
             if self._failure is not None:
                 raise self._failure
             if interrupted is not None:
@@ -225,13 +232,17 @@ class Lanes:
         # Local variables, because these lines run for every call, and an attribute takes several times as long to read.
         complete, results, instant, begin = window.complete, window.results, window.instant, window.begin
         clock, invoke, watch, doubtful = self._clock, self._invoke, self._timeouts.watch, self._doubtful
-        record, cancelling = self.latency.samples.append, lane.task.cancelling
+        record = (self.latency if results is None else self.direct).samples.append
+        cancelling = lane.task.cancelling
         context, first_context, apart = lane.context, lane.first_context, lane.apart
         if apart:
             # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
             own = OwnContexts(first_context, invoke, complete)
             invoke, complete, context, doubtful = own.invoke, own.complete, first_context, ()
         window.working += 1
+        if begin is None and lane.limit != self._timeout:
+            self._timeouts.forget(lane)
+            lane.limit = self._timeout
         now = clock()
         turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
         for slot, value in window:
@@ -242,8 +253,10 @@ class Lanes:
             # If taking work takes no time, the last call ended just now: that saves a reading of the clock.
             lane.started = started = now if instant else clock()
             if begin is not None:
-                lane.limit = begin(slot, started)
-                watch(lane)
+                limit = begin(slot, started)
+                if limit != lane.limit or not lane.watched:
+                    lane.limit = limit
+                    watch(lane)
             elif not lane.watched:
                 watch(lane)
             try:
@@ -269,27 +282,37 @@ class Lanes:
                     lane.apart, turn_ends = True, -inf
             except Exception:  # values that cannot be compared
                 lane.apart, turn_ends = True, -inf
-            if late:
+            if not late:
+                record(now - started)
+            elif late is FAILED:
+                self.latency.add(now - started)
+            elif lane.apart is apart:
                 # Its duration was counted when it was cut.
-                if lane.apart is apart:
-                    continue
+                continue
+            else:
                 break
-            record(now - started)
             if may_stand or now > turn_ends:
                 turn_ends = self._turn_end(now, started)
                 if now > turn_ends or lane.apart is not apart:
                     break
+        self._leave(window)
+
+    def _leave(self, window: Window) -> None:
         window.working -= 1
         if not window.working:
             window.left()
 
     def _turn_end(self, now: float, started: float) -> float:
         """The time until which a lane whose call has just ended may go on with its window."""
-        if len(self.latency.samples) >= MANY_SAMPLES:
-            self.latency.fold()
+        if len(self.latency.samples) + len(self.direct.samples) >= MANY_SAMPLES:
+            self._fold()
         if len(self._lanes) > self._capacity or (now == started and not self._turn.stands()):
             return -inf
-        return self._turn.ends(now)
+        return -inf if self._intake.is_urgent(now) else self._turn.ends(now)
+
+    def _fold(self) -> None:
+        self.latency.fold()
+        self.direct.fold()
 
     async def _absorb(self, lane: Lane) -> None:
         """Take back a cancellation of its own task that a call has left behind, before it hits the next one."""
@@ -314,8 +337,8 @@ class Lanes:
             lane.task = start_task(self._live(lane), lane.context)
             self._lanes[lane] = None
 
-    def _call_failed(self, lane: Lane, error: BaseException) -> bool:
-        """What follows from an error of a call; True if its element had ended before, at its deadline."""
+    def _call_failed(self, lane: Lane, error: BaseException) -> object:
+        """What follows from an error of a call; `FAILED`, or True if its element had ended before, at its deadline."""
         if not self._loop.is_running():
             raise error
         if lane.expired:
@@ -325,7 +348,7 @@ class Lanes:
         if self._stopping:
             # The run has ended, perhaps by this error: law O18, the lane starts no other call.
             raise asyncio.CancelledError
-        return False
+        return FAILED
 
     # -- deadlines
 
@@ -358,6 +381,8 @@ class Lanes:
         # Now, and not when it returns: a call that never returns would not be counted.
         self.latency.add(self._clock() - lane.started)
         lane.task.cancel()
+        # Its window does not wait for it.
+        self._leave(lane.window)
         if len(self._late) >= self._capacity:
             self._held_up.set(self._clock() + self._grace_period)
 
@@ -381,6 +406,7 @@ class Lanes:
         lane.expired = False
         self._late.discard(lane)
         lane.task.uncancel()  # that of `_cut`; others are absorbed
+        lane.window.working += 1
         lane.window.returned(lane.slot)
 
     # -- the end

@@ -124,6 +124,12 @@ class CallOptions(GivenCalls):
         object.__setattr__(self, "grace_period", duration("grace_period", self.grace_period))
 
     @property
+    def limited(self) -> bool:
+        """Whether something is asked before each call starts, beside the capacity."""
+        limits = (self.rate_limit, self.circuit_breaker, self.hedge, self.budget)
+        return isinstance(self.capacity, AdaptiveCapacity) or any(limit is not None for limit in limits)
+
+    @property
     def managed(self) -> bool:
         """Whether an option needs the managed way: it is set, and the plain way cannot honour it."""
         given = [getattr(self, name) for name in self.MANAGED]

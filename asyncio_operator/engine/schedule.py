@@ -66,6 +66,11 @@ class Schedule:
         """The number of elements in the batch that is being formed."""
         return len(self._batch) + self._in_runs
 
+    @property
+    def is_due(self) -> bool:
+        """Whether elements wait for a call that goes before those of new ones."""
+        return bool(self._due)
+
     def ended_together(self, count: int) -> None:
         """As many elements without flights have their outcomes."""
         self.unfinished -= count

@@ -190,7 +190,7 @@ class Lookup:
 class _Keys:
     """The flights of keys that wait for a call; a `Source`, and their `Owner`."""
 
-    over = False
+    over = direct = False
     eager = True
 
     def __init__(self, pending: PendingKeys) -> None:
@@ -225,6 +225,9 @@ class _Keys:
         for flight, answer in zip(positions, answers, strict=True):
             if not flight.ended:
                 self._pending.found(flight, answer, source)
+
+    def window(self, trouble: object) -> None:
+        """None: it is not direct."""
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         return False

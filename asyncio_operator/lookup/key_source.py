@@ -1,41 +1,79 @@
-"""The keys of a partition on their way to calls: a `Source` of runs of keys, as far as the delivery has room.
+"""The keys of a partition on their way to calls: a `Source` of keys, as far as the delivery has room.
 
 A batch of keys is opened when it is read: keys that a place knows, or that calls for earlier batches will answer, need
-no call (laws L1, L2). The others are cut into runs for the calls. A run costs one step for all of its keys, and its
-results are stored at once. Only a call in trouble gives its keys a flight each (`pending`).
+no call (laws L1, L2). Where a call takes one key and nothing is asked before it, the open batch is the window that the
+lanes share: a key costs one step of an iterator and one store in a list. Otherwise the keys are cut into runs for the
+calls: a run costs one step for all of its keys, and its results are stored at once. Only a call in trouble gives its
+keys a flight each (`pending`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 from asyncio_operator.arrow.key_identity import identity
+from asyncio_operator.engine.contracts import Trouble
 from asyncio_operator.engine.flights import Call, Flight, Run
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
-from asyncio_operator.lookup.pending import PendingKey, PendingKeys
+from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
+from asyncio_operator.lookup.pending import PendingKey, PendingKeys, weights_of
 
 
 class OpenBatch:
-    """A batch whose keys, or those at some positions, wait for outcomes; an `Owner` of positions.
+    """A batch whose keys, or those at some positions, wait for outcomes: an `Owner` of positions, and a window of the
+    lanes if the source is direct.
 
     Args:
         positions: those of the keys to call for, ascending.
+
+    Attributes:
+        missing: the number of keys without an outcome, as far as is known: it does not count the results of a window
+            that is not over.
     """
 
-    __slots__ = ("_next", "_passed", "_source", "batch", "eager", "missing", "positions")
+    __slots__ = (
+        "_left",
+        "_next",
+        "_over",
+        "_passed",
+        "_range",
+        "_source",
+        "_started",
+        "_trouble",
+        "_troubled",
+        "batch",
+        "begin",
+        "eager",
+        "missing",
+        "positions",
+        "results",
+        "working",
+    )
+
+    instant = True
 
     def __init__(self, batch: KeyBatch, positions: Sequence[int], source: KeySource) -> None:
         self.batch = batch
         self.positions = positions
         self.missing = len(positions)
         self.eager = source.eager
+        self.working = 0
+        plain = not (source.judges or source.keeps)
+        self.results: list[Any] | None = batch.outcomes if plain else None
+        self.begin = None if plain else self._begin
         self._source = source
+        self._trouble: Trouble | None = None
         self._next = 0
         self._passed = 0
+        self._left: Any = iter(())
+        self._range: Iterator[tuple[int, Any]] = iter(())
+        self._over = False
+        self._started: dict[int, float] = {}
+        self._troubled: set[int] = set()
 
     @property
     def is_cut(self) -> bool:
@@ -76,12 +114,12 @@ class OpenBatch:
         else:
             for i, outcome in zip(positions, outcomes, strict=True):
                 mine[i] = outcome
-        self._left(len(positions))
+        self._answered(len(positions))
 
     def answer(self, position: int, outcome: Any) -> None:
         """One key has its outcome."""
         self.batch.outcomes[position] = outcome
-        self._left(1)
+        self._answered(1)
 
     def found(self, positions: Sequence[int], answers: Sequence[Any], source: str) -> None:
         """These keys are known in a place behind."""
@@ -97,26 +135,126 @@ class OpenBatch:
         for i in positions:
             places.refresh_if_old(keys[i])
 
-    def _left(self, count: int) -> None:
+    def _answered(self, count: int) -> None:
         self.missing -= count
         if not self.missing:
-            self._source.delivery.answered(self.batch)
+            self._source.answered(self)
+
+    # -- the window of the lanes
+
+    def admit(self, most: int, trouble: Trouble) -> None:
+        """Open the next range of at most `most` keys."""
+        self._trouble = trouble
+        # `zip` takes a position before its key, so `_left` always knows how many keys no lane has taken.
+        positions = self.cut(most)
+        self._left = iter(positions)
+        self._range = zip(self._left, self.values(positions), strict=False)
+
+    def left_over(self) -> int:
+        """The number of keys of the present range that no lane has taken."""
+        # The iterator that the lanes share knows it, so that no key has to be counted.
+        return int(self._left.__length_hint__())
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return self._range
+
+    def _begin(self, slot: int, started: float) -> float:
+        self._started[slot] = started
+        return self._source.limit
+
+    def complete(self, slot: int, result: Any) -> None:
+        source, trouble, started = self._source, self._trouble, self._started.pop(slot)
+        assert trouble is not None
+        now, key, status = trouble.now(), self.batch.keys[slot], None
+        if type(result) is Answer:
+            result, status = result.answer, result.http_status
+        if source.judges and not trouble.is_satisfied(key, result):
+            flight = self._in_trouble(slot, started, trouble)
+            flight.call = Call([flight])
+            flight.call.http_status = status
+            trouble.unsatisfied(flight, result, now)
+            return
+        outcomes = source.pending.outcomes((key,), (result,), now - started, http_status=status)
+        if outcomes is not None:
+            self.batch.outcomes[slot] = outcomes[0]
+        else:
+            trouble.satisfied(self._in_trouble(slot, started, trouble), result, now)
+
+    def failed(self, slot: int, error: BaseException, started: float) -> None:
+        assert self._trouble is not None
+        self._trouble.failed([self._in_trouble(slot, started, self._trouble)], error, self._trouble.now())
+
+    def timed_out(self, slot: int, started: float) -> None:
+        assert self._trouble is not None
+        self._trouble.pass_limit(self._in_trouble(slot, started, self._trouble), self._trouble.now())
+
+    def _in_trouble(self, slot: int, started: float, trouble: Trouble) -> PendingKey:
+        """A flight for a key whose first call has not given its outcome."""
+        flight = self._source.pending.want(self.batch.keys[slot], self, slot)
+        self._troubled.add(slot)
+        trouble.begun(flight, started)
+        return flight
+
+    def returned(self, slot: int) -> None:
+        """The key has ended, or waits for its next attempt."""
+
+    def value_of(self, slot: int) -> Any:
+        return self.batch.keys[slot]
+
+    def left(self) -> None:
+        if self._over or not self.is_cut or self.left_over():
+            return
+        self._over = True
+        answered: Sequence[int] = self.positions
+        if self._troubled:
+            answered = [i for i in answered if i not in self._troubled]
+        if answered and self.results is not None:
+            outcomes = self.batch.outcomes
+            whole = len(answered) == len(outcomes)
+            self._source.pending.learn(
+                self.batch.keys if whole else self.values(answered),
+                outcomes if whole else [outcomes[i] for i in answered],
+            )
+        if answered:
+            self._answered(len(answered))
 
 
 class KeySource:
-    """Hands out runs of keys, and flights of refreshes; a `Source`.
+    """Hands out keys, in runs or in windows, and flights of refreshes; a `Source`.
 
     Args:
         eager: each key gets a flight, because each is traced.
+        direct: see `Source`.
+        limit: seconds that a first call may take.
+        judges: whether a result may not be the last one of its key.
+        keeps: whether each answer is kept at once, in a cache or a journal.
     """
 
-    def __init__(self, reader: Reader, delivery: Delivery, pending: PendingKeys, eager: bool = False) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        delivery: Delivery,
+        pending: PendingKeys,
+        *,
+        eager: bool = False,
+        direct: bool = False,
+        limit: float = inf,
+        judges: bool = False,
+        keeps: bool = False,
+    ) -> None:
         self.delivery = delivery
         self.pending = pending
         pending.awaits = delivery.awaits
         self.eager = eager
+        self.direct = direct
+        self.limit = limit
+        self.judges = judges
+        self.keeps = keeps
         self._reader = reader
         self._current: OpenBatch | None = None
+        self._window: OpenBatch | None = None
+        self._unanswered = 0
+        self._trouble: Trouble | None = None
 
     @property
     def waiting(self) -> int:
@@ -124,14 +262,38 @@ class KeySource:
 
     @property
     def over(self) -> bool:
-        return self._reader.over and self._current is None and not self.pending.background
+        if not self._reader.over or self._current is not None or self.pending.background:
+            return False
+        # A key that a lane calls for may need another attempt.
+        return not self.direct or not self._unanswered
+
+    @property
+    def left_over(self) -> int:
+        """The number of keys in the window that no lane has taken."""
+        return 0 if self._window is None else self._window.left_over()
 
     def take(self, now: float) -> Flight | None:
         # A refresh takes a place of the capacity like any call, but no room: its key is not a key of a batch.
         background = self.pending.background
         return background.popleft() if background else None
 
+    def window(self, trouble: Trouble) -> OpenBatch | None:
+        if not self.direct or self.left_over:
+            return self._window
+        self.prepare(0.0)
+        current, room = self._current, self.delivery.room()
+        if current is None or room <= 0:
+            return None
+        self._trouble = trouble
+        current.admit(room, trouble)
+        self.pending.figures.calls += current.left_over()
+        self._window = current
+        self._pass(current)
+        return current
+
     def take_run(self, most: int, now: float) -> Run | None:
+        if self.direct:
+            return None
         self.prepare(now)
         current, room = self._current, self.delivery.room()
         if current is None or room <= 0:
@@ -161,9 +323,17 @@ class KeySource:
         batch.asked = None if len(current.positions) == len(batch.keys) else list(current.positions)
         self.delivery.take(batch)
         self._current = current
+        self._unanswered += 1
         self._pass(current)
         if not current.missing:
-            self.delivery.answered(batch)
+            self.answered(current)
+
+    def answered(self, opened: OpenBatch) -> None:
+        """All keys of a batch have their outcomes."""
+        self._unanswered -= 1
+        self.delivery.answered(opened.batch)
+        if self._trouble is not None and not self._unanswered:
+            self._trouble.news()
 
     def _pass(self, current: OpenBatch) -> None:
         self.delivery.admit(current.passed(self.delivery.ordered))
@@ -173,7 +343,8 @@ class KeySource:
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         run = call.run
         assert run is not None
-        outcomes = self.pending.outcomes(run.values(), results, call, now)
+        latency, weights = now - call.started, weights_of(call)
+        outcomes = self.pending.outcomes(run.values(), results, latency, weights, call.http_status)
         if outcomes is None:
             return False
         start = 0

@@ -58,6 +58,8 @@ class KnownFirst:
         fail: called with an error that ends the run.
     """
 
+    direct = False
+
     def __init__(
         self,
         source: Source,
@@ -101,6 +103,9 @@ class KnownFirst:
             self._unknown.appendleft((owner, rest))
         self._waiting -= len(some)
         return Run((owner, some))
+
+    def window(self, trouble: object) -> None:
+        """None: it is not direct."""
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         return self._source.store(call, results, now)

@@ -26,10 +26,9 @@ DefaultRetry = Retry | int | None | Literal["default"]
 
 
 class Way(Enum):
-    """How keys become calls: each alone (`plain`), with all that options ask for (`managed`), or all keys of a batch of
-    rows at once (`whole_batches`)."""
+    """How keys become calls: with all that options ask for, or all keys of a batch of rows at once
+    (`whole_batches`)."""
 
-    PLAIN = auto()
     MANAGED = auto()
     WHOLE_BATCHES = auto()
 
@@ -67,7 +66,12 @@ class LookupOptions(CallOptions):
         in_memory = enricher.in_memory and enricher.lookup_columns is not None
         if in_memory and not (traced or self.timed or replace(self, batching=None).managed):
             return Way.WHOLE_BATCHES
-        return Way.MANAGED if traced or self.managed else Way.PLAIN
+        return Way.MANAGED
+
+    @property
+    def direct(self) -> bool:
+        """Whether a call takes one key, and nothing limits when it starts."""
+        return self.batching is None and not self.limited
 
 
 def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:

@@ -184,25 +184,37 @@ class PendingKeys:
             status = None if pending.call is None else pending.call.http_status
             outcome = Answer(answer, "call", attempts, latency, None, status)
         # Before the waiters get it: one that asks again at once has to find it.
-        latency, weights = self._of_last_call(pending), _weights(pending.call)
+        latency, weights = self._of_last_call(pending), weights_of(pending.call)
         self.places.learn((pending.value,), (answer,), (outcome,), attempts, latency, weights)
         self._end(pending, outcome)
         return "result"
 
-    def outcomes(self, keys: Sequence[Any], answers: Sequence[Any], call: Call, now: float) -> Sequence[Any] | None:
+    def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
+        """First calls have given these outcomes, which are kept in no cache."""
+        self.places.learn(keys, outcomes, outcomes, 1, 0.0)
+
+    def outcomes(
+        self,
+        keys: Sequence[Any],
+        answers: Sequence[Any],
+        latency: float,
+        weights: Mapping[str, float] | None = None,
+        http_status: int | None = None,
+    ) -> Sequence[Any] | None:
         """The outcomes of the keys of one first call; None if an answer has to be judged with its key alone."""
         if self._check is not None:
             try:
                 answers = list(map(self._check, keys, answers))
             except ResultError:
                 return None
-        latency = now - call.started
-        self.figures.latency.add_many(latency, len(keys))
+        if len(keys) == 1:
+            self.figures.latency.add(latency)
+        else:
+            self.figures.latency.add_many(latency, len(keys))
         outcomes = answers
         if self._timed:
-            status = call.http_status
-            outcomes = [Answer(answer, "call", 1, latency, None, status) for answer in answers]
-        self.places.learn(keys, answers, outcomes, 1, latency, _weights(call))
+            outcomes = [Answer(answer, "call", 1, latency, None, http_status) for answer in answers]
+        self.places.learn(keys, answers, outcomes, 1, latency, weights)
         return outcomes
 
     def found(self, pending: PendingKey, answer: Any, source: str) -> None:
@@ -279,7 +291,7 @@ def _none(_key: Any) -> bool:
     return False
 
 
-def _weights(call: Call | None) -> Mapping[str, float] | None:
+def weights_of(call: Call | None) -> Mapping[str, float] | None:
     """What a key weighed in its call, which says what all of its keys weighed together."""
     if call is None or not call.weighed:
         return None

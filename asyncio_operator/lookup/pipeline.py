@@ -1,17 +1,15 @@
 """The pipeline of a partition: reads batches of keys, looks the keys up in the lanes, delivers the batches in order.
 
-Keys go to the lanes across batch borders, so no call waits for the end of a batch. There are three ways. The plain way
-(`plain`) costs a fraction of a microsecond per key. The managed way (`key_source`) has cache, retries, batches and
-limits, and runs if one of these options is set. An enricher in memory is asked for whole batches (`whole_batches`).
-This module knows neither rows nor threads.
+Keys go to the lanes across batch borders, so no call waits for the end of a batch (`key_source`). An enricher in memory
+is asked for whole batches (`whole_batches`). This module knows neither rows nor threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
@@ -36,7 +34,6 @@ from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions, Way
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.places import Places
-from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.lookup.whole_batches import WholeBatchIntake
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
@@ -115,12 +112,13 @@ def managed_calls(
         attempts.lanes.fail(error)
 
     known_first = KnownFirst(source, known, pending, news, fail) if known else None
+    invoke = invoked(enricher, options, tables)
     attempts = Attempts(
         known_first or source,
         reader,
         pending,
         options,
-        invoked(enricher, options, tables),
+        invoke,
         name=describe(enricher),
         timers=timers,
         recorder=recorder,
@@ -131,6 +129,7 @@ def managed_calls(
         hedger=hedger,
         batch_method="lookup_many" if tables is None else "lookup_columns",
         noted=options.timed,
+        first=_timed(invoke, timers.clock) if options.timed and source.direct else None,
     )
     return attempts, known_first
 
@@ -144,10 +143,9 @@ class LookupPipeline:
         deliver: see `Delivery`.
         cache: given if ``options.cache`` is set.
         check: converts an answer to the form that is cached, or raises what is wrong with it.
-        trace: records every call. It requires the managed way. Its elements are the called keys, which leave when they
-            have their outcome.
-        limiter, tables, allowance, hedger: see `managed_calls`. An allowance requires the managed way.
-        known: asked for answers before calls are made, after the places behind the cache. It requires the managed way.
+        trace: records every call. Its elements are the called keys, which leave when they have their outcome.
+        limiter, tables, allowance, hedger: see `managed_calls`.
+        known: asked for answers before calls are made, after the places behind the cache.
 
     Attributes:
         timers: of the run, which closes them.
@@ -192,50 +190,46 @@ class LookupPipeline:
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
         self._known_first: KnownFirst | None = None
-        self._plain: PlainIntake | None = None
+        self._lanes: Lanes
+        self._keys: KeySource | None = None
         known = known if cache is None else (*cache.known, *known)
-        way = options.way(enricher, traced=trace is not None or allowance is not None or bool(known))
-        if way is Way.MANAGED:
+        watched = trace is not None or allowance is not None or bool(known)
+        if options.way(enricher, traced=watched) is Way.WHOLE_BATCHES:
+            self._ask_whole_batches(enricher, tables)
+        else:
             # An answer that is not kept is checked later, when its columns are built.
-            kept = cache is not None or known
+            kept = cache is not None or bool(known)
             checks = None if check is None or not kept else lambda _key, answer: check(answer)
             places = Places(failures.figures, cache, self._memories, known, options.timed)
             pending = PendingKeys(failures, places, timed=options.timed, check=checks, recorder=recorder)
-            self._manage(enricher, pending, known, limiter, tables, allowance, hedger, trace is not None)
-        elif way is Way.WHOLE_BATCHES:
-            self._ask_whole_batches(enricher, tables)
-        else:
-            self._ask_each(enricher, tables)
+            self._keys = keys = KeySource(
+                self._reader,
+                self._delivery,
+                pending,
+                eager=trace is not None,
+                direct=options.direct and not watched,
+                limit=min(options.timeout or inf, options.attempt_timeout or inf),
+                judges=options.retry is not None and options.retry.if_result is not None,
+                keeps=kept,
+            )
+            attempts, self._known_first = managed_calls(
+                enricher,
+                keys,
+                self._reader,
+                pending,
+                options,
+                self.timers,
+                recorder,
+                limiter,
+                tables,
+                allowance,
+                hedger,
+                known=known,
+            )
+            self._lanes = attempts.lanes
         failures.figures.attempt_latency = self._lanes.latency
-        if way is not Way.MANAGED:
+        if self._keys is None:
             failures.figures.latency = self._lanes.latency
-
-    def _manage(
-        self,
-        enricher: Enricher,
-        pending: PendingKeys,
-        known: Sequence[KnownAnswers],
-        limiter: RateWindow | None,
-        tables: AnswerTables | None,
-        allowance: Allowance | None,
-        hedger: Hedger | None,
-        traced: bool,
-    ) -> None:
-        attempts, self._known_first = managed_calls(
-            enricher,
-            KeySource(self._reader, self._delivery, pending, eager=traced),
-            self._reader,
-            pending,
-            self._options,
-            self.timers,
-            self._recorder,
-            limiter,
-            tables,
-            allowance,
-            hedger,
-            known=known,
-        )
-        self._lanes = attempts.lanes
 
     def _ask_whole_batches(self, enricher: Enricher, tables: AnswerTables | None) -> None:
         # Imported here as in `_asked`.
@@ -255,22 +249,16 @@ class LookupPipeline:
         )
         self._lanes = Lanes(intake.call, intake, self._options, timers=self.timers, name=describe(enricher))
 
-    def _ask_each(self, enricher: Enricher, tables: AnswerTables | None) -> None:
-        options = self._options
-        assert isinstance(options.capacity, int)
-        self._plain = intake = PlainIntake(self._reader, self._delivery, self._failures, self._memories[0])
-        invoke = invoked(enricher, options, tables)
-        # More lanes than keys in the buffer would never have work.
-        bounded = replace(options, capacity=min(options.capacity, options.buffer))
-        calls = _timed(invoke, self._clock) if options.timed else invoke
-        self._lanes = Lanes(calls, intake, bounded, timers=self.timers, name=describe(enricher))
-
     @property
     def figures(self) -> Figures:
         """What was counted so far, but for rows. Any thread may ask."""
-        figures = self._failures.figures
-        if self._plain is not None:
-            figures.calls = self._plain.calls
+        figures = Figures()
+        figures.add(self._failures.figures)
+        if self._keys is not None:
+            figures.calls -= self._keys.left_over
+        # The latency of a key is that of its call, if nothing came between.
+        figures.latency.merge(self._lanes.direct)
+        figures.attempt_latency.merge(self._lanes.direct)
         return figures
 
     @property

@@ -57,7 +57,7 @@ class BatchWindow:
         return self._batch.keys[0]
 
     def left(self) -> None:
-        if self.taken:
+        if self.taken and not self._batch.ended:
             self._on_left(self._batch)
 
 
@@ -100,6 +100,9 @@ class WholeBatchIntake:
             if batch is not NOTHING:
                 self._take(batch)
         return self._window
+
+    def is_urgent(self, now: float) -> bool:
+        return False
 
     def stop(self) -> None:
         """Stop reading the input."""

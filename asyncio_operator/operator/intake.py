@@ -51,6 +51,9 @@ class ElementIntake:
             self._admission = self._admit()
         return self
 
+    def is_urgent(self, now: float) -> bool:
+        return False
+
     def stop(self) -> None:
         """No element is admitted any more."""
         self._reader.stop()
@@ -109,6 +112,8 @@ class ElementSource:
         flights: by the entries of records that are inside the buffer.
     """
 
+    direct = False
+
     def __init__(self, buffer: Buffer, reader: Reader, restored: Sequence[tuple[Any, int]], recorder: Recorder) -> None:
         self.flights: dict[Entry, Flight] = {}
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
@@ -136,6 +141,9 @@ class ElementSource:
 
     def take_run(self, most: int, now: float) -> None:
         """None: each element has a flight."""
+
+    def window(self, trouble: object) -> None:
+        """None: it is not direct."""
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         return False

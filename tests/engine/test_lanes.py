@@ -73,6 +73,9 @@ class Batches:
         self.outcomes: list[tuple[Any, ...]] = []
         self.on_failure: Callable[[], object] = lambda: None
 
+    def is_urgent(self, now: float) -> bool:
+        return False
+
     def stop(self) -> None:
         """There is nothing to end."""
 

@@ -37,7 +37,7 @@ class Coming:
     """A source that gives what was put into it, and may give more at any time."""
 
     waiting = 0
-    over = False
+    over = direct = False
 
     def __init__(self) -> None:
         self.flights: deque[Flight] = deque()
@@ -46,6 +46,9 @@ class Coming:
         return self.flights.popleft() if self.flights else None
 
     def take_run(self, most: int, now: float) -> Run | None:
+        return None
+
+    def window(self, trouble: object) -> None:
         return None
 
     def store(self, call: Call, results: Any, now: float) -> bool:

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import CircuitOpenError, ElementTimeoutError, EnricherError, FunctionError, ResultError, Retry
+from asyncio_operator import (
+    CircuitOpenError,
+    ElementTimeoutError,
+    EnricherError,
+    FixedBackoff,
+    FunctionError,
+    ResultError,
+    Retry,
+)
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
@@ -55,6 +63,42 @@ async def test_O1_a_call_that_ignores_its_cancellation_still_counts() -> None:
     enricher = Recorded(answer)
     await look_up(enricher, batches_of(20), capacity=4, timeout=0.5)
     assert enricher.most == 4
+
+
+@virtual
+async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_of_its_batch(ordered: bool) -> None:
+    failed: set[int] = set()
+
+    async def answer(key: Any) -> Any:
+        if key == 0 and not failed:
+            failed.add(key)
+            raise EnricherError("once")
+        await asyncio.sleep(1)
+        return {"x": key}
+
+    enricher = Recorded(answer)
+    batches = batches_of(40)
+    await look_up(enricher, batches, ordered=ordered, capacity=2, retry=Retry(2, FixedBackoff(2.5)))
+    assert 5 <= enricher.calls.index(0, 1) <= 7
+    assert batches[0].outcomes == [{"x": key} for key in range(40)]
+
+
+@virtual
+async def test_R2_no_batch_waits_for_a_call_that_ignores_its_cancellation(ordered: bool) -> None:
+    async def answer(key: Any) -> Any:
+        try:
+            await asyncio.sleep(100 if key == 3 else 0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1000)
+        return {"x": key}
+
+    batches = batches_of(5, 5)
+    consumer = await look_up(
+        Recorded(answer), batches, ordered=ordered, capacity=4, timeout=2, source_pause=1, grace_period=3
+    )
+    assert [type(one) is Failure for one in batches[0].outcomes] == [False, False, False, True, False]
+    assert consumer.deliveries[-1][0] <= 3
+    assert now() < 10
 
 
 @virtual
