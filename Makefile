@@ -6,8 +6,9 @@
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that is new enough.
 PYTHON ?=
-# How many tests run side by side: there are two cores on the smallest machines of CI, and a Spark for each is enough.
-JOBS ?= 2
+# How many tests run side by side: there are two cores on the smallest machines of CI, a Spark for each is enough, and a
+# third process computes while they wait (see tests/conftest.py).
+JOBS ?= 3
 # More arguments for pytest or the benchmarks.
 ARGS ?=
 # Where the project lives, for make dist: see tools/address.py.
@@ -30,7 +31,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make demo    enrich real flights with data from a real PostgreSQL, in Spark"
-	@echo "make test    run the tests, JOBS=2 at a time (ARGS=... goes to pytest)"
+	@echo "make test    run the tests, JOBS=3 at a time (ARGS=... goes to pytest)"
 	@echo "make bench   measure S1 to S18 and some more speeds (ARGS=all: all; ARGS=\"S5 S7\": these)"
 	@echo "make faults  break what a job depends on, in every way, and see what follows"
 	@echo "make chaos   jobs on a cluster of two executors, with faults at random moments (ARGS=\"--times 8\": fewer)"
@@ -117,7 +118,12 @@ compat: java venv
 	@tools/compat spark-4.0 $(ARGS)
 	@tools/compat oldest $(if $(ARGS),$(ARGS),-n $(JOBS) $(OLDEST))
 
-check: java lint types test
+# The types are checked beside the tests, which often wait; what mypy says comes at the end.
+check: java lint
+	@$(BIN)/mypy >.venv/types.txt 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory test; tests=$$?; \
+	wait $$types; types=$$?; \
+	echo "$(BIN)/mypy"; cat .venv/types.txt; exit $$((tests | types))
 
 lint: venv
 	$(BIN)/ruff format --check .

@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -119,6 +119,26 @@ def _put_first_what_needs_spark(items: list[pytest.Item]) -> None:
     sizes = Counter(item.path for item in items)
     with_spark = {item.path for item in items if item.get_closest_marker("spark")}
     items.sort(key=lambda item: (item.path not in with_spark, -sizes[item.path]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of processes that run files side by side only two begin with those that need Spark: each has one, which takes
+    most of a core and 1 GB. A third begins at the other end, and computes while they wait."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    scheduler = LoadFileScheduling(config, log)
+    assign = scheduler._assign_work_unit
+
+    def from_both_ends(node: Any) -> None:
+        if node.gateway.id not in ("gw0", "gw1"):
+            scheduler.workqueue.move_to_end(next(reversed(scheduler.workqueue)), last=False)
+        assign(node)
+
+    scheduler._assign_work_unit = from_both_ends
+    return scheduler
 
 
 @pytest.fixture(scope="session")
