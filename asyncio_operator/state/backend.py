@@ -13,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from weakref import WeakSet
 
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.cells import Cells
 from asyncio_operator.state.descriptors import (
+    QUEUE,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -40,7 +41,8 @@ from asyncio_operator.state.key_groups import (
 )
 from asyncio_operator.state.keys import NONE, Key
 from asyncio_operator.state.layout import parse_slot, serialize_namespace
-from asyncio_operator.state.serializers import Serializer
+from asyncio_operator.state.priority_queue import PriorityQueueSet
+from asyncio_operator.state.serializers import Serializer, check_serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from asyncio_operator.state.table import Batch, Codec, Table
@@ -61,6 +63,16 @@ _PLAIN = frozenset((str, int))
 """Types of keys, and of parts of keys, whose equal values are always the same key."""
 
 S = TypeVar("S", bound=State)
+T = TypeVar("T")
+
+
+class Queue(NamedTuple):
+    """What a backend needs to know of a priority queue."""
+
+    key: Callable[[Any], Any]
+    key_of: Callable[[Any], Key]
+    serializer: Serializer
+    cache_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,7 @@ class StateBackend(ABC):
         # By name: the state of the latest descriptor, and all states that the program may still use.
         self._latest: dict[str, State] = {}
         self._given: dict[str, WeakSet[State]] = {}
+        self._queues: dict[str, PriorityQueueSet[Any]] = {}
         self._on_key: list[Callable[[bytes], None]] = []
         self._restored = False
 
@@ -217,6 +230,45 @@ class StateBackend(ABC):
         """The aggregating state of this descriptor; raises as `value_state` does."""
         return self._state(AggregatingState, descriptor, AggregatingStateDescriptor)
 
+    def queue(
+        self,
+        name: str,
+        *,
+        key: Callable[[T], Any],
+        key_of: Callable[[T], Key],
+        serializer: Serializer,
+        cache_size: int = 128,
+    ) -> PriorityQueueSet[T]:
+        """A priority queue that is saved and restored with the states, over the key groups of the backend.
+
+        On RocksDB it is a column family of the same database: a change is written at once, so that queue and states are
+        of one moment, and `cache_size` elements of each key group are in memory at most.
+
+        Args:
+            name: of the queue; no state has it.
+            key: the priority of an element.
+            key_of: the key of an element, which has to lie in the range.
+            serializer: of elements. Its bytes must sort as the elements do, and equal elements must have equal bytes.
+            cache_size: from 1.
+
+        Raises:
+            ConfigurationError: an argument is wrong.
+            StateError: the queue is in use already, a state has the name, or the backend is closed.
+            StateMigrationError: the stored elements have another serialiser.
+        """
+        self.check_open()
+        check_serializer("serializer", serializer)
+        if name in self._queues:
+            raise StateError(
+                f"{self!r}: the queue {name!r} is in use already: give each of its users a name of its own"
+            )
+        meta = StateMeta(QUEUE, {"value serialiser": serializer.name}, ttl=False)
+        if name in self.metas:
+            meta.check_against(name, self.metas[name])
+        self._queues[name] = made = self.open_queue(name, meta, Queue(key, key_of, serializer, cache_size))
+        self.metas[name] = meta
+        return made
+
     def keys(self, name: str) -> Iterator[Key]:
         """The keys that have entries of a state in the current namespace, each once, as they are now.
 
@@ -226,7 +278,7 @@ class StateBackend(ABC):
             StateError: the backend is closed.
         """
         self.settle()
-        return self._keys(self.table(name).slots(), self._namespace_bytes) if name in self.metas else iter(())
+        return self._keys(self.table(name).slots(), self._namespace_bytes) if name in self._states() else iter(())
 
     def num_entries(self, name: str | None = None) -> int:
         """How many values, list elements, map entries and accumulators are stored, expired ones too.
@@ -235,7 +287,7 @@ class StateBackend(ABC):
             StateError: the backend is closed.
         """
         self.settle()
-        return sum(len(self.table(known)) for known in self.metas if name in (None, known))
+        return sum(len(self.table(known)) for known in self._states() if name in (None, known))
 
     def drop(self, name: str) -> None:
         """Deletes a state that has no entries: the backend and later snapshots do not have it any more.
@@ -246,8 +298,8 @@ class StateBackend(ABC):
             StateError: there is no such state, it has entries, or the backend is closed.
         """
         self.settle()
-        if name not in self.metas:
-            known = ", ".join(map(repr, sorted(self.metas))) or "none"
+        if name not in self._states():
+            known = ", ".join(map(repr, sorted(self._states()))) or "none"
             raise StateError(f"{self!r} has no state {describe(name)}: its states are {known}")
         cells = self._cells.get(name, (None, None))[1]
         if isinstance(cells, TtlCells):
@@ -279,10 +331,10 @@ class StateBackend(ABC):
             StateMigrationError: the snapshots disagree about a state.
         """
         self.check_open()
-        if self._restored or self.metas:
-            why = (
-                "was called before" if self._restored else f"comes too late: there is state {min(self.metas)!r} already"
-            )
+        # Queues are there before a restore: a timer service has them from the beginning.
+        used = [name for name in self.metas if name not in self._queues or not self._queues[name].is_empty()]
+        if self._restored or used:
+            why = "was called before" if self._restored else f"comes too late: there is state {min(used)!r} already"
             raise StateError(
                 f"{self!r}: restore() {why}; it is called once, on an empty backend, before states are asked for: "
                 "take a new backend, on RocksDB with a new directory"
@@ -332,6 +384,10 @@ class StateBackend(ABC):
         """Deletes an empty table, with what is known of its state."""
 
     @abstractmethod
+    def open_queue(self, name: str, meta: StateMeta, about: Queue) -> PriorityQueueSet[Any]:
+        """The queue of that name, with the elements that are stored; it is made if it is new."""
+
+    @abstractmethod
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
         """The codec for entries in this backend's tables."""
 
@@ -346,6 +402,20 @@ class StateBackend(ABC):
     @abstractmethod
     def next_sequence(self) -> int:
         """A number larger than all before it, also than those of the backend that wrote these data."""
+
+    def _states(self) -> list[str]:
+        """The names of the states, without queues."""
+        return [name for name, meta in self.metas.items() if meta.kind != QUEUE]
+
+    def with_queues(self, states: dict[str, StateMeta]) -> dict[str, StateMeta]:
+        """States to restore, and the queues that are there already.
+
+        Raises:
+            StateError, StateMigrationError: a queue does not fit what is to be restored under its name.
+        """
+        for name in self._queues:
+            self.metas[name].check_against(name, states.get(name, self.metas[name]))
+        return {**self.metas, **states}
 
     def cells(self, descriptor: StateDescriptor, kind: type) -> Cells:
         """The cells of a state, after checking that its descriptor fits the stored state."""

@@ -10,7 +10,8 @@ The JSON object names a segment of a file by ``[offset, length, CRC-32]``. A seg
 the order of addresses: the length of the address, 4 bytes big-endian, the address, the length of the stored entry, the
 stored entry. Address and entry are those of `layout`. A segment of `timers` was written by the service: by an
 `InternalTimerService` or a `TimerServiceManager` as its `snapshot` gives it, by a `BatchTimerService` as the built-in
-serialisation of ``{"key": bytes of the key, "event": [bytes of a timer, ...], "processing": [...]}``.
+serialisation of ``{"key": bytes of the key, "event": [bytes of a timer, ...], "processing": [...]}``. The timers of a
+service of a kind that ends in " in the state" are in the state, as queues (`layout`), and it has no segments.
 
     {"max_parallelism": int, "key_groups": [start, end],
      "state": {"kind": "rocksdb"} or

@@ -14,6 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from asyncio_operator.errors import StateError, describe
+from asyncio_operator.state.descriptors import QUEUE
 from asyncio_operator.state.key_groups import MAX_PARALLELISM
 from asyncio_operator.state.layout import FORMAT_VERSION
 
@@ -76,7 +77,7 @@ _KEYED = _object(**{"value serialiser": _of(str), "key serialiser": _of(str)})
 
 
 def _state_meta(value: Any) -> bool:
-    kinds = _one_of("value", "list", "map", "reducing", "aggregating")
+    kinds = _one_of("value", "list", "map", "reducing", "aggregating", QUEUE)
     whole = _object(kind=kinds, serializers=_map(_of(str), _of(str)), ttl=_of(bool))(value)
     return whole and (_KEYED if value["kind"] == "map" else _FIXED)(value["serializers"])
 

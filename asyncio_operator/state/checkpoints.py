@@ -28,6 +28,9 @@ from asyncio_operator.state.checkpoint_format import (
 from asyncio_operator.state.checkpoint_manifest import write_manifest
 from asyncio_operator.state.key_groups import KeyGroupRange
 
+IN_STATE = " in the state"
+"""Ends the kind of a service whose timers are kept by the backend."""
+
 
 @runtime_checkable
 class CheckpointedService(Protocol):
@@ -35,6 +38,9 @@ class CheckpointedService(Protocol):
     `TimerServiceManager` have them."""
 
     checkpoint_kind: ClassVar[str]
+
+    @property
+    def state_backend(self) -> StateBackend | None: ...
 
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int, /) -> dict[int, bytes]: ...
 
@@ -47,7 +53,8 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
     """Writes a checkpoint of a backend and its timer services, which stay usable.
 
     A RocksDB backend on the same volume as `path` makes hard links, so the cost is that of the changes since its last
-    flush. Any other backend is written in full, and so are all timers. Watermarks are not part of a checkpoint.
+    flush. Any other backend is written in full, and so are timers that the backend does not keep. Watermarks are not
+    part of a checkpoint.
 
     Args:
         path: the directory to make; its parents are made if they are missing.
@@ -129,6 +136,10 @@ def _check(backend: StateBackend, services: Sequence[CheckpointedService]) -> No
                 f"services: {describe(service)} is not a timer service: an InternalTimerService, a TimerServiceManager "
                 "or a BatchTimerService is needed"
             )
+        if service.state_backend not in (None, backend):
+            raise ConfigurationError(
+                f"{service!r} keeps its timers in {service.state_backend!r}, not in {backend!r}: give that backend"
+            )
 
 
 def _check_fits(files: CheckpointFiles, backend: StateBackend, services: Sequence[CheckpointedService]) -> None:
@@ -138,11 +149,18 @@ def _check_fits(files: CheckpointFiles, backend: StateBackend, services: Sequenc
             f"{backend.max_parallelism}: the maximum parallelism of state never changes, make the backend with "
             "the old one"
         )
-    kinds, given = [each["kind"] for each in files.services], [service.checkpoint_kind for service in services]
-    if kinds != given:
+    kinds = [each["kind"] for each in files.services]
+    # What a service wrote to the checkpoint may also go into a backend, but not the other way round.
+    given = [(service.checkpoint_kind, _kind(service)) for service in services]
+    if len(kinds) != len(given) or any(kind not in fit for kind, fit in zip(kinds, given, strict=True)):
         raise StateError(
-            f"the checkpoint {files.path} holds the services {kinds}, and {given} are to be restored: "
-            "give the services that were written, in the same order"
+            f"the checkpoint {files.path} holds the services {kinds}, and {[kind for _, kind in given]} are to be "
+            "restored: give the services that were written, in the same order"
+            + (
+                ", with BackendQueues(backend) for timers in the state"
+                if any(k.endswith(IN_STATE) for k in kinds)
+                else ""
+            )
         )
 
 
@@ -172,10 +190,16 @@ def _write_timers(part: Path, backend: StateBackend, services: Sequence[Checkpoi
     written = []
     with (part / TIMERS).open("xb") as file:
         for service in services:
-            groups = service.checkpoint_groups(backend.key_groups, backend.max_parallelism)
+            groups: Mapping[int, bytes] = {}
+            if service.state_backend is None:
+                groups = service.checkpoint_groups(backend.key_groups, backend.max_parallelism)
             segments = {str(group): append_segment(file, data) for group, data in groups.items()}
-            written.append({"kind": service.checkpoint_kind, "segments": segments})
+            written.append({"kind": _kind(service), "segments": segments})
     return written
+
+
+def _kind(service: CheckpointedService) -> str:
+    return service.checkpoint_kind if service.state_backend is None else service.checkpoint_kind + IN_STATE
 
 
 def _force_to_disk(directory: Path) -> None:

@@ -15,6 +15,9 @@ from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.serializers import Serializer, check_serializer
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
+QUEUE = "queue"
+"""The kind of a priority queue, which a backend keeps beside its states."""
+
 
 class AggregateFunction(Protocol):
     """How values become an accumulator, and an accumulator a result."""

@@ -19,12 +19,14 @@ from typing import Any
 
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.backend import Queue, StateBackend
 from asyncio_operator.state.codec import BytesCodec
-from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.descriptors import QUEUE, StateMeta
 from asyncio_operator.state.heap_round import Round
+from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import NOT_BEGUN, parse_slot, retimed
+from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states, merged_rows
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
@@ -231,6 +233,7 @@ class HeapStateBackend(StateBackend):
         super().__init__(key_groups, max_parallelism, clock)
         self._tables: dict[str, HeapTable | HeapValueTable] = {}
         self._codecs: dict[str, Codec] = {}
+        self._serializers: dict[str, Serializer] = {}
         self._sequence = 0
 
     def table(self, name: str) -> Table:
@@ -249,6 +252,14 @@ class HeapStateBackend(StateBackend):
         self._tables[name] = table
         self._codecs[name] = codec
         return table
+
+    def open_queue(self, name: str, meta: StateMeta, about: Queue) -> PriorityQueueSet[Any]:
+        queue: PriorityQueueSet[Any] = HeapPriorityQueueSet(
+            about.key, about.key_of, self.key_groups, self.max_parallelism
+        )
+        self._serializers[name] = about.serializer
+        self._fill(name, queue)
+        return queue
 
     def drop_table(self, name: str) -> None:
         del self._tables[name], self._codecs[name]
@@ -288,21 +299,24 @@ class HeapStateBackend(StateBackend):
         self.settle()
         clean = {cells.name: cells.cleaned for cells in self.ttl_cells(CleanupFullSnapshot)}
         groups = {name: self._rows_by_group(name, clean.get(name)) for name in self._tables}
+        groups |= {name: self._elements_by_group(name) for name in self._queues}
         return HeapSnapshot(self.max_parallelism, self.key_groups, self._sequence + 1, dict(self.metas), groups)
 
     def load(self, snapshots: list[StateSnapshot]) -> None:
-        states = merge_states(snapshots, self.max_parallelism)
+        states = self.with_queues(merge_states(snapshots, self.max_parallelism))
         tables = {}
         for name, meta in states.items():
             tables[name] = table = _new_table(meta, timed=False)
             for snapshot in snapshots:
                 for address, data in merged_rows(snapshot, name, meta, self.key_groups):
-                    length = parse_slot(address, self.group_width)[2]
+                    length = len(address) if meta.kind == QUEUE else parse_slot(address, self.group_width)[2]
                     table.put(address[:length], address[length:], data)
         self._tables.update(tables)
         self._codecs.update(dict.fromkeys(states, BytesCodec(_BYTES)))
         self.metas = states
         self._sequence = max([snapshot.sequence for snapshot in snapshots], default=0)
+        for name, queue in self._queues.items():
+            self._fill(name, queue)
 
     def close(self) -> None:
         self.mark_closed()
@@ -316,6 +330,19 @@ class HeapStateBackend(StateBackend):
                 continue
             groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, to_bytes(stored)))
         return groups
+
+    def _fill(self, name: str, queue: PriorityQueueSet[Any]) -> None:
+        """Gives a queue the elements that were restored for it."""
+        restored = self._tables.pop(name, None)
+        rows = restored.slots() if restored is not None else ()
+        queue.add_all(self._serializers[name].deserialize(row[self.group_width :]) for row in rows)
+
+    def _elements_by_group(self, name: str) -> dict[int, list[Row]]:
+        serialize, queue = self._serializers[name].serialize, self._queues[name]
+        return {
+            group: [(prefix + serialize(element), b"") for element in queue.subset_for_key_group(group)]
+            for group, prefix in self._group_prefixes.items()
+        }
 
     def __repr__(self) -> str:
         return f"<HeapStateBackend, key groups {self.key_groups} of {self.max_parallelism}, {len(self.metas)} states>"

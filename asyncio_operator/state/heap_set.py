@@ -5,7 +5,7 @@ are equal if Python calls them equal and their keys are the same key (see `keys`
 True are two elements.
 
 `HeapPriorityQueueSet` is the faster one. `KeyGroupPartitionedPriorityQueue` keeps the elements of each key group in a
-set of its own, so that a key group can be removed or added without touching the others. `BatchPriorityQueueSet` holds
+set of its own, of any kind: the queues of a RocksDB backend are made so. `BatchPriorityQueueSet` holds
 the elements of one key at a time, so it has no key groups and no snapshot, and hashes no keys.
 
 An entry is ``(priority, number, name, key group)``, and the entries are kept in order (see `ordered`). The name is the
@@ -18,10 +18,10 @@ Source: Flink's ``HeapPriorityQueueSet``, ``KeyGroupPartitionedPriorityQueue`` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
@@ -238,23 +238,70 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
                     assert group_of(self._key_of(_element(name)), self._key_groups, self._max_parallelism) == group
 
 
-class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
-    """One set per key group, ranked by their heads. Arguments as of `HeapPriorityQueueSet`."""
+class GroupSet(Protocol[T]):
+    """The elements of one key group, ranked among others by `head`."""
 
-    __slots__ = ("_key", "_key_groups", "_key_of", "_max_parallelism", "_ranked", "_sequence", "_sets", "_size")
+    def add_to(self, group: int, key: Key, element: T) -> bool: ...
+
+    def remove_from(self, group: int, key: Key, element: T) -> bool: ...
+
+    def poll(self) -> T | None: ...
+
+    def peek(self) -> T | None: ...
+
+    def head(self) -> Any: ...
+
+    def clear(self) -> None: ...
+
+    def is_empty(self) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[T]: ...
+
+    def _check(self) -> None: ...
+
+
+class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
+    """One set per key group, ranked by their heads. Arguments as of `HeapPriorityQueueSet`, and:
+
+    Args:
+        make: makes the set of a key group; None makes a `HeapPriorityQueueSet`.
+        present: the key groups that have elements already, where `make` finds them.
+    """
+
+    __slots__ = ("_key_groups", "_key_of", "_make", "_max_parallelism", "_ranked", "_sets")
 
     def __init__(
-        self, key: Callable[[T], Any], key_of: Callable[[T], Key], key_groups: KeyGroupRange, max_parallelism: int
+        self,
+        key: Callable[[T], Any],
+        key_of: Callable[[T], Key],
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        *,
+        make: Callable[[int], GroupSet[T]] | None = None,
+        present: Iterable[int] = (),
     ) -> None:
         check_key_groups(key_groups, max_parallelism)
-        self._key = check_function("key", key)
+        check_function("key", key)
         self._key_of = check_function("key_of", key_of)
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
-        self._sets: dict[int, HeapPriorityQueueSet[T]] = {}
-        self._ranked: HeapPriorityQueue[HeapPriorityQueueSet[T]] = HeapPriorityQueue(HeapPriorityQueueSet.head)
-        self._sequence = count()
-        self._size = 0
+        sequence = count()
+        self._make = make or (
+            lambda group: HeapPriorityQueueSet(
+                key, key_of, KeyGroupRange(group, group), max_parallelism, sequence=sequence
+            )
+        )
+        self._sets: dict[int, GroupSet[T]] = {}
+        self._ranked: HeapPriorityQueue[GroupSet[T]] = HeapPriorityQueue(lambda each: each.head())
+        self.open(present)
+
+    def open(self, groups: Iterable[int]) -> None:
+        """Makes the sets of key groups anew, with the elements that they have where they are kept."""
+        self._sets = {group: self._make(group) for group in groups}
+        self._ranked.clear()
+        self._ranked.add_all(each for each in self._sets.values() if not each.is_empty())
 
     def add(self, element: T) -> bool:
         """O(log n). True if the element is the new head; raises as the other set does."""
@@ -262,19 +309,14 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         group = group_of(key, self._key_groups, self._max_parallelism)
         found = self._sets.get(group)
         if found is None:
-            found = self._sets[group] = HeapPriorityQueueSet(
-                self._key, self._key_of, KeyGroupRange(group, group), self._max_parallelism, sequence=self._sequence
-            )
-        before = len(found)
+            found = self._sets[group] = self._make(group)
         new_head = found.add_to(group, key, element)
-        self._size += len(found) - before
         try:
             return new_head and self._rank(found)
         except BaseException:
             # Alone in its key group it had nothing to be compared with; the heads of other key groups it cannot be
             # compared with. Law P1: nothing is changed.
             found.remove_from(group, key, element)
-            self._size -= 1
             self._rank(found)
             raise
 
@@ -283,11 +325,11 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         first = self._ranked.poll()
         if first is None:
             return None
-        element = first.poll()
-        self._size -= 1
-        if len(first):
-            self._ranked.add(first)
-        return element
+        try:
+            return first.poll()
+        finally:
+            if not first.is_empty():
+                self._ranked.add(first)
 
     def peek(self) -> T | None:
         """O(1)."""
@@ -299,12 +341,7 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         key = self._key_of(element)
         group = group_of(key, self._key_groups, self._max_parallelism)
         found = self._sets.get(group)
-        if found is None:
-            return False
-        before = len(found)
-        lost_head = found.remove_from(group, key, element)
-        self._size += len(found) - before
-        if not lost_head:
+        if found is None or not found.remove_from(group, key, element):
             return False
         was_first = self._ranked.peek() is found
         self._rank(found)
@@ -312,34 +349,36 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
 
     def clear(self) -> None:
         """Takes every element out."""
-        self._sets.clear()
-        self._ranked.clear()
-        self._size = 0
+        for each in self._sets.values():
+            each.clear()
+            self._rank(each)
 
     def subset_for_key_group(self, group: int) -> list[T]:
-        """The elements of a key group, in the order they were added."""
+        """The elements of a key group, in the order of its set."""
         check_group(group, self._key_groups)
         found = self._sets.get(group)
         return [] if found is None else list(found)
 
+    def is_empty(self) -> bool:
+        return self._ranked.is_empty()
+
     def __len__(self) -> int:
-        return self._size
+        return sum(map(len, self._sets.values()))
 
     def __iter__(self) -> Iterator[T]:
-        return iter([element for found in self._sets.values() for element in found])
+        return chain.from_iterable([iter(each) for each in self._sets.values()])
 
-    def _rank(self, changed: HeapPriorityQueueSet[T]) -> bool:
+    def _rank(self, changed: GroupSet[T]) -> bool:
         """Gives a set, whose head has changed, its new rank; True if it is the first."""
         self._ranked.remove(changed)
-        return len(changed) > 0 and self._ranked.add(changed)
+        return not changed.is_empty() and self._ranked.add(changed)
 
     def _check(self) -> None:
         """Every invariant of the structure, for tests."""
         self._ranked._check()
-        assert sorted(map(id, self._ranked)) == sorted(id(found) for found in self._sets.values() if len(found))
-        assert self._size == sum(map(len, self._sets.values()))
-        for found in self._sets.values():
-            found._check()
+        assert sorted(map(id, self._ranked)) == sorted(id(each) for each in self._sets.values() if not each.is_empty())
+        for each in self._sets.values():
+            each._check()
 
 
 def key_of_element(element: Any) -> Key:

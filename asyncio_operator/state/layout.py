@@ -24,7 +24,9 @@ In RocksDB the column family ``default`` holds the data about the directory, in 
     "retiming"            {"name": str, "meta": as "state/" + name, "after": bytes}, while the entries of a state get
                           timestamps or lose them: those up to the address `after` have changed
 
-and the column family ``"state/" + name`` the entries of the state of that name. A stored entry is the serialised value;
+and the column family ``"state/" + name`` the entries of the state of that name. (A state of the kind "queue" is a
+priority queue, such as of timers: its addresses are key group and serialised element, its entries empty.) A stored
+entry is the serialised value;
 with time to live, 8 bytes before it (`stamp`): milliseconds since the epoch + 2**63, big-endian. The largest timestamp,
 `NOT_BEGUN`, is that of an entry from before its state got a time to live.
 """

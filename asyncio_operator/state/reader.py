@@ -15,7 +15,7 @@ from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
 from asyncio_operator.state.checkpoint_format import CheckpointFiles
 from asyncio_operator.state.checkpoint_manifest import MANIFEST
-from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.descriptors import QUEUE, StateMeta
 from asyncio_operator.state.key_groups import group_width
 from asyncio_operator.state.keys import Key, KeySerializer, deserialize_key
 from asyncio_operator.state.layout import (
@@ -100,8 +100,8 @@ class SnapshotReader:
         self._width = group_width(self._snapshot.max_parallelism)
 
     def states(self) -> list[StateInfo]:
-        """The states, sorted by name."""
-        known = sorted(self._snapshot.states.items())
+        """The states, sorted by name. Queues, such as those of timers, are none."""
+        known = sorted(self._known().items())
         return [StateInfo(name, meta.kind, meta.ttl, dict(meta.serializers)) for name, meta in known]
 
     def namespaces(self, state: str) -> list[Key | None]:
@@ -159,11 +159,14 @@ class SnapshotReader:
         return rows if self._snapshot.in_order else iter(sorted(rows))
 
     def _meta(self, state: str) -> StateMeta:
-        meta = self._snapshot.states.get(state)
+        meta = self._known().get(state)
         if meta is None:
-            known = ", ".join(map(repr, sorted(self._snapshot.states))) or "none"
+            known = ", ".join(map(repr, sorted(self._known()))) or "none"
             raise StateError(f"{self._snapshot!r} has no state {describe(state)}: its states are {known}")
         return meta
+
+    def _known(self) -> dict[str, StateMeta]:
+        return {name: meta for name, meta in self._snapshot.states.items() if meta.kind != QUEUE}
 
     def _decoder(self, meta: StateMeta, role: str) -> Callable[[bytes], Any]:
         serializer = self._serializers.get(meta.serializers[role])

@@ -6,6 +6,7 @@ from asyncio_operator.timers.driver import ProcessingTimeDriver
 from asyncio_operator.timers.manager import TimerServiceManager
 from asyncio_operator.timers.queues import (
     ALL,
+    BackendQueues,
     HeapQueues,
     RocksDBQueues,
     Timer,
@@ -18,6 +19,7 @@ __all__ = [
     "ALL",
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
+    "BackendQueues",
     "BatchTimerService",
     "HeapQueues",
     "InternalTimerService",

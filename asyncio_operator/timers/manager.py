@@ -15,6 +15,7 @@ from urllib.parse import quote
 from asyncio_operator.clock import Clock
 from asyncio_operator.elements import MIN_TIMESTAMP, Record
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN
@@ -64,6 +65,11 @@ class TimerServiceManager:
     def services(self) -> tuple[InternalTimerService, ...]:
         """The services that were asked for, in the order of their names."""
         return tuple(self._services.values())
+
+    @property
+    def state_backend(self) -> StateBackend | None:
+        """The backend whose snapshots hold the timers; None if they are kept elsewhere."""
+        return getattr(self.queues, "backend", None)
 
     @property
     def current_watermark(self) -> int:
@@ -215,7 +221,12 @@ class TimerServiceManager:
         check_shared(self, self.queues, key_groups, max_parallelism)
         if any(service.has_timers() for service in self._all().values()):
             raise StateError(f"{self!r} has timers already: restore a checkpoint into a new manager, with empty queues")
-        return all_of([self._prepare_group(group, data) for group, data in groups.items()])
+        return all_of([*(self._prepare_group(group, data) for group, data in groups.items()), self._told])
+
+    def _told(self) -> None:
+        """A backend may have restored timers that are earlier."""
+        if self._listener is not None:
+            self._listener()
 
     def _prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
         check_group(key_group, self.queues.key_groups)
@@ -251,6 +262,7 @@ class _Sets:
         self.key_groups = queues.key_groups
         self.max_parallelism = queues.max_parallelism
         self._queues = queues
+        self.backend: StateBackend | None = getattr(queues, "backend", None)
         # As the name of a directory too: a name may hold a slash, or be two dots.
         self._prefix = quote(name, safe="")
         self._made: dict[str, PriorityQueueSet[Timer]] = {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from asyncio_operator.checks import check_directory
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
 from asyncio_operator.state.keys import Key, deserialize_key, serialize_key
@@ -216,12 +217,48 @@ class RocksDBQueues:
                 closing.callback(queue.close)
 
 
+class BackendQueues:
+    """Queues that a state backend keeps, of either kind: one snapshot or checkpoint of it holds states and timers.
+
+    On RocksDB they are column families of the backend's database, where a change is written at once, so states and
+    timers are of one moment after a crash too; the same name finds its timers again when the directory is opened.
+
+    Args:
+        backend: its key groups are those of the timers.
+        cache_size: on RocksDB, timers of each queue and key group in memory at most.
+
+    Raises:
+        ConfigurationError: `backend` is none, or the cache size is wrong.
+    """
+
+    def __init__(self, backend: StateBackend, cache_size: int = 128) -> None:
+        if not isinstance(backend, StateBackend):
+            raise ConfigurationError(f"backend is {describe(backend)}; it must be a StateBackend, no class")
+        if type(cache_size) is not int or cache_size < 1:
+            raise ConfigurationError(f"cache_size={describe(cache_size)}: an int from 1 is needed")
+        self.backend = backend
+        self.key_groups = backend.key_groups
+        self.max_parallelism = backend.max_parallelism
+        self.cache_size = cache_size
+
+    def __call__(self, name: str) -> PriorityQueueSet[Timer]:
+        """The queue of that name. StateError if it is in use, or the backend is closed."""
+        return self.backend.queue(
+            f"timers/{name}",
+            key=timestamp_of,
+            key_of=key_of,
+            serializer=TimerSerializer(),
+            cache_size=self.cache_size,
+        )
+
+
 def check_queues(queues: TimerQueues) -> TimerQueues:
     """The given queues; ConfigurationError unless they can make sets for a range of key groups."""
     known = isinstance(getattr(queues, "key_groups", None), KeyGroupRange) and hasattr(queues, "max_parallelism")
     if isinstance(queues, type) or not known or not callable(queues):
         raise ConfigurationError(
-            f"queues={describe(queues)}: HeapQueues(...) or RocksDBQueues(directory, ...) is needed (no class)"
+            f"queues={describe(queues)}: HeapQueues(...), RocksDBQueues(directory, ...) or "
+            "BackendQueues(backend) is needed (no class)"
         )
     return queues
 

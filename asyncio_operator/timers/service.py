@@ -23,6 +23,7 @@ from asyncio_operator.checks import positive_int
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.elements import MIN_TIMESTAMP, Record
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group
 from asyncio_operator.state.key_groups import key_group as key_group_of
 from asyncio_operator.state.keys import Key, serialize_key
@@ -117,6 +118,11 @@ class TimerService(ABC, Generic[Q]):
         return of_namespace(self._processing, namespace)
 
     @property
+    def state_backend(self) -> StateBackend | None:
+        """The backend whose snapshots hold the timers; None if they are kept elsewhere."""
+        return None
+
+    @property
     def services(self) -> tuple[Self, ...]:
         """The service itself, alone: a driver takes services and managers alike."""
         return (self,)
@@ -202,6 +208,10 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         self._key_groups = queues.key_groups
         self._max_parallelism = queues.max_parallelism
         self._key: Key | None = None
+
+    @property
+    def state_backend(self) -> StateBackend | None:
+        return getattr(self._queues, "backend", None)
 
     @property
     def current_key(self) -> Key | None:
@@ -315,7 +325,12 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         check_shared(self, self._queues, key_groups, max_parallelism)
         if self.has_timers():
             raise StateError(f"{self!r} has timers already: restore a checkpoint into a new service, with empty queues")
-        return all_of([self.prepare_group(group, data) for group, data in groups.items()])
+        return all_of([*(self.prepare_group(group, data) for group, data in groups.items()), self._told])
+
+    def _told(self) -> None:
+        """A backend may have restored timers that are earlier."""
+        if self._listener is not None:
+            self._listener()
 
     def _timers_of(self, key_group: int) -> tuple[list[Timer], list[Timer]]:
         return self._event.subset_for_key_group(key_group), self._processing.subset_for_key_group(key_group)

@@ -9,17 +9,22 @@ from asyncio_operator.state import (
     KeyGroupPartitionedPriorityQueue,
     KeyGroupRange,
     RocksDBCachingPriorityQueueSet,
+    RocksDBStateBackend,
 )
 
 ALL_GROUPS = KeyGroupRange(0, 127)
 HEAP_SETS = (HeapPriorityQueueSet, KeyGroupPartitionedPriorityQueue)
 CACHE_SIZES = (1, 2, 3, 128)
-SETS = (*HEAP_SETS, *CACHE_SIZES)
+IN_STATE = ("state-1", "state-3")
+"""Queues of a RocksDB backend: the cache size for each key group."""
+ON_DISK = (int, str)
+"""The types of kinds on disk, which are closed."""
+SETS = (*HEAP_SETS, *CACHE_SIZES, *IN_STATE)
 KINDS = (HeapPriorityQueue, *SETS, BatchPriorityQueueSet)
 
 
 def name_of(kind):
-    return f"rocksdb-{kind}" if isinstance(kind, int) else kind.__name__
+    return kind if isinstance(kind, str) else f"rocksdb-{kind}" if isinstance(kind, int) else kind.__name__
 
 
 class PairSerializer:
@@ -52,6 +57,12 @@ def make_queue(kind, directory, key_groups=ALL_GROUPS, max_parallelism=128):
             serializer=PairSerializer(),
             cache_size=kind,
         )
+    if isinstance(kind, str):
+        backend = RocksDBStateBackend(directory, key_groups=key_groups, max_parallelism=max_parallelism)
+        size = int(kind.removeprefix("state-"))
+        queue = backend.queue("q", key=priority, key_of=key_of, serializer=PairSerializer(), cache_size=size)
+        queue.close = backend.close  # type: ignore[attr-defined]
+        return queue
     if kind in HEAP_SETS:
         return kind(priority, key_of, key_groups, max_parallelism)
     return kind(priority)

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from asyncio_operator.state import BatchPriorityQueueSet, HeapPriorityQueue, heap_queue, heap_set, ordered, parted_dict
-from tests.state.queue_kinds import KINDS, drain, make_queue
+from tests.state.queue_kinds import KINDS, ON_DISK, drain, make_queue
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -99,7 +99,8 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("kind", "block"), [(kind, block) for kind in KINDS for block in (2, 512) if block > 2 or not isinstance(kind, int)]
+    ("kind", "block"),
+    [(kind, block) for kind in KINDS for block in (2, 512) if block > 2 or not isinstance(kind, ON_DISK)],
 )
 def test_P_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatch):
     # Small blocks and parts are split and joined all the time.
@@ -108,5 +109,5 @@ def test_P_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatc
         monkeypatch.setattr(module, "PART", block)
         monkeypatch.setattr(module, "SLIM_EVERY", block)
     machine = type("Machine", (QueueMachine,), {"kind": kind, "directory": tmp_path})
-    examples = 6 if isinstance(kind, int) else 40
+    examples = 6 if isinstance(kind, ON_DISK) else 40
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))

@@ -35,6 +35,7 @@ from tests.state.queue_kinds import (
     CACHE_SIZES,
     HEAP_SETS,
     KINDS,
+    ON_DISK,
     SETS,
     drain,
     key_of,
@@ -48,7 +49,7 @@ from tests.state.queue_kinds import (
 def queue(request, tmp_path):
     queue = make_queue(request.param, tmp_path / "queue")
     yield queue
-    if isinstance(request.param, int):
+    if isinstance(request.param, ON_DISK):
         queue.close()
 
 
@@ -56,7 +57,7 @@ def queue(request, tmp_path):
 def queue_set(request, tmp_path):
     queue = make_queue(request.param, tmp_path / "queue")
     yield queue
-    if isinstance(request.param, int):
+    if isinstance(request.param, ON_DISK):
         queue.close()
 
 
@@ -92,7 +93,7 @@ def test_P1_an_element_that_was_removed_and_added_again_is_the_last_of_its_prior
     assert drain(queue) == [head, other, again]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not isinstance(kind, int)], ids=name_of)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not isinstance(kind, ON_DISK)], ids=name_of)
 @pytest.mark.parametrize(
     "wrong",
     [float("nan"), Decimal("nan"), Decimal("snan"), (1, float("nan")), [(0, float("nan"))], np.float32("nan")],
@@ -138,7 +139,7 @@ def test_P2_changes_of_the_head(queue):
     assert queue.add_all([(1, 1), (7, 1)]) is True
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, int)], ids=name_of)
+@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, ON_DISK)], ids=name_of)
 def test_P2_heap_queues_answer_exactly(kind, tmp_path):
     queue = make_queue(kind, tmp_path)
     first, second, third = (2, 1), (2, 1 if kind is BatchPriorityQueueSet else 2), (3, 1)
@@ -260,7 +261,7 @@ def test_P5_a_key_outside_the_range_is_refused(kind, tmp_path):
     for wrong in (99, 200, -1):
         with pytest.raises(StateError, match="outside the range"):
             queue.subset_for_key_group(wrong)
-    if isinstance(kind, int):
+    if isinstance(kind, ON_DISK):
         queue.close()
 
 
@@ -332,7 +333,7 @@ def test_P7_elements_without_a_key_are_of_one_key():
     assert drain(queue) == [(1, "y"), (1, "x"), (2, "x")]
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, int)], ids=name_of)
+@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, ON_DISK)], ids=name_of)
 def test_a_priority_that_cannot_be_read_or_compared_changes_nothing(kind, tmp_path):
     queue = make_queue(kind, tmp_path)
     queue.add_all([(3, 1), (1, 1), (2, 1)])

@@ -22,7 +22,7 @@ from asyncio_operator.state import (
     restore_checkpoint,
 )
 from asyncio_operator.testing.time import ManualClock, VirtualTimeLoop
-from asyncio_operator.timers import ProcessingTimeDriver, TimerServiceManager
+from asyncio_operator.timers import BackendQueues, ProcessingTimeDriver, TimerServiceManager
 from asyncio_operator.windows import (
     CountTrigger,
     EventTimeTrigger,
@@ -77,12 +77,16 @@ def make_parts(make_queues, tmp_path, request):
     made, numbers = [], itertools.count()
 
     def make(clock=None, groups=KeyGroupRange(0, 127)):  # noqa: B008 - frozen
-        if request.node.callspec.params["make_queues"] == "heap":
-            backend: StateBackend = HeapStateBackend(clock=clock, key_groups=groups)
+        kind = request.node.callspec.params["make_queues"]
+        if kind.startswith("state"):
+            backend: StateBackend = RocksDBStateBackend(
+                tmp_path / f"state-{next(numbers)}", clock=clock, key_groups=groups
+            )
+            queues = BackendQueues(backend)
         else:
-            backend = RocksDBStateBackend(tmp_path / f"state-{next(numbers)}", clock=clock, key_groups=groups)
+            backend, queues = HeapStateBackend(clock=clock, key_groups=groups), make_queues(groups)
         made.append(backend)
-        return {"backend": backend, "timers": TimerServiceManager(make_queues(groups))}
+        return {"backend": backend, "timers": TimerServiceManager(queues)}
 
     yield make
     for backend in made:

@@ -11,17 +11,22 @@ import shutil
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
-from asyncio_operator.state.backend import StateBackend, StateStatistics
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.state.backend import Queue, StateBackend, StateStatistics
 from asyncio_operator.state.codec import BytesCodec
 from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.heap_set import KeyGroupPartitionedPriorityQueue
+from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
 from asyncio_operator.state.layout import STATE_PREFIX, retimed
+from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.rocksdb.column_family import RocksDBTable
 from asyncio_operator.state.rocksdb.database import Database
+from asyncio_operator.state.rocksdb.group_queue import GroupQueue, groups_with_elements
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
 from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
@@ -71,6 +76,7 @@ class RocksDBStateBackend(StateBackend):
             self._records.claim(self.key_groups, max_parallelism)
             self.metas = self._records.states()
             self._tables: dict[str, RocksDBTable] = {}
+            self._sets: dict[str, KeyGroupPartitionedPriorityQueue[Any]] = {}
             self._retime()
             self._sequence = self._reserved = self._records.sequence()
         except BaseException:
@@ -100,6 +106,29 @@ class RocksDBStateBackend(StateBackend):
             self._records.begin_retiming(name, meta)
             self._retime()
         return self._table(name)
+
+    def open_queue(self, name: str, meta: StateMeta, about: Queue) -> PriorityQueueSet[Any]:
+        if type(about.cache_size) is not int or about.cache_size < 1:
+            raise ConfigurationError(f"cache_size={describe(about.cache_size)}: an int from 1 is needed")
+        if name not in self.metas:
+            self._records.write_state(name, meta)
+        family = STATE_PREFIX + name
+        self._database.family(family)
+        self._sets[name] = KeyGroupPartitionedPriorityQueue(
+            about.key,
+            about.key_of,
+            self.key_groups,
+            self.max_parallelism,
+            make=lambda group: GroupQueue(
+                self._database,
+                family,
+                group_prefix(group, self.max_parallelism),
+                about.serializer,
+                about.cache_size,
+            ),
+            present=groups_with_elements(self._database, family, self.group_width),
+        )
+        return self._sets[name]
 
     def drop_table(self, name: str) -> None:
         # The record goes first: an empty column family without a record is that of a new state.
@@ -162,7 +191,7 @@ class RocksDBStateBackend(StateBackend):
             raise
 
     def load(self, snapshots: list[StateSnapshot]) -> None:
-        states = merge_states(snapshots, self.max_parallelism)
+        states = self.with_queues(merge_states(snapshots, self.max_parallelism))
         # Marked first: a directory whose restore was cut short is emptied when it is opened, and not taken for whole.
         self._records.begin_restore()
         try:
@@ -173,11 +202,15 @@ class RocksDBStateBackend(StateBackend):
         except BaseException:
             self._tables.clear()
             self._records.empty()
+            for name in self._queues:
+                self._records.write_state(name, self.metas[name])
             raise
         self._sequence = max([self._sequence, *(snapshot.sequence for snapshot in snapshots)])
         self._reserved = self._records.reserve_sequence(self._sequence)
         self._records.end_restore()
         self.metas = states
+        for name, queue in self._sets.items():
+            queue.open(groups_with_elements(self._database, STATE_PREFIX + name, self.group_width))
 
     def close(self) -> None:
         self.mark_closed()
