@@ -23,6 +23,7 @@ In RocksDB the column family ``default`` holds the data about the directory, in 
     "restoring"           True, while a restore is under way; a directory that is opened with it is emptied
     "retiming"            {"name": str, "meta": as "state/" + name, "after": bytes}, while the entries of a state get
                           timestamps or lose them: those up to the address `after` have changed
+    "uses"                int; the number of slots in the order of use of a cache, if it has one
 
 and the column family ``"state/" + name`` the entries of the state of that name. (A state of the kind "queue" is a
 priority queue, such as of timers: its addresses are key group and serialised element, its entries empty.) A stored
@@ -47,6 +48,7 @@ FORMAT_KEY = b"format"
 SEQUENCE_KEY = b"sequence"
 RESTORING_KEY = b"restoring"
 RETIMING_KEY = b"retiming"
+USES_KEY = b"uses"
 STATE_PREFIX = "state/"
 
 

@@ -1,8 +1,10 @@
-"""A priority-queue set on disk, with its smallest elements in a cache in memory. Format version 1.
+"""A priority-queue set on disk, with its smallest elements in a cache in memory. Format version 2.
 
 A directory of its own, with three column families:
 
-    "default"   "queue" -> {"format": 1, "serializer": name, "max_parallelism": int, "start": int, "end": int}
+    "default"   "queue" -> {"format": 2, "serializer": name, "max_parallelism": int, "start": int, "end": int}
+                "size" -> int; written with every change, so that opening does not count. (Not in format 1, which is
+                counted once, and becomes format 2.)
     "elements"  the serialised element -> its key group, 2 bytes: the order, for polling
     "groups"    key group, 2 bytes, big-endian, and the serialised element -> nothing: for one key group's subset
 
@@ -34,12 +36,13 @@ from asyncio_operator.state.rocksdb.processes import belongs_here
 from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
+from asyncio_operator.state.table import Batch
 
 T = TypeVar("T")
-QUEUE_FORMAT = 1
+QUEUE_FORMAT = 2
 CLEAR_BATCH = 1000
 """Elements that `clear` deletes in one batch."""
-_HEADER = b"queue"
+_HEADER, _SIZE = b"queue", b"size"
 
 
 class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
@@ -104,12 +107,11 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             "start": key_groups.start,
             "end": key_groups.end,
         }
-        self._database = Database(directory, look=self._is_ours, options=options)
+        self._database = Database(directory, look=self._stored_size, options=options)
         try:
-            self._claim()
             self._elements = self._database.family("elements")
             self._database.family("groups")
-            self._size = sum(1 for _ in self._database.scan("elements", b"", None))
+            self._size = self._claim()
         except BaseException:
             self._database.close()
             raise
@@ -183,6 +185,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             for data, group in chunk:
                 batch.delete(data, handles["elements"])
                 batch.delete(group + data, handles["groups"])
+            self._stage_size(batch, self._size - len(chunk))
             self._database.commit(batch)
             self._size -= len(chunk)
             # With every batch: if a later one fails, the set is what is left on disk.
@@ -210,6 +213,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             else:
                 batch.delete(data, handles["elements"])
                 batch.delete(group + data, handles["groups"])
+        self._stage_size(batch, self._size)
         self._database.commit(batch)
         self._pending.clear()
 
@@ -304,33 +308,42 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
     def _group(self, element: T) -> bytes:
         return group_of(self._key_of(element), self._key_groups, self._max_parallelism).to_bytes(2, "big")
 
-    def _claim(self) -> None:
-        """Writes the header of a new directory, or checks that of an old one."""
-        if not self._is_ours(self._database):
-            try:
-                self._database.family("default").put(_HEADER, BUILTIN.serialize(self._header))
-            except Exception as error:
-                raise self._database.error(error) from error
+    def _claim(self) -> int:
+        """The size. A directory that is new, or of format 1, gets the header of this format."""
+        size = self._stored_size(self._database)
+        if size is None:
+            size = sum(1 for _ in self._database.scan("elements", b"", None))
+            batch = self._database.new_batch()
+            batch.put(_HEADER, BUILTIN.serialize(self._header), self._database.handles["default"])
+            self._stage_size(batch, size)
+            self._database.commit(batch)
+        return size
 
-    def _is_ours(self, database: Database) -> bool:
-        """Whether a directory has this queue's header; False if it is empty.
+    def _stored_size(self, database: Database) -> int | None:
+        """The size of this queue in a directory; None if that is empty, or of format 1.
 
         Raises:
             StateError: it holds something else.
         """
         try:
-            data = database.family("default").get(_HEADER)
-            if data is None and database.names() == {"default"} and not database.head("default", b"", None, 1):
-                return False
+            data, size = (database.family("default").get(key) for key in (_HEADER, _SIZE))
+            families = database.names() - {"elements", "groups"}
+            if data is None and families == {"default"} and not database.head("default", b"", None, 1):
+                return None
             found = None if data is None else BUILTIN.deserialize(data)
+            if found == {**self._header, "format": 1}:
+                return None
+            if found == self._header:
+                return int(BUILTIN.deserialize(size or b""))
         except Exception as error:
             raise database.error(error) from error
-        if found != self._header:
-            what = "no priority queue" if found is None else f"a queue of {found}"
-            raise StateError(
-                f"the RocksDB directory {database.path} holds {what}, not one of {self._header}: take another directory"
-            )
-        return True
+        what = "no priority queue" if found is None else f"a queue of {found}"
+        raise StateError(
+            f"the RocksDB directory {database.path} holds {what}, not one of {self._header}: take another directory"
+        )
+
+    def _stage_size(self, batch: Batch, size: int) -> None:
+        batch.put(_SIZE, BUILTIN.serialize(size), self._database.handles["default"])
 
     def _check_open(self) -> None:
         if self._database.closed:
@@ -343,7 +356,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         assert self._cache == sorted(self._cache)
         self.flush()
         rows = list(self._database.scan("elements", b"", None))
-        assert len(rows) == self._size
+        assert len(rows) == self._size == self._stored_size(self._database)
         assert self._cache == rows[: len(self._cache)]
         assert self._complete == (len(self._cache) == len(rows))
         assert not rows or self._hint <= rows[0][0]

@@ -18,6 +18,7 @@ from asyncio_operator.state.layout import (
     SEQUENCE_BLOCK,
     SEQUENCE_KEY,
     STATE_PREFIX,
+    USES_KEY,
 )
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN
@@ -83,6 +84,15 @@ class Records:
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"the RocksDB directory {self._database.path} has a damaged record of a state") from error
 
+    def uses(self) -> int | None:
+        """The number of slots in the order of use; None if it was never written."""
+        found: int | None = self._read(USES_KEY)
+        return found
+
+    def stage_uses(self, batch: Batch, count: int) -> None:
+        """Adds the number of slots in the order of use to a batch."""
+        batch.put(USES_KEY, BUILTIN.serialize(count), self._database.handles["default"])
+
     def write_state(self, name: str, meta: StateMeta) -> None:
         """Writes the record of a state."""
         self._write(_STATE + name.encode(), meta.to_dict())
@@ -146,6 +156,7 @@ class Records:
             self._database.drop(name)
         for name in self.states():
             self.delete_state(name)
+        self._delete(USES_KEY)
         self.end_restore()
 
     def _read(self, key: bytes) -> Any:

@@ -8,7 +8,7 @@ Two column families beside those of the states:
 Numbers are sequence numbers of the backend, so a later use has a larger number. A use changes only "places". The row in
 "order" stays behind and moves when it comes to the front, because only there the order matters: the first row whose two
 numbers are equal is the oldest, as all others were used later than their rows say. So the order is exact, and a slot
-that is used a hundred times moves once.
+that is used a hundred times moves once. The number of slots is written with each change (`Records.uses`).
 
 A use of a slot is kept in memory first: of a slot that is used again and again only the last use is written. A process
 that dies loses at most `UNWRITTEN` uses, and no slot: a slot is put or removed in one batch with its rows.
@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from asyncio_operator.state.rocksdb.database import Database
+from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.table import Batch
 
 UNWRITTEN = 1000
@@ -59,7 +60,10 @@ class OrderOfUse:
         # By number: the first rows of the order. All that are not here have a larger number.
         self._ahead: dict[bytes, bytes] = {}
         self._behind = b""
-        self._count = sum(1 for _ in database.scan(_PLACES, b"", None))
+        self._records = Records(database)
+        # Written with every change, so that opening does not count; counted in a directory of before that.
+        known = self._records.uses()
+        self._count = sum(1 for _ in database.scan(_PLACES, b"", None)) if known is None else known
 
     def __len__(self) -> int:
         return self._count
@@ -73,6 +77,7 @@ class OrderOfUse:
         handles, number = self._database.handles, self._next_number().to_bytes(8, "big")
         batch.put(number, slot, handles[_ORDER])
         batch.put(slot, number + number, handles[_PLACES])
+        self._records.stage_uses(batch, self._count + 1)
         self._database.commit(batch)
         self._count += 1
 
@@ -92,6 +97,7 @@ class OrderOfUse:
         handles = self._database.handles
         batch.delete(place[8:], handles[_ORDER])
         batch.delete(slot, handles[_PLACES])
+        self._records.stage_uses(batch, self._count - 1)
         self._database.commit(batch)
         self._unwritten.pop(slot, None)
         self._ahead.pop(place[8:], None)
@@ -157,7 +163,7 @@ class OrderOfUse:
         order = dict(self._database.scan(_ORDER, b"", None))
         places = dict(self._database.scan(_PLACES, b"", None))
         assert {slot: row for row, slot in order.items()} == {slot: place[8:] for slot, place in places.items()}
-        assert len(order) == len(places) == self._count
+        assert len(order) == len(places) == self._count == (self._records.uses() or 0)
         assert all(place[:8] >= place[8:] for place in places.values())
         assert len(self._unwritten) <= UNWRITTEN
         assert self._unwritten.keys() <= places.keys()
