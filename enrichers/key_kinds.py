@@ -232,7 +232,8 @@ class Instants(Kind):
         return None if moment.utcoffset() else moment
 
     def canonical_many(self, keys: Sequence[Any]) -> Sequence[Any]:
-        if {*map(type, keys)} == {datetime} and {key.tzinfo for key in keys} == {UTC}:
+        # A zone of the user's need not have a hash.
+        if {*map(type, keys)} == {datetime} and all(key.tzinfo is UTC for key in keys):
             return keys
         return super().canonical_many(keys)
 

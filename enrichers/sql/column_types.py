@@ -165,7 +165,7 @@ def _all_fit(column: Sequence[Any], arrow: pa.DataType, found: set[type]) -> boo
         numbers = column if None not in column else [value for value in column if value is not None]
         return bool(-limit <= min(numbers) and max(numbers) < limit)
     if arrow == pa.timestamp("us"):
-        return found == {datetime} and {value.tzinfo for value in column if value is not None} == {None}
+        return found == {datetime} and all(value is None or value.tzinfo is None for value in column)
     return found == {EXACT.get(str(arrow))}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import uuid
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncio_operator.enricher import as_schema
-from enrichers.key_kinds import Uuids
+from enrichers.key_kinds import Instants, Uuids
 from enrichers.typed import MisfitError, json_decoder, typed_row
 from tests.enrichers.conftest import Database
 
@@ -123,3 +124,25 @@ def test_X12_an_object_with_two_values_of_one_name_is_an_error(kind: str, text: 
     for coerce in (False, True):
         with pytest.raises(ValueError, match="two values of one name"):
             json_decoder(as_schema(f"v {kind}"), coerce=coerce)(text)
+
+
+def test_L10_the_zone_of_a_key_need_not_have_a_hash() -> None:
+    class Zone(datetime.tzinfo):
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+        def utcoffset(self, _moment: datetime.datetime | None) -> datetime.timedelta:
+            return datetime.timedelta(hours=1)
+
+        def tzname(self, _moment: datetime.datetime | None) -> str:
+            return "one hour"
+
+        dst = utcoffset
+
+    noon = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
+    one, other = noon.replace(tzinfo=Zone()), noon.replace(tzinfo=Zone())
+    hour = datetime.timedelta(hours=1)
+    assert Instants().canonical_many([noon, one, other]) == [noon, noon - hour, noon - hour]
+    assert Instants().canonical_many(keys := [noon, noon]) is keys

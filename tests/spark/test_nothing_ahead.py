@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator.spark import async_udf, enrich, map_partitions, register_lookup
 from asyncio_operator.testing import FakeService
 from enrichers import HttpEnricher
+from tests.spark.helpers import assert_workers_are_clean
 
 CAPACITY = 5
 
@@ -34,12 +34,10 @@ def post(service: FakeService, column: str = "ticket", *, idempotent: bool = Fal
     )
 
 
-def settled(service: FakeService) -> int:
-    """The number of requests, when no more come."""
-    before = -1
-    while before != (before := len(service.requests)):
-        time.sleep(0.5)
-    return before
+def settled(spark: SparkSession, service: FakeService) -> int:
+    """The number of requests, when no worker runs anything any more."""
+    assert_workers_are_clean(spark)
+    return len(service.requests)
 
 
 def input_of(spark: SparkSession) -> DataFrame:
@@ -66,7 +64,7 @@ def test_X15_an_action_that_takes_some_rows_asks_for_no_more(
 ) -> None:
     taken, act = ACTIONS[action]
     act(enrich(input_of(spark), post(service), on="id", capacity=CAPACITY, mode=mode))
-    assert taken <= settled(service) <= taken + CAPACITY
+    assert taken <= settled(spark, service) <= taken + CAPACITY
 
 
 def test_X15_each_link_of_a_chain_is_ahead_by_its_capacity_at_most(spark: SparkSession, service: FakeService) -> None:
@@ -74,8 +72,8 @@ def test_X15_each_link_of_a_chain_is_ahead_by_its_capacity_at_most(spark: SparkS
         df = enrich(input_of(spark), post(service), on="id", capacity=CAPACITY)
         df = enrich(df, HttpEnricher(third.url + "/{key}", schema="x int"), on="id")
         enrich(df, post(second, "other"), on="id", capacity=3).take(2)
-        assert 2 <= settled(service) <= 2 + CAPACITY
-        assert 2 <= settled(second) <= 2 + 3
+        assert 2 <= settled(spark, service) <= 2 + CAPACITY
+        assert 2 <= settled(spark, second) <= 2 + 3
 
 
 def test_X15_a_chain_goes_on_when_a_later_link_drops_all_rows(spark: SparkSession, service: FakeService) -> None:
@@ -90,7 +88,7 @@ def test_X15_in_sql(spark: SparkSession, service: FakeService) -> None:
     register_lookup(spark, "tickets", post(service), on="id", capacity=CAPACITY)
     input_of(spark).createOrReplaceTempView("ids")
     assert len(spark.sql("SELECT * FROM tickets(TABLE(ids)) LIMIT 2").collect()) == 2
-    assert 2 <= settled(service) <= 2 + CAPACITY
+    assert 2 <= settled(spark, service) <= 2 + CAPACITY
 
 
 def test_X15_all_rows_come_and_a_given_buffer_counts(spark: SparkSession, service: FakeService) -> None:
@@ -98,10 +96,10 @@ def test_X15_all_rows_come_and_a_given_buffer_counts(spark: SparkSession, servic
     for options in every:
         df = enrich(spark.range(0, 100, numPartitions=2), post(service), on="id", **options)
         assert [row.id for row in df.collect()] == list(range(100))
-    before = settled(service)
+    before = settled(spark, service)
     assert before == 300
     enrich(input_of(spark), post(service), on="id", buffer=30, capacity=CAPACITY).take(1)
-    assert settled(service) - before <= 1 + 30
+    assert settled(spark, service) - before <= 1 + 30
 
 
 def test_X15_in_column_functions_and_rdds(spark: SparkSession, tmp_path: Any) -> None:
@@ -114,11 +112,10 @@ def test_X15_in_column_functions_and_rdds(spark: SparkSession, tmp_path: Any) ->
         return number
 
     def made() -> int:
-        before = -1
-        while before != (before := calls.stat().st_size):
-            time.sleep(0.5)
+        assert_workers_are_clean(spark)
+        count = len(calls.read_text())
         calls.unlink()
-        return before
+        return count
 
     call.idempotent = False  # type: ignore[attr-defined]
     column = async_udf("long", capacity=CAPACITY)(call)

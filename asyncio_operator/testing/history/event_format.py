@@ -30,10 +30,11 @@ What the user asked for, before the first task:
   (rows that one read of the input may bring beyond it, 0); timeout, attempt_timeout, max_attempts, delay (of a fixed
   back-off) or backoff {initial (0.1), multiplier (2), maximum (10), jitter (true)}; batch {max_size, linger}; limits:
   a list of {unit ("calls"), rate, per (1 s), burst (0)}; budget: the name under which several lookups and tasks share
-  the limits (without it they hold for each task), in_flight, spend {unit: most}; circuit_breaker {failure_ratio,
-  window, minimum_calls, open_for}; hedge {after, extra, floor, cap}; idempotent (true); cache {expire_after_write,
-  expire_after_access, missing_ttl, cache_missing, refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb"
-  | "redis"}; remember (seconds), remember_rows (100,000); journal {name, flush_every, expire_after, keep_missing,
+  the limits (without it they hold for each task), in_flight, spend {unit: most}, on_spent ("fail" | "null");
+  circuit_breaker {failure_ratio, window, minimum_calls, open_for}; hedge {after, extra, floor, cap}; idempotent
+  (true); cache {expire_after_write, expire_after_access, missing_ttl, cache_missing, refresh_after, stale_if_error,
+  max_rows, store: "heap" | "rocksdb" | "redis"}; remember (seconds), remember_rows (100,000); journal {name,
+  flush_every, expire_after, keep_missing,
   write: the longest time that a write may take, 1 s}; single: true if a key has one row at most; grace (seconds that
   the end waits for calls that ignore their cancellation, 1); returns_within (seconds until a call that is cancelled
   has returned, 0 for one that ends at once; absent: not known); whole_calls (true; false: calls are recorded for each
@@ -56,10 +57,10 @@ row reached a later lookup cannot be seen, its ``row_in`` has an earlier moment:
 
 - ``row_in``: at, task, lookup, row (its number in the partition, the same in every attempt), key. The row was read.
 - ``row_out``: at, task, lookup, row, part (0; of several rows for one key: 0, 1, ...), status ("found" | "missing" |
-  "timed_out" | "failed" | "skipped" | "unknown"), source ("call" | "cache" | "shared" | "stale" | "journal" | "none"),
-  attempts, error (name of its type), answer (all rows of it, in each part). The order of events is the order of
-  emission. A row that how="inner" or on_error="drop" removed has no ``row_out``, or one with status "skipped". One
-  that is missing or failed, and has no status column to say which, is "unknown".
+  "timed_out" | "failed" | "over_budget" | "skipped" | "unknown"), source ("call" | "cache" | "shared" | "stale" |
+  "journal" | "none"), attempts, error (name of its type), answer (all rows of it, in each part). The order of events
+  is the order of emission. A row that how="inner" or on_error="drop" removed has no ``row_out``, or one with status
+  "skipped". One that is missing or failed, and has no status column to say which, is "unknown".
 - ``watermark_in``, ``watermark_out``: at, task, lookup, timestamp.
 
 Calls, as the service sees them. A half of a batch and a copy of a slow call are calls.
@@ -145,7 +146,7 @@ KINDS = {
     "setting": (
         "lookup:count name:text mode:text how:text on_error:text capacity:count adaptive:flag buffer:count chunk:count "
         "timeout:amount attempt_timeout:amount max_attempts:count delay:amount backoff:table batch:table limits:list "
-        "budget:name in_flight:count spend:weights circuit_breaker:table hedge:table idempotent:flag "
+        "budget:name in_flight:count spend:weights on_spent:text circuit_breaker:table hedge:table idempotent:flag "
         "cache:table remember:amount remember_rows:count journal:table single:flag grace:amount returns_within:amount "
         "whole_calls:flag retry_hints:flag asks_per_batch:flag"
     ),
@@ -197,10 +198,11 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
         "mode": ("ordered", "unordered", "key_ordered"),
         "how": ("left", "inner", "required"),
         "on_error": ("fail", "null", "drop", "skip", "return"),
+        "on_spent": ("fail", "null"),
     },
     "task_ended": {"outcome": ("finished", "failed", "killed", "closed")},
     "row_out": {
-        "status": ("found", "missing", "timed_out", "failed", "skipped", "unknown"),
+        "status": ("found", "missing", "timed_out", "failed", "over_budget", "skipped", "unknown"),
         "source": ("call", "cache", "shared", "stale", "journal", "none"),
     },
     "call_ended": {"outcome": ("result", "error", "timed_out", "cancelled")},

@@ -1,4 +1,4 @@
-"""Laws of spend limits (G6), by what calls cost in the end (G11)."""
+"""Laws of spend limits (G6, G12), by what calls cost in the end (G11)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Known:
 def law_g6_a_spend_limit_ends_the_task(book: Book, found: Finding) -> None:
     """A call that the budget refuses fails its task, whatever `on_error` says: no row leaves with that error."""
     for run in book.runs:
-        if "budget" not in run.setting:
+        if "budget" not in run.setting or run.setting.get("on_spent") == "null":
             continue
         for row in run.rows.values():
             for out in row.outs[:1]:
@@ -97,3 +97,23 @@ def law_g6_a_spend_limit_ends_the_task(book: Book, found: Finding) -> None:
                 if out.error == REFUSED:
                     what = f"row {row.row} of {run.name} leaves as {out.status!r}, and its budget refused a call"
                     found.broken(what, out.at, row.event, out.event)
+
+
+def law_g12_a_row_without_money_is_over_budget(book: Book, found: Finding) -> None:
+    """Where the budget says so, and only there, a row whose call would pass the limit leaves as "over_budget", whatever
+    `on_error` says, and it has no values."""
+    for run in book.runs:
+        goes_on = run.setting.get("on_spent") == "null" and "spend" in run.setting
+        for row in run.rows.values():
+            for out in row.outs:
+                refused = out.error == REFUSED and out.source != "stale"
+                if out.status != "over_budget" and not (goes_on and refused):
+                    continue
+                found.decided()
+                what = f"row {row.row} of {run.name} leaves as {out.status!r}"
+                if not goes_on:
+                    found.broken(f"{what}, and nothing lets a job go on without money", out.at, row.event, out.event)
+                elif out.status != "over_budget":
+                    found.broken(f"{what}, and its budget refused a call", out.at, row.event, out.event)
+                elif out.answer:
+                    found.broken(f"{what}, and has values", out.at, row.event, out.event)

@@ -237,10 +237,11 @@ def _budget(source: random.Random) -> Budget | None:
     if source.random() < 0.2:
         limits.append(Limit(source.choice((20, 100)), 1.0, "keys"))
     in_flight, patience = source.choice((None, None, 2, 5)), source.choice((2.0, 30.0))
-    spend = None
+    fields: dict[str, Any] = {}
     if source.random() < 0.25:
-        spend = source.choice(({"tokens": 60.0}, {"tokens": 400.0}, {"calls": 20.0}, {"keys": 25.0, "tokens": 1e6}))
-    return Budget("shared", *limits, in_flight=in_flight, spend=spend, patience=patience)
+        amounts = ({"tokens": 60.0}, {"tokens": 400.0}, {"calls": 20.0}, {"keys": 25.0, "tokens": 1e6})
+        fields = {"spend": source.choice(amounts), "on_spent": source.choice(("fail", "null"))}
+    return Budget("shared", *limits, in_flight=in_flight, patience=patience, **fields)
 
 
 def _coordinator(source: random.Random) -> Coordinator:

@@ -13,7 +13,7 @@ from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
 OPTIONS = (
     *("unordered", "inner", "required", "drop", "fail", "adaptive", "buffer", "timeout", "attempt_timeout", "retry"),
     *("batches", "rate", "breaker", "hedge", "budget", "heap", "rocksdb", "refresh", "stale", "remember", "journal"),
-    *("chain", "sorted", "columns", "spend", "pair", "table", "whole"),
+    *("chain", "sorted", "columns", "spend", "over_budget", "pair", "table", "whole"),
 )
 
 FAULTS = (
@@ -38,6 +38,7 @@ def features_of(scenario: Scenario, history: Iterable[Event] = ()) -> set[str]:
         "chain": len(scenario.lookups) > 1,
         "sorted": any(_ascend(task.keys) for task in tasks),
         "spend": scenario.budget and scenario.budget.spend,
+        "over_budget": scenario.budget and scenario.budget.on_spent == "null",
         "kill": scenario.kills,
         "clocks": scenario.clocks,
         "closed": any(task.closed_after is not None for task in tasks),

@@ -17,7 +17,7 @@ from asyncio_operator.errors import (
 from asyncio_operator.testing.history.checker import check_history
 from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.canonical import row_of
-from asyncio_operator.testing.simulation.refusals import wrong_refusal
+from asyncio_operator.testing.simulation.refusals import wrong_refusal, wrong_row
 from asyncio_operator.testing.simulation.scenario import Key, Lookup, Scenario
 from asyncio_operator.testing.simulation.simulated_service import KEY, PART, ROW, Rows, SimulatedService
 
@@ -157,11 +157,13 @@ class _Judge:
             if lookup.options.get("status_column"):
                 status = rows[0][columns[width]]
                 width += 1
-            fate = status.get("status") or _fate(lookup, service, asked, got)
+            fate = status.get("status") or _fate(lookup, service, asked, got, self._may_lack_money(lookup))
             problem = self._wrong_answer(fate, got, truth, found, last=number == len(self._lookups) - 1)
             kind = status.get("error_type")
+            if kind == BudgetExceeded.__name__ and self._may_lack_money(lookup):
+                problem = problem or wrong_row(self._scenario, self._outcome)
             # A stale answer has an error too.
-            if kind and not service.reasons.explain(kind, asked):
+            elif kind and not service.reasons.explain(kind, asked):
                 problem = f"{fate} without a reason ({kind}: {status['error_message']})"
             if problem:
                 return f"{problem} by lookup {number} (key {asked!r}); the service has {truth}, the rows have {got}"
@@ -172,7 +174,7 @@ class _Judge:
         if not last:
             # A later lookup may have repeated the row. Lookups before the last have one row for a key.
             got = got[:1]
-        if fate in ("failed", "timed_out"):
+        if fate in ("failed", "timed_out", "over_budget"):
             return "" if got == nothing else "failed, and has values"
         if fate == "missing":
             return "" if not truth and got == nothing else "is missing"
@@ -199,20 +201,25 @@ class _Judge:
             yield lookup, service, first, may_be_null
             asked = lookup.key(first, part)
             found = next(iter(_truth(service, asked)), {}).get(f"k{number}")
-            if lookup.options.get("on_error") == "null" and _may_fail(service, asked):
-                may_be_null = True
+            fails = lookup.options.get("on_error") == "null" and _may_fail(service, asked)
+            may_be_null = may_be_null or fails or self._may_lack_money(lookup)
+
+    def _may_lack_money(self, lookup: Lookup) -> bool:
+        """Whether a row may get nulls because its call would pass a spend limit (law G12)."""
+        budget = self._scenario.budget
+        return bool(lookup.options.get("budget")) and budget is not None and budget.on_spent == "null"
 
 
 def _truth(service: SimulatedService, asked: Key) -> Rows:
     return [] if asked is None else service.rows_of(asked)
 
 
-def _fate(lookup: Lookup, service: SimulatedService, asked: Key, got: list[Found]) -> str:
+def _fate(lookup: Lookup, service: SimulatedService, asked: Key, got: list[Found], may_lack_money: bool) -> str:
     """The status of a row that has no status column. Without values it may have failed, or have been found so."""
     truth = _truth(service, asked)
     if any(value is not None for value in got[0].values()):
         return "found"
-    fails = lookup.options.get("on_error") == "null" and _may_fail(service, asked)
+    fails = may_lack_money or (lookup.options.get("on_error") == "null" and _may_fail(service, asked))
     has_values = any(value is not None for row in truth for value in row.values())
     if truth and not has_values and (len(got) > 1 or not fails):
         return "found"

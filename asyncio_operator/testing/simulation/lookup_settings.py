@@ -121,7 +121,7 @@ def _limits(options: LookupOptions, budget: Budget | None) -> Mapping[str, Any]:
         if budget.in_flight is not None:
             event["in_flight"] = budget.in_flight
         if budget.spend is not None:
-            event["spend"] = dict(budget.spend)
+            event |= {"spend": dict(budget.spend), "on_spent": budget.on_spent}
         return event
     if options.rate_limit is not None:
         limit = options.rate_limit

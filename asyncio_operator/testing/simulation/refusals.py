@@ -1,8 +1,8 @@
-"""Whether a call was refused rightly, because a budget has too little left for it (law G6)."""
+"""Whether a call was refused rightly, because a budget has too little left for it (laws G6 and G12)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,8 @@ def wrong_refusal(scenario: Scenario, outcome: Outcome, attempt: str, error: Bud
         if error.limit not in windows or heaviest <= error.limit:
             yield f"no call weighs more than a window: {error}"
         return
+    if budget.on_spent == "null":
+        yield f"the job goes on without money, and yet it ends: {error}"
     if error.spent + heaviest <= most * (1 - A_LITTLE):
         yield f"a call may still be made: {error}"
     before = [*takewhile(lambda event: (event["event"], event.get("task")) != ("task_ended", attempt), outcome.history)]
@@ -41,20 +43,32 @@ def wrong_refusal(scenario: Scenario, outcome: Outcome, attempt: str, error: Bud
         yield f"{spent:g} {unit} were spent: {error}"
 
 
-def _spent(before: Sequence[Event], scenario: Scenario, unit: str) -> float:
+def wrong_row(scenario: Scenario, outcome: Outcome) -> str:
+    """What is wrong with a row without money: nothing if all calls together, and one more, may pass a limit."""
+    spend = {} if scenario.budget is None else scenario.budget.spend or {}
+    for unit, most in spend.items():
+        heaviest = 1.0 if unit == "calls" else outcome.heaviest.get(unit, 0.0)
+        if _spent(outcome.history, scenario, unit, at_most=True) + heaviest > most * (1 - A_LITTLE):
+            return ""
+    return f"is over a budget that had {spend} to spend"
+
+
+def _spent(before: Iterable[Event], scenario: Scenario, unit: str, *, at_most: bool = False) -> float:
     """What the calls that had returned had used of a unit.
 
     Args:
         before: what had happened.
+        at_most: the most that all calls may have used at any time, with those that had not returned.
     """
-    started: dict[str, Event] = {}
+    started: dict[str, float] = {}
     spent = 0.0
     for event in before:
         if event["event"] == "call_started" and scenario.lookups[event["lookup"]].options.get("budget"):
-            started[event["call"]] = event
+            counted = {"calls": 1.0, "keys": float(len(event["keys"]))} | event.get("weights", {})
+            estimate = started[event["call"]] = counted.get(unit, 0.0)
+            spent += estimate * at_most
         elif event["event"] == "call_ended" and event["call"] in started:
-            begun = started[event["call"]]
-            counted = {"calls": 1.0, "keys": float(len(begun["keys"]))} | begun.get("weights", {})
-            estimate = 0.0 if event.get("free") else counted.get(unit, 0.0)
-            spent += event.get("settled", {}).get(unit, estimate)
+            estimate = started[event["call"]]
+            used = event.get("settled", {}).get(unit, 0.0 if event.get("free") else estimate)
+            spent += max(0.0, used - estimate) if at_most else used
     return spent

@@ -15,7 +15,7 @@ from asyncio_operator.budget.spec import Budget
 
 Key = Any
 
-DEFAULTS = {name: signature(Budget).parameters[name].default for name in ("in_flight", "spend", "patience")}
+DEFAULTS = {name: signature(Budget).parameters[name].default for name in ("in_flight", "spend", "patience", "on_spent")}
 """The arguments of a `Budget` beside its name and limits. Its coordinator is simulated, and may be secret."""
 
 

@@ -197,6 +197,27 @@ def test_Y2_a_row_that_leaves_though_its_call_was_refused_is_seen() -> None:
     assert "G6" in broken(story)
 
 
+@pytest.mark.parametrize(
+    ("on_spent", "out", "laws"),
+    [
+        ("null", {"status": "over_budget", "error": "BudgetExceeded"}, set()),
+        ("fail", {"status": "over_budget", "error": "BudgetExceeded"}, {"G6", "G12"}),
+        ("null", {"status": "failed", "error": "BudgetExceeded"}, {"G12"}),
+        ("null", {"status": "over_budget", "error": "BudgetExceeded", "answer": [1]}, {"G12"}),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["null", "drop", "fail"])
+def test_Y2_a_row_without_money_is_judged_by_what_the_budget_says(
+    on_spent: str, out: dict[str, Any], laws: set[str], on_error: str
+) -> None:
+    story = Story(budget="b", spend={"usd": 1.0}, on_spent=on_spent, on_error=on_error).task()
+    story.row(0, 1, key=0, source="call", attempts=0, **out)
+    seen = broken(story)
+    assert {law for law in seen if law[0] == "G"} == laws
+    if not laws:
+        assert (seen, judged(story, "G12")) == (set(), True)
+
+
 def test_Y2_a_call_that_passes_the_spend_limit_is_seen() -> None:
     def story(settled: float) -> Story:
         story = Story(budget="b", spend={"usd": 1.0}).task()

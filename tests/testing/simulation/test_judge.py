@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -221,3 +221,29 @@ def test_Y1_G6_a_budget_is_not_spent_while_the_heaviest_call_of_a_batch_fits() -
 def test_Y1_G6_a_fault_after_an_error_is_no_reason_for_what_was_spent(kills: list[Kill], accused: bool) -> None:
     wrong = spent(BudgetExceeded("", unit="tokens", limit=100, spent=99), *kills)
     assert any("3 tokens were spent" in one for one in wrong) is accused
+
+
+@pytest.mark.parametrize("status", [True, False])
+def test_Y1_G12_a_row_without_money_gets_nulls_and_no_other_does(status: bool) -> None:
+    options = {"budget": True, "capacity": 1} | ({"status_column": "status"} if status else {})
+    lookup = Lookup(options, Service(tokens=1.0))
+    scenario = Scenario(1, (lookup,), (Task((1, 2, 3, 4)),), rows=ROWS)
+
+    def wrong(most: float, judged: float, *, on_spent: Literal["fail", "null"] = "null") -> list[str]:
+        budget = Budget("shared", spend={"tokens": most}, on_spent="null")
+        outcome = Simulation.from_scenario(replace(scenario, budget=budget)).outcome()
+        budget = Budget("shared", spend={"tokens": judged}, on_spent=on_spent)
+        return [one for one in broken(replace(scenario, budget=budget), outcome) if one.startswith("X1")]
+
+    assert wrong(2.0, 2.0) == wrong(4.0, 4.0) == []
+    assert len(wrong(2.0, 2.0, on_spent="fail")) == 2
+    if status:
+        assert [one.partition(" is over a budget")[1] != "" for one in wrong(2.0, 9.0)] == [True, True]
+
+
+def test_Y1_G12_a_job_that_goes_on_without_money_does_not_end() -> None:
+    lookup = Lookup({"budget": True}, Service(tokens=1.0))
+    budget = Budget("shared", spend={"tokens": 2.0}, on_spent="null")
+    scenario = Scenario(1, (lookup,), (Task((1, 2, 3)),), budget=budget, rows=ROWS)
+    wrong = with_end(scenario, BudgetExceeded("", unit="tokens", limit=2, spent=2))
+    assert any("goes on without money" in one for one in wrong)
