@@ -89,6 +89,8 @@ class OperatorStatistics:
         attempt_latency: from start to end of a call; every call counts, except those that the end of the run cancels.
         hedged: slow calls that were made a second time.
         hedges_won: second calls that gave the answer.
+        cache_hits: elements whose result was in the cache.
+        shared: elements that took the outcome of a call for an earlier element of their key.
     """
 
     admitted: int = 0
@@ -106,6 +108,8 @@ class OperatorStatistics:
     attempt_latency: Latency = figure(Kind.LATENCIES, "call", "Seconds of each call")  # noqa: RUF009
     hedged: int = figure(Kind.CALLS, "calls hedged", "Slow calls that were made a second time")
     hedges_won: int = figure(Kind.CALLS, "of these won", "Second calls that gave the answer")
+    cache_hits: int = figure(Kind.ANSWERS, "keys from the cache", "Keys that were answered from the cache")
+    shared: int = figure(Kind.ANSWERS, "keys shared", "Keys that took the outcome of a call that already ran")
 
     def _repr_html_(self) -> str:
         """A table for a notebook."""
@@ -149,9 +153,7 @@ class EnrichmentStatistics(OperatorStatistics):
     found: int = figure(Kind.ROWS, "found", "Input rows with a match", True)
     missing: int = figure(Kind.ROWS, "missing", "Input rows without a match", True)
     calls: int = figure(Kind.CALLS, "calls", "Calls of the enricher", True)
-    cache_hits: int = figure(Kind.ANSWERS, "keys from the cache", "Keys that were answered from the cache")
     journal_hits: int = figure(Kind.ANSWERS, "keys from the journal", "Keys that were answered from the journal")
-    shared: int = figure(Kind.ANSWERS, "keys shared", "Keys that took the outcome of a call for an earlier batch")
     budget_seconds: float = figure(
         Kind.SECONDS, "s of waits for a budget", "Seconds in which calls waited for a budget"
     )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from asyncio_operator.checks import FUNCTION, not_awaited
 from asyncio_operator.errors import ResultError, describe
@@ -13,6 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.enricher import Found, Row
+
+ATOMIC = frozenset((type(None), bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID))
+"""Types of immutable values."""
 
 _SHAPES = "a lookup returns a mapping of column names to values, a sequence of such mappings, or None for no row"
 

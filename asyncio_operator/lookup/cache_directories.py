@@ -323,7 +323,7 @@ forget_in_child(_after_fork)
 
 
 async def open_own_cache(
-    options: Cache, owner: str, clock: Callable[[], float] | None, schema: pa.Schema
+    options: Cache, owner: str, clock: Callable[[], float] | None, schema: pa.Schema | None
 ) -> LookupCache:
     """Opens the cache of a `Lookup`, in a thread. The arguments are those of `open_cache`."""
     # A cache on disk needs the time of day. Start from it and add the loop's time, which tests can set.

@@ -12,11 +12,8 @@ import asyncio
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID
 
 from asyncio_operator.arrow.key_identity import canonical_optional
 from asyncio_operator.budget.spec import Budget
@@ -32,7 +29,7 @@ from asyncio_operator.enricher import Enricher, Found, optional_parts, require_e
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import named_options
-from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.answers import ATOMIC, AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
 from asyncio_operator.lookup.key_batch import Failure
@@ -55,9 +52,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.arrow.answer_tables import AnswerTables
-
-ATOMIC = frozenset((type(None), bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID))
-"""Types of immutable values."""
 
 
 class Lookup:

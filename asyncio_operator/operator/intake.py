@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.elements import Record, Watermark
 from asyncio_operator.engine.failures import element_error
@@ -23,6 +23,12 @@ from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.outcomes import Outcomes, value_of
 from asyncio_operator.queues.base import Entry
 from asyncio_operator.queues.key_ordered import KeyOrderedStreamElementQueue
+
+if TYPE_CHECKING:
+    from asyncio_operator.operator.cached_results import CachedOutcomes
+
+AT_ONCE: Final = 200
+"""Elements without a call of their own, whose results are kept, between two turns of the loop: about a millisecond."""
 
 
 class ElementIntake:
@@ -107,6 +113,8 @@ class ElementSource:
 
     Args:
         restored: elements that go in before the input, with the attempts they have used.
+        numbers: gives each element its number.
+        cached: knows the elements that need no call of their own.
 
     Attributes:
         flights: by the entries of records that are inside the buffer.
@@ -114,7 +122,15 @@ class ElementSource:
 
     direct = False
 
-    def __init__(self, buffer: Buffer, reader: Reader, restored: Sequence[tuple[Any, int]], recorder: Recorder) -> None:
+    def __init__(
+        self,
+        buffer: Buffer,
+        reader: Reader,
+        restored: Sequence[tuple[Any, int]],
+        recorder: Recorder,
+        numbers: Iterator[int],
+        cached: CachedOutcomes | None = None,
+    ) -> None:
         self.flights: dict[Entry, Flight] = {}
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
         self.waiting = 0
@@ -123,17 +139,20 @@ class ElementSource:
         self._reader = reader
         self._recorder = recorder
         self._context = copy_context()
-        self._number = 0
+        self._numbers = numbers
+        self._cached = cached
         self._ready: Flight | None = None
 
     @property
     def over(self) -> bool:
         """Whether no element will come any more."""
-        return self._reader.over and not self._next
+        return self._reader.over and not self._next and not (self._cached is not None and self._cached.refreshes)
 
     def take(self, now: float) -> Flight | None:
         """The next element that may have its first attempt, if there is one."""
         self.prepare(now)
+        if self._cached is not None and self._cached.refreshes:
+            return self._cached.refreshes.popleft()
         flight, self._ready = self._ready, None
         if flight is not None:
             self.waiting -= 1
@@ -150,23 +169,32 @@ class ElementSource:
 
     def prepare(self, now: float) -> None:
         """Admit elements until there is one to take."""
+        answered = 0
         while self._ready is None:
             # An element whose key is free goes before new input, which would only wait behind others.
             if self.keyed is not None and (entry := self.keyed.next_runnable()) is not None:
-                self._ready = self.flights[entry]
-                return
-            if self._buffer.is_full():
-                return
-            element, attempts = self._next.popleft() if self._next else (self._reader.read(), 0)
-            if element is NOTHING:
-                return
-            flight = self._admit(element, attempts, now)
-            if self.keyed is None:
+                flight: Flight | None = self.flights[entry]
+            else:
+                if self._buffer.is_full():
+                    return
+                element, attempts = self._next.popleft() if self._next else (self._reader.read(), 0)
+                if element is NOTHING:
+                    return
+                flight = self._admit(element, attempts, now)
+                if self.keyed is not None:
+                    continue
+            if flight is None or self._cached is None or not self._cached.answers(flight, now):
                 self._ready = flight
+                continue
+            self.waiting -= 1
+            answered += 1
+            if answered == AT_ONCE:
+                # As if there was no more input now: the loop turns before more of it is read.
+                self._reader.wanted = True
+                return
 
     def _admit(self, element: Any, attempts: int, now: float) -> Flight | None:
-        queue, number = self._buffer.queue, self._number
-        self._number += 1
+        queue, number = self._buffer.queue, next(self._numbers)
         if type(element) is Watermark:
             entry = queue.put_watermark(element)
             self._recorder.watermark(entry, element.timestamp, number, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from asyncio_operator.engine.ending import End, close_within, drop, error_of, wait_through
 from asyncio_operator.engine.failures import stray_run
@@ -18,13 +18,20 @@ from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import describe, describe_error
-from asyncio_operator.function import AsyncFunction
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Timers
 
 logger = logging.getLogger("asyncio_operator.calls")
+
+
+class Opened(Protocol):
+    """What is opened before the first call, and closed after the last."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class Life:
@@ -42,7 +49,7 @@ class Life:
 
     def __init__(
         self,
-        function: AsyncFunction[Any, Any],
+        function: Opened,
         lanes: Lanes,
         reader: Reader,
         recorder: Recorder,

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from asyncio_operator.checks import flag, plain_function, takes
-from asyncio_operator.engine.options import CallOptions
+from asyncio_operator.checks import flag, of_kind, plain_function, takes
+from asyncio_operator.engine.options import IN_WORDS, CallOptions
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.operator.firing import OperatorTimers
 from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
 from asyncio_operator.trace.recording import Recording
 
 OnError = Literal["fail", "skip"] | Callable[[Any, BaseException], Any]
@@ -25,9 +26,10 @@ class RunOptions(CallOptions):
         clock: gives seconds; the circuit breaker measures ages with it. None for the loop's time.
         keyed: calls of one key run one after the other.
         timers: fire with the watermarks of a run.
+        cache: what results are kept for, and how long; by `cache_key`, or by value.
     """
 
-    MANAGED = (*CallOptions.MANAGED, "keyed", "trace")
+    MANAGED = (*CallOptions.MANAGED, "keyed", "trace", "cache")
 
     on_error: OnError = "fail"
     on_timeout: Callable[[Any], Any] | None = None
@@ -36,6 +38,8 @@ class RunOptions(CallOptions):
     clock: Callable[[], float] | None = None
     keyed: bool = False
     timers: OperatorTimers | None = None
+    cache: Cache | None = None
+    cache_key: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         CallOptions.__post_init__(self)
@@ -49,10 +53,30 @@ class RunOptions(CallOptions):
             takes("clock", self.clock)
         flag("flatten", self.flatten)
         _check_timers(self.timers)
+        self._check_cache()
         if self.keyed and self.hedge is not None:
             raise ConfigurationError(
                 f'hedge is {self.hedge!r}, and mode is "key_ordered"; a call and its copy would overlap, which calls '
                 'of one key must not; use "ordered", or leave hedge out'
+            )
+
+    def _check_cache(self) -> None:
+        of_kind("cache", self.cache, Cache, IN_WORDS["cache"])
+        if self.cache_key is not None:
+            plain_function("cache_key", self.cache_key, "a function of the value that gives its key", "the value")
+        if self.cache is None:
+            if self.cache_key is not None:
+                raise ConfigurationError("cache_key is given, and cache is not; it gives the key of a kept result")
+            return
+        if self.cache.is_shared:
+            raise ConfigurationError(
+                f'cache is {self.cache!r}; its store must be "heap" or "rocksdb" here, because a Redis keeps rows with '
+                "columns, as those of enrich and Lookup"
+            )
+        if self.keyed and self.cache.refresh_after is not None:
+            raise ConfigurationError(
+                f'refresh_after of cache is {self.cache.refresh_after}, and mode is "key_ordered"; a refresh and the '
+                "call of an element with its key would overlap, which calls of one key must not; use expire_after_write"
             )
 
 

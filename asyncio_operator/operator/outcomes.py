@@ -47,11 +47,9 @@ class Outcomes:
 
         Returns how it ended: "result", or what `failed` returns if the result is a coroutine or cannot be flattened.
         """
-        if type(result) is CoroutineType:
-            return self.failed(entry, not_awaited(what, result), attempts, what)
-        if self._flatten:
+        if self._flatten or type(result) is CoroutineType:
             try:
-                outputs = outputs_of(result)
+                outputs = self.outputs(result, what)
             except BaseException as error:
                 return self.failed(entry, error, attempts, what)
         else:
@@ -60,6 +58,16 @@ class Outcomes:
         if self._buffer.ready is not None:
             self._buffer.completed()
         return "result"
+
+    def outputs(self, result: Any, what: str = FUNCTION) -> tuple[Any, ...]:
+        """The outputs of a result.
+
+        Raises:
+            ResultError: it is a coroutine, or cannot be flattened.
+        """
+        if type(result) is CoroutineType:
+            raise not_awaited(what, result)
+        return outputs_of(result) if self._flatten else (result,)
 
     def failed(
         self, entry: Entry, error: BaseException, attempts: int = 1, what: str = FUNCTION, remedy: str = GO_ON

@@ -13,7 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
@@ -30,11 +31,14 @@ from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.firing import Firing
 from asyncio_operator.operator.intake import ElementIntake, ElementSource
-from asyncio_operator.operator.life import Life
+from asyncio_operator.operator.life import Life, Opened
 from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.operator.outcomes import Outcomes
 from asyncio_operator.queues.base import Entry, StreamElementQueue
 from asyncio_operator.telemetry.calls import observed
+
+if TYPE_CHECKING:
+    from asyncio_operator.operator.cached_results import CachedOutcomes, ResultCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class Run:
         starting: called with the run when it starts; an error that it raises prevents the start.
         consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
         on_demand: an element is inside until the consumer asks for the output after its last one.
+        cache: keeps results.
     """
 
     def __init__(
@@ -93,7 +98,9 @@ class Run:
         starting: Callable[[Run], None],
         consumer: Consumer | None = None,
         on_demand: bool = False,
+        cache: ResultCache | None = None,
     ) -> None:
+        self._cache = cache
         self._on_demand = on_demand
         self._function = function
         self._invoke = invoke
@@ -123,6 +130,7 @@ class Run:
         if options.timers is not None:
             firing = Firing(options.timers, self._restored.collected, lambda: wake(buffer.ready))
         restored, self._restored = self._restored.elements, OperatorSnapshot()
+        opened: Opened = function
         source: ElementSource | None = None
         attempts: Attempts | None = None
         recorder = SILENT
@@ -135,11 +143,15 @@ class Run:
                 from asyncio_operator.engine.shares import own_allowance
 
                 allowance = own_allowance(options.budget, describe(function), weigh)
-            source = ElementSource(buffer, reader, restored, recorder)
+            numbers = count()
+            cached: CachedOutcomes | None = None
+            if self._cache is not None:
+                cached, opened = self._cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
+            source = ElementSource(buffer, reader, restored, recorder, numbers, cached)
             attempts = Attempts(
                 source,
                 reader,
-                outcomes,
+                cached or outcomes,
                 options,
                 invoke,
                 name=describe(function),
@@ -156,7 +168,7 @@ class Run:
             lanes = Lanes(invoke, intake, options, timers=timers, name=describe(function))
             outcomes.figures.latency = lanes.latency
         outcomes.figures.attempt_latency = lanes.latency
-        life = Life(function, lanes, reader, recorder, timers, options.grace_period)
+        life = Life(opened, lanes, reader, recorder, timers, options.grace_period)
         life.task.add_done_callback(lambda _: wake(buffer.ready))
         parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts, allowance, firing)
         return parts

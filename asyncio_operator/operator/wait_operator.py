@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import (
@@ -26,7 +26,7 @@ from asyncio_operator.checks import (
 from asyncio_operator.elements import OperatorSnapshot
 from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
-from asyncio_operator.engine.options import OperatorMode, calls_among, check_hedge
+from asyncio_operator.engine.options import OperatorMode, calls_among, check_hedge, meant
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.figures import OperatorStatistics
 from asyncio_operator.function import BatchAsyncFunction, as_async_function
@@ -37,6 +37,7 @@ from asyncio_operator.operator.outputs import Outputs
 from asyncio_operator.operator.run import Run
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
@@ -49,6 +50,9 @@ from asyncio_operator.queues import (
     UnorderedStreamElementQueue,
 )
 from asyncio_operator.trace import Trace
+
+if TYPE_CHECKING:
+    from asyncio_operator.operator.cached_results import ResultCache
 
 
 class AsyncWaitOperator:
@@ -81,13 +85,18 @@ class AsyncWaitOperator:
         budget: what all runs with an equal `Budget` may use together, in this process or at its coordinator; None for
             no such limit. Calls weigh what the function's `weigh` says. No `on_error` hides `BudgetExceeded`. If the
             budget has ``on_spent="null"``, `on_error` gets it, and "fail" gives None, or with `flatten` nothing.
+        cache: keeps results, by value or by `cache_key`; None for none. Elements of one key share a running call. On
+            the heap it lives with the operator, from run to run; on disk it belongs to equal functions and options.
+        cache_key: returns the key of a value: a text, a number, a date or the like, or a tuple of them. With None a
+            call is made, and its result is not kept.
         timers: an `InternalTimerService`, or a `TimerServiceManager`. Each watermark fires the timers that it has
             reached, after the records before it have left. Callbacks emit with ``timers.collect(Record(...))``; these
             records leave before the watermark.
         trace: records the events of every element.
-        clock: returns seconds. It measures how long ago calls failed, and how long the circuit breaker has been open.
-            Default: the time of the running loop. All waits (deadlines, back-off, `linger`, rate limits) use the time
-            of the loop, whatever this clock returns.
+        clock: returns seconds. It measures how long ago calls failed, how long the circuit breaker has been open, and
+            the ages of kept results. Default: the time of the running loop; for kept results, which outlive it, the
+            system's. All waits (deadlines, back-off, `linger`, rate limits) use the time of the loop, whatever this
+            clock returns.
         grace_period: seconds that the end of a run waits for calls that ignore their cancellation, and for `close`. The
             default of 30 is longer than the usual timeouts of clients, so calls that end by themselves are waited for.
 
@@ -115,6 +124,8 @@ class AsyncWaitOperator:
         circuit_breaker: CircuitBreaker | None = None,
         hedge: Hedge | None = None,
         budget: Budget | None = None,
+        cache: Cache | bool | None = None,
+        cache_key: Callable[[Any], Any] | None = None,
         timers: OperatorTimers | None = None,
         trace: Trace | None = None,
         clock: Callable[[], float] | None = None,
@@ -128,6 +139,8 @@ class AsyncWaitOperator:
             on_error=on_error,
             on_timeout=on_timeout,
             flatten=flatten,
+            cache=meant("cache", cache),
+            cache_key=cache_key,
             timers=timers,
             trace=trace,
             clock=clock,
@@ -143,6 +156,13 @@ class AsyncWaitOperator:
                 "on_timeout is given, and timeout is not; on_timeout is for elements that pass their deadline, so set "
                 "the deadline with timeout= (attempt_timeout limits one call, and passing it is an error of that call)"
             )
+        self._cache: ResultCache | None = None
+        if self._options.cache is not None:
+            # Imported here: it loads the state, which most operators do without.
+            from asyncio_operator.operator.cached_results import ResultCache
+
+            owner = ("results", self._function, cache_key, flatten)
+            self._cache = ResultCache(self._options.cache, owner, clock)
         self._run: Run | None = None
         self._process = 0
 
@@ -201,7 +221,9 @@ class AsyncWaitOperator:
         invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
         queue = self._new_queue()
         elements = as_input(elements)
-        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, consumer, on_demand))
+        cache = self._cache
+        run = Run(function, invoke, queue, elements, options, restore, self._starting, consumer, on_demand, cache)
+        return Outputs(run)
 
     def _new_queue(self) -> StreamElementQueue:
         key = self._key

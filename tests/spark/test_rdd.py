@@ -21,6 +21,7 @@ from asyncio_operator import (
     AsyncWaitOperator,
     BatchAsyncFunction,
     BlockingFunction,
+    Cache,
     ConfigurationError,
     FixedBackoff,
     Record,
@@ -121,6 +122,25 @@ def test_O13_records_and_watermarks_go_through(spark: SparkSession) -> None:
     assert out[2] == Watermark(15)
     assert sorted(out[:2], key=repr) == [Record(2, 10), Record(4, 20)]
     assert sorted(out[3:], key=repr) == [8, Record(6, 30)]
+
+
+@pytest.mark.parametrize("store", ["heap", "rocksdb"])
+def test_O19_each_key_of_a_partition_is_called_for_once_and_a_cache_on_disk_serves_the_next_task(
+    spark: SparkSession, tmp_path: Path, store: str
+) -> None:
+    log = tmp_path / "calls"
+
+    async def ask(value: int) -> int:
+        with log.open("a") as calls:
+            calls.write("x")
+        return 2 * value
+
+    directory = str(tmp_path / "cache") if store == "rocksdb" else None
+    rdd = spark.sparkContext.parallelize([n % 10 for n in range(1_000)], 1)
+    results = map_partitions(rdd, ask, cache=Cache(store=store, directory=directory))
+    for _ in range(2):
+        assert results.collect() == [n % 10 * 2 for n in range(1_000)]
+    assert len(log.read_text()) == (10 if store == "rocksdb" else 20)
 
 
 def test_T9_each_partition_has_timers_that_were_made_in_its_worker(spark: SparkSession, tmp_path: Path) -> None:
@@ -267,7 +287,8 @@ def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[
         (half, {}, "Wrap an ordinary function that blocks in BlockingFunction"),
         (AsyncWaitOperator(double), {}, "pass the operator's function and its options to map_partitions instead"),
         (double, {"capcity": 5}, "'capcity' is not an option of map_partitions; did you mean 'capacity'"),
-        (double, {"cache": None}, "'cache' is not an option of map_partitions; enrich keeps answers"),
+        (double, {"journal": None}, "'journal' is not an option of map_partitions"),
+        (double, {"cache_key": abs}, "cache_key is given, and cache is not"),
         (double, {"trace": Trace()}, "what is recorded in a worker does not return"),
         (double, {"timers": InternalTimerService()}, "a function without arguments that makes the timers of a task"),
         (double, {"timers": half}, "which takes .*; it must take no arguments"),

@@ -1,0 +1,348 @@
+"""Results that are kept: an element whose key the cache knows, or whose key is being called for, needs no call.
+
+`ResultCache` is the cache of an operator: on the heap it lives with the operator, on disk it is opened and closed with
+each run. `CachedOutcomes` decides for the elements of a run, before their calls and at the end of them. What is kept is
+a tuple of outputs, or None for a result of None (with `flatten`, one without outputs), which the cache calls a miss.
+
+Law O19, under the laws of lookups' caches: a result of a hook and an error are never kept. The error of a call goes to
+all elements that wait for it, and so does its deadline. The consumer gets copies, so it cannot change what is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.arrow.key_identity import canonical_key, identity, storable
+from asyncio_operator.checks import plain_result
+from asyncio_operator.clock import wall
+from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary
+from asyncio_operator.engine.flights import Flight
+from asyncio_operator.errors import describe, describe_error
+from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.lookup.answers import ATOMIC
+from asyncio_operator.lookup.cache_directories import open_cache, open_own_cache
+from asyncio_operator.lookup.places import Places
+from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.keys import serialize_key
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.recorder import Recorder
+    from asyncio_operator.function import AsyncFunction
+    from asyncio_operator.lookup.cache import LookupCache
+    from asyncio_operator.operator.buffer import Buffer
+    from asyncio_operator.operator.options import RunOptions
+    from asyncio_operator.operator.outcomes import Outcomes
+    from asyncio_operator.policies.cache import Cache
+
+logger = logging.getLogger("asyncio_operator.cache")
+
+REMEDY = (
+    "keys of a cache are texts, bytes, numbers, dates, times, UUIDs and tuples of them; give a function of the value "
+    "that returns one, cache_key="
+)
+
+
+class ResultCache:
+    """The cache of an operator.
+
+    Args:
+        owner: on disk, a cache belongs to equal owners.
+        clock: gives seconds; None for the system's.
+    """
+
+    def __init__(self, options: Cache, owner: object, clock: Callable[[], float] | None) -> None:
+        self.options = options
+        self.on_disk = options.store == "rocksdb"
+        # Now: the fields of a function change when it is opened.
+        self._owner = fingerprint(owner) if self.on_disk else ""
+        self._clock = clock or wall
+        self._opened: LookupCache | None = None
+
+    def begin(
+        self,
+        function: AsyncFunction[Any, Any],
+        options: RunOptions,
+        outcomes: Outcomes,
+        buffer: Buffer,
+        recorder: Recorder,
+        numbers: Iterator[int],
+        now: Callable[[], float],
+    ) -> tuple[CachedOutcomes, OpenedWithCache]:
+        """What decides for the elements of a run that begins, and what is opened in place of its function."""
+        cached = CachedOutcomes(self, options.cache_key, options.flatten, outcomes, buffer, recorder, numbers, now)
+        return cached, OpenedWithCache(function, self, cached)
+
+    async def open(self) -> LookupCache:
+        """Open it, in a thread if it is on disk.
+
+        Raises:
+            ConfigurationError: the directory cannot be used, or rocksdict is not installed.
+        """
+        if self._opened is None and self.on_disk:
+            self._opened = await open_own_cache(self.options, self._owner, self._clock, None)
+        elif self._opened is None:
+            self._opened = open_cache(self.options, self._owner, self._clock)
+        return self._opened
+
+    def close(self) -> None:
+        """The end of a run. A cache on the heap stays."""
+        if self.on_disk and self._opened is not None:
+            opened, self._opened = self._opened, None
+            opened.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+
+class SharedCall:
+    """A call that runs for a key, or waits for its turn, and the elements that get its outcome.
+
+    Attributes:
+        followers: the elements beside the one that it is made for.
+    """
+
+    __slots__ = ("followers", "key", "name")
+
+    def __init__(self, key: Any, name: Any) -> None:
+        self.key = key
+        self.name = name
+        self.followers: list[Flight] = []
+
+
+class Refresh(Flight):
+    """A call for an old result, which no element waits for at first. It is in no queue."""
+
+    __slots__ = ()
+
+    @property
+    def element(self) -> Any:
+        return self.value
+
+
+class CachedOutcomes:
+    """The elements of a run with a cache: `Endings` over those of a run without one.
+
+    Args:
+        numbers: gives each flight its number.
+
+    Attributes:
+        refreshes: flights for old results, which are called for before new elements.
+    """
+
+    def __init__(
+        self,
+        cache: ResultCache,
+        cache_key: Callable[[Any], Any] | None,
+        flatten: bool,
+        outcomes: Outcomes,
+        buffer: Buffer,
+        recorder: Recorder,
+        numbers: Iterator[int],
+        now: Callable[[], float],
+    ) -> None:
+        self.figures = outcomes.figures
+        self.refreshes: deque[Refresh] = deque()
+        self._cache = cache
+        self._cache_key = cache_key
+        self._outcomes = outcomes
+        self._buffer = buffer
+        self._recorder = recorder
+        self._numbers = numbers
+        self._now = now
+        self._context = copy_context()
+        self._nothing: tuple[Any, ...] = () if flatten else (None,)
+        self._running: dict[Any, SharedCall] = {}
+        self._calls: dict[Any, SharedCall] = {}
+        self._places: Places
+        self._value: Any = None
+        self._logged = False
+
+    def use(self, cache: LookupCache) -> None:
+        """The cache is open."""
+        self._places = Places(self.figures, cache)
+        self._places.refresh = self._refresh
+
+    # -- before a call
+
+    def answers(self, flight: Flight, now: float) -> bool:
+        """Whether the element needs no call: it has its outcome now, or when a call that is on its way ends.
+
+        Raises:
+            FunctionError: its value gives no key.
+        """
+        key = self._key_of(flight)
+        if key is None:
+            return False
+        self._value = flight.value
+        answer = self._places.get(key)
+        if answer is not ABSENT:
+            self._end(flight, self._kept(answer), now)
+            return True
+        name = identity(key)
+        call = self._running.get(name)
+        if call is not None:
+            self.figures.shared += 1
+            call.followers.append(flight)
+            return True
+        self._calls[flight.entry] = self._running[name] = SharedCall(key, name)
+        return False
+
+    def _key_of(self, flight: Flight) -> Any:
+        """The key of an element; None if its result is not kept."""
+        value = flight.value
+        try:
+            if self._cache_key is not None:
+                value = plain_result("cache_key", self._context.copy().run(self._cache_key, value))
+            key = canonical_key(value)
+            if key is not None and type(key) is not str and type(key) is not int:
+                serialize_key(storable(key))
+        except BaseException as error:
+            what = "the key of the cache" if self._cache_key is None else "cache_key"
+            raise element_error(what, flight.value, error, REMEDY, flight.attempts) from error
+        return key
+
+    def _refresh(self, key: Any) -> None:
+        """Law L6: the result that an element has just got is old."""
+        name = identity(key)
+        if name not in self._running:
+            flight = Refresh(None, self._value, next(self._numbers), self._now(), 0)
+            self._calls[flight] = self._running[name] = SharedCall(key, name)
+            self._recorder.admitted(flight)
+            self.refreshes.append(flight)
+
+    def _kept(self, answer: Any) -> tuple[Any, ...]:
+        """The outputs of an answer, for a consumer."""
+        if answer is None:
+            return self._nothing
+        return answer if self._cache.on_disk else owned(answer)
+
+    # -- after a call
+
+    def complete(self, entry: Any, result: Any, attempts: int) -> str:
+        call = self._calls.pop(entry, None)
+        if call is None:
+            return self._outcomes.complete(entry, result, attempts)
+        try:
+            outputs = self._outcomes.outputs(result)
+        except BaseException as error:
+            self._calls[entry] = call
+            return self.failed(entry, error, attempts)
+        # Before its consumer can have the result, and change it.
+        copies = self._learn(call, outputs, attempts, len(call.followers))
+        return self._end_all(entry, call, [outputs, *copies])
+
+    def _learn(
+        self, call: SharedCall, outputs: tuple[Any, ...], attempts: int, count: int
+    ) -> Sequence[tuple[Any, ...]]:
+        """Keep the outputs. Returns as many copies."""
+        try:
+            kept = outputs if self._cache.on_disk else owned(outputs)
+            copies = [owned(outputs) for _ in range(count)]
+        except Exception as error:
+            if not self._logged:
+                self._logged = True
+                logger.warning(
+                    "the result for key %s cannot be kept, because it cannot be copied: %s; such elements are called "
+                    "for every time; this is logged once",
+                    describe(call.key),
+                    describe_error(error),
+                )
+            return [outputs] * count
+        is_miss = outputs[0] is None if self._nothing else not outputs
+        answer = None if is_miss else kept
+        self._places.learn((call.key,), (answer,), (answer,), attempts, 0.0)
+        return copies
+
+    def failed(self, entry: Any, error: BaseException, attempts: int) -> str:
+        hidden = is_ordinary(error) and not ends_the_run(error)
+        return self._unanswered(entry, hidden, lambda one: self._outcomes.failed(one, error, attempts))
+
+    def timed_out(self, entry: Any, attempts: int) -> str:
+        return self._unanswered(entry, True, lambda one: self._outcomes.timed_out(one, attempts))
+
+    def _unanswered(self, entry: Any, hidden: bool, end: Callable[[Any], str]) -> str:
+        """End the elements of a call that has no result.
+
+        Args:
+            hidden: whether an old result may take the place of the error.
+            end: ends the element of an entry without a result.
+        """
+        call = self._calls.get(entry)
+        if call is None:
+            return end(entry)
+        refreshing = type(entry) is Refresh
+        stale = self._places.stale(call.key) if hidden else ABSENT
+        if stale is not ABSENT:
+            del self._calls[entry]
+            self.figures.failures += len(call.followers) + (not refreshing)
+            return self._end_all(entry, call, [self._kept(stale) for _ in range(1 + len(call.followers))])
+        # A refresh that fails concerns no element, so it must not end the run: the old result stays.
+        how = "failed" if refreshing and hidden else end(entry)
+        del self._calls[entry], self._running[call.name]
+        now = self._now()
+        for flight in call.followers:
+            self._note(flight, end(flight.entry), now)
+        return how
+
+    def _end_all(self, entry: Any, call: SharedCall, outputs: Sequence[tuple[Any, ...]]) -> str:
+        """End the elements of a call, each with outputs of its own."""
+        del self._running[call.name]
+        now = self._now()
+        if type(entry) is not Refresh:
+            entry.complete(outputs[0])
+            self._buffer.completed()
+        for flight, own in zip(call.followers, outputs[1:], strict=True):
+            self._end(flight, own, now)
+        return "result"
+
+    def _end(self, flight: Flight, outputs: tuple[Any, ...], now: float) -> None:
+        """An element without a call of its own gets its outputs."""
+        flight.entry.complete(outputs)
+        self._buffer.completed()
+        self._note(flight, "result", now)
+
+    def _note(self, flight: Flight, how: str, now: float) -> None:
+        self._recorder.completed(flight, how, now)
+        self.figures.latency.add(now - flight.admitted)
+
+
+class OpenedWithCache:
+    """Opens and closes the cache of a run with its function."""
+
+    def __init__(self, function: AsyncFunction[Any, Any], cache: ResultCache, outcomes: CachedOutcomes) -> None:
+        self._function = function
+        self._cache = cache
+        self._outcomes = outcomes
+
+    async def open(self) -> None:
+        await self._function.open()
+        self._outcomes.use(await self._cache.open())
+
+    async def close(self) -> None:
+        try:
+            self._cache.close()
+        finally:
+            await self._function.close()
+
+    def __repr__(self) -> str:
+        return describe(self._function)
+
+
+def owned(outputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Copies of outputs, which their owner may change."""
+    return tuple([one if type(one) in ATOMIC else _copied(one) for one in outputs])
+
+
+def _copied(value: Any) -> Any:
+    # Flat results are the most frequent ones, and `deepcopy` takes ten times as long for them.
+    kind = type(value)
+    if kind is dict and ATOMIC.issuperset(map(type, value.values())):
+        return value.copy()
+    if (kind is list or kind is tuple) and ATOMIC.issuperset(map(type, value)):
+        return value[:]
+    return copy.deepcopy(value)
