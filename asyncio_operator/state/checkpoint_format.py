@@ -24,20 +24,17 @@ service of a kind that ends in " in the state" are in the state, as queues (`lay
 from __future__ import annotations
 
 import os
-import shutil
 import struct
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
 
-from asyncio_operator.errors import StateError
-from asyncio_operator.state.checkpoint_manifest import MANIFEST, damaged, read_manifest
+from asyncio_operator.state.checkpoint_manifest import damaged, read_manifest
 from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.key_groups import KeyGroupRange, group_width
+from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.on_disk import rocksdb_class
-from asyncio_operator.state.snapshot import Row, StateSnapshot
+from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot
 
 STATE, ROWS, TIMERS = "state", "rows", "timers"
 
@@ -69,8 +66,13 @@ class CheckpointFiles:
 
     def snapshot(self) -> StateSnapshot:
         """The keyed state."""
-        if self.state["kind"] == "rows":
-            return RowsSnapshot(self)
+        about = self.state
+        if about["kind"] == "rows":
+            states = {name: StateMeta.from_dict(meta) for name, meta in about["states"].items()}
+            groups = {name: RowsInFile(self, name, segments) for name, segments in about["segments"].items()}
+            return HeapSnapshot(
+                self.max_parallelism, self.key_groups, about["sequence"], states, groups, about["layout"]
+            )
         opened: StateSnapshot = rocksdb_class("RocksDBSnapshot")(self.path / STATE)
         return opened
 
@@ -88,31 +90,18 @@ class CheckpointFiles:
             return {int(group): read_segment(file, self.path, segments[group]) for group in segments}
 
 
-class RowsSnapshot(StateSnapshot):
-    """The keyed state of a checkpoint of a backend in memory; a segment is in memory while it is read."""
+class RowsInFile(Mapping[int, list[Row]]):
+    """The entries of a state in the file `rows`, by key group: a segment is in memory while it is read."""
 
-    in_order = True
+    def __init__(self, files: CheckpointFiles, name: str, segments: Segments) -> None:
+        self._files, self._name = files, name
+        self._segments = {int(group): segment for group, segment in segments.items()}
 
-    def __init__(self, files: CheckpointFiles) -> None:
-        self._files = files
-        self._path = files.path
-        self.max_parallelism = files.max_parallelism
-        self.key_groups = files.key_groups
-        self.format: int = files.state["layout"]
-        self.sequence: int = files.state["sequence"]
-        self.states = {name: StateMeta.from_dict(meta) for name, meta in files.state["states"].items()}
-        self._segments: Mapping[str, Segments] = files.state["segments"]
-
-    def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
-        """The entries of a state that lie in the range, in the order of their addresses."""
-        self.check_present()
+    def __getitem__(self, group: int) -> list[Row]:
+        path = self._files.path
         with self._files.open(ROWS) as file:
-            for group, segment in sorted((int(group), span) for group, span in self._segments.get(name, {}).items()):
-                if group in key_groups:
-                    yield from self._parsed(name, group, read_segment(file, self._path, segment))
-
-    def _parsed(self, name: str, group: int, data: bytes) -> Iterator[Row]:
-        size, position = len(data), 0
+            data = read_segment(file, path, self._segments[group])
+        rows, size, position = [], len(data), 0
         while position < size:
             row = []
             for _ in range(2):
@@ -120,29 +109,23 @@ class RowsSnapshot(StateSnapshot):
                 position = start + (_length.unpack_from(data, position)[0] if start <= size else 0)
                 row.append(data[start:position])
             if position > size:
-                raise damaged(self._path, f"the entries of state {name!r} in key group {group} end within an entry")
-            yield row[0], row[1]
+                raise damaged(path, f"the entries of state {self._name!r} in key group {group} end within an entry")
+            rows.append((row[0], row[1]))
+        return rows
 
-    def check_present(self) -> None:
-        if not (self._path / MANIFEST).is_file():
-            raise StateError(f"the checkpoint {self._path} is gone: restore another one")
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._segments)
 
-    def delete(self) -> None:
-        """Removes the directory."""
-        shutil.rmtree(self._path, ignore_errors=True)
-
-    def __repr__(self) -> str:
-        return f"<checkpoint {str(self._path)!r}, key groups {self.key_groups}>"
+    def __len__(self) -> int:
+        return len(self._segments)
 
 
-def write_rows(snapshot: StateSnapshot, file: BinaryIO) -> dict[str, Any]:
+def write_rows(snapshot: HeapSnapshot, file: BinaryIO) -> dict[str, Any]:
     """Writes the entries of a snapshot; returns their part of the manifest."""
-    width = group_width(snapshot.max_parallelism)
-    segments: dict[str, dict[str, list[int]]] = {}
-    for name in snapshot.states:
-        rows = sorted(snapshot.rows(name, snapshot.key_groups))
-        groups = groupby(rows, key=lambda row: int.from_bytes(row[0][:width], "big"))
-        segments[name] = {str(group): append_segment(file, b"".join(_parts(entries))) for group, entries in groups}
+    segments = {
+        name: {str(group): append_segment(file, b"".join(_parts(sorted(rows)))) for group, rows in groups.items()}
+        for name, groups in snapshot.groups.items()
+    }
     states = {name: meta.to_dict() for name, meta in snapshot.states.items()}
     about = {"layout": snapshot.format, "sequence": snapshot.sequence, "states": states}
     return {"kind": "rows", **about, "segments": segments}
@@ -167,7 +150,7 @@ def read_segment(file: BinaryIO, path: Path, segment: list[int]) -> bytes:
     return data
 
 
-def _parts(rows: Iterator[Row]) -> Iterator[bytes]:
+def _parts(rows: Iterable[Row]) -> Iterator[bytes]:
     for row in rows:
         for part in row:
             yield _length.pack(len(part))

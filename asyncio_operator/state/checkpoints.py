@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 from uuid import uuid4
 
 from asyncio_operator.checks import check_directory
@@ -27,6 +27,7 @@ from asyncio_operator.state.checkpoint_format import (
 )
 from asyncio_operator.state.checkpoint_manifest import write_manifest
 from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.snapshot import HeapSnapshot
 
 IN_STATE = " in the state"
 """Ends the kind of a service whose timers are kept by the backend."""
@@ -183,7 +184,7 @@ def _write_state(part: Path, backend: StateBackend) -> dict[str, Any]:
         backend.snapshot(part / STATE)
         return {"kind": "rocksdb"}
     with (part / ROWS).open("xb") as file:
-        return write_rows(backend.snapshot(), file)
+        return write_rows(cast("HeapSnapshot", backend.snapshot()), file)
 
 
 def _write_timers(part: Path, backend: StateBackend, services: Sequence[CheckpointedService]) -> list[dict[str, Any]]:

@@ -284,7 +284,7 @@ class HeapStateBackend(StateBackend):
         self._sequence += 1
         return self._sequence
 
-    def snapshot(self, directory: str | Path | None = None) -> StateSnapshot:
+    def snapshot(self, directory: str | Path | None = None) -> HeapSnapshot:
         """The rows of every state, serialised now: a copy of all data, in time proportional to it.
 
         Raises:
@@ -340,8 +340,9 @@ class HeapStateBackend(StateBackend):
     def _elements_by_group(self, name: str) -> dict[int, list[Row]]:
         serialize, queue = self._serializers[name].serialize, self._queues[name]
         return {
-            group: [(prefix + serialize(element), b"") for element in queue.subset_for_key_group(group)]
+            group: [(prefix + serialize(element), b"") for element in elements]
             for group, prefix in self._group_prefixes.items()
+            if (elements := queue.subset_for_key_group(group))
         }
 
     def __repr__(self) -> str:

@@ -155,8 +155,7 @@ class SnapshotReader:
 
     def _rows(self, state: str) -> Iterator[Row]:
         # In the order of addresses, in which the entries of a slot are neighbours.
-        rows = self._snapshot.rows(state, self._snapshot.key_groups)
-        return rows if self._snapshot.in_order else iter(sorted(rows))
+        return self._snapshot.rows(state, self._snapshot.key_groups)
 
     def _meta(self, state: str) -> StateMeta:
         meta = self._known().get(state)

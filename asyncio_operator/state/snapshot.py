@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 from asyncio_operator.errors import StateError, StateMigrationError
 from asyncio_operator.state.descriptors import StateMeta
@@ -30,10 +29,7 @@ class StateSnapshot(ABC):
         key_groups: the range of the backend.
         sequence: every sequence number in it is smaller.
         states: kind, serialisers and time to live of each state, by name.
-        in_order: whether `rows` come in the order of their addresses.
     """
-
-    in_order: ClassVar[bool] = False
 
     format: int
     max_parallelism: int
@@ -43,7 +39,7 @@ class StateSnapshot(ABC):
 
     @abstractmethod
     def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
-        """The entries of a state that lie in the range."""
+        """The entries of a state that lie in the range, in the order of their addresses."""
 
     @abstractmethod
     def check_present(self) -> None:
@@ -56,22 +52,26 @@ class StateSnapshot(ABC):
 
 @dataclass(slots=True, repr=False)
 class HeapSnapshot(StateSnapshot):
-    """A snapshot in memory: rows by state and key group."""
+    """A snapshot of a backend in memory: rows by state and key group, in any order.
+
+    They are lists, or, of a checkpoint, read from its files when they are asked for.
+    """
 
     max_parallelism: int
     key_groups: KeyGroupRange
     sequence: int
     states: Mapping[str, StateMeta]
-    groups: dict[str, dict[int, list[Row]]] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[int, list[Row]]] = field(default_factory=dict)
     format: int = FORMAT_VERSION
     deleted: bool = False
 
     def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
-        """The entries of a state that lie in the range."""
+        """The entries of a state that lie in the range, in the order of their addresses."""
         self.check_present()
-        for group, rows in self.groups.get(name, {}).items():
+        groups = self.groups.get(name, {})
+        for group in sorted(groups):
             if group in key_groups:
-                yield from rows
+                yield from sorted(groups[group])
 
     def check_present(self) -> None:
         if self.deleted:
@@ -80,11 +80,10 @@ class HeapSnapshot(StateSnapshot):
     def delete(self) -> None:
         """Forgets the rows."""
         self.deleted = True
-        self.groups.clear()
+        self.groups = {}
 
     def __repr__(self) -> str:
-        count = sum(len(rows) for groups in self.groups.values() for rows in groups.values())
-        return f"<HeapSnapshot of {len(self.states)} states, {count} entries, key groups {self.key_groups}>"
+        return f"<HeapSnapshot of {len(self.states)} states, key groups {self.key_groups}>"
 
 
 def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> dict[str, StateMeta]:

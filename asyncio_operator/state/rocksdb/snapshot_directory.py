@@ -29,8 +29,6 @@ class RocksDBSnapshot(StateSnapshot):
         StateError: the directory is missing, damaged, or not state of this format.
     """
 
-    in_order = True
-
     def __init__(self, directory: str | Path) -> None:
         self.directory = check_directory(directory)
         database = self._open()
