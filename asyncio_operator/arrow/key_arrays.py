@@ -173,6 +173,10 @@ class ArrowKeys(Sequence[Any]):
             return ArrowKeys(self.array[place])
         return next(iter(ArrowKeys(self.array.slice(place, 1))))
 
+    def at(self, places: Sequence[int]) -> ArrowKeys:
+        """The keys at these places."""
+        return ArrowKeys(self.array.take(pa.array(places, pa.int64())))
+
     def __iter__(self) -> Iterator[Any]:
         try:
             return iter(python_keys(self.array))

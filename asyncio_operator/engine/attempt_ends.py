@@ -14,11 +14,13 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.contracts import Endings, Keys
+from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.failures import attempt_timeout_error, element_error, ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import SLACK, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import Schedule
 from asyncio_operator.errors import FunctionError, count_kind
+from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.retry import Retry
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class AttemptEnds:
         retries: Retries | None,
         keys: Keys | None,
         recorder: Recorder,
+        failing: FailingBatches,
         *,
         timeout: float,
         attempt_timeout: float,
@@ -99,6 +102,7 @@ class AttemptEnds:
         self._retries = retries
         self._keys = keys
         self._recorder = recorder
+        self._failing = failing
         self._timeout = timeout
         self._attempt_timeout = attempt_timeout
         self._timers = timers
@@ -117,6 +121,10 @@ class AttemptEnds:
         flight.begun = flight.started = started
         flight.deadline = started + self._timeout
         return flight
+
+    def answered_together(self) -> None:
+        """A first call for several elements has succeeded."""
+        self._failing.end()
 
     def is_satisfied(self, value: Any, result: Any, attempts: int = 1) -> bool:
         """Whether the result of an attempt is the last one."""
@@ -161,6 +169,20 @@ class AttemptEnds:
         self._end(flight, now, self._endings.timed_out, flight.attempts)
 
     def failed(self, flights: list[Flight], error: BaseException, now: float) -> None:
+        """A call for these elements has failed: each half of them is called, or their attempt has failed."""
+        if len(flights) > 1 and isinstance(error, Exception) and splits(error):
+            # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
+            self._schedule.split(flights)
+            self._failing.divided(flights, error)
+            for flight in flights:
+                flight.call = None
+                self.watch(flight, flight.limit(self._attempt_timeout))
+            self.news()
+            return
+        self._failing.failed(flights)
+        self.fail(flights, error, now)
+
+    def fail(self, flights: list[Flight], error: BaseException, now: float) -> None:
         """An attempt for these elements has failed."""
         for flight in flights:
             self._recorder.attempt_ended(flight, "error", now, error)

@@ -11,7 +11,7 @@ back-off holds no lane. What follows for an element is decided elsewhere (`attem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from math import inf
 from random import random
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
-from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.rate_limit import RateWindow
@@ -56,6 +55,7 @@ class Attempts:
         allowance: what the run may take of a budget; None: there is none.
         noted: calls keep the HTTP status that they say (`annotate`).
         first: called with an element from a window of the source. Default: `invoke`.
+        values: gives what `invoke` is called with for the elements of a batch. Default: a list of their values.
         weigh: estimates what a call weighs in the units of the budget.
         batch_method: what a call with several values is called in a message.
         random: gives a number in [0, 1).
@@ -85,6 +85,7 @@ class Attempts:
         batch_method: str = "invoke_batch",
         noted: bool = False,
         first: Callable[[Any], Awaitable[Any]] | None = None,
+        values: Callable[[Call], Any] | None = None,
         random: Callable[[], float] = random,
     ) -> None:
         self.working = 0
@@ -92,6 +93,7 @@ class Attempts:
         self.instant, self.results = reader.instant, None
         self.budget: BudgetedCalls | None = None
         self._reporting = noted or allowance is not None
+        self._values = values or _values
         value_of = self.value_of
         if noted:
             invoke, value_of = _noted(invoke, value_of), _itself
@@ -122,6 +124,7 @@ class Attempts:
             None if options.retry is None else Retries(options.retry, random),
             keys,
             recorder,
+            self._failing,
             timeout=self._timeout,
             attempt_timeout=self._attempt_timeout,
             timers=timers,
@@ -252,7 +255,7 @@ class Attempts:
             if refusal is not None:
                 # It counts as a failed attempt, so retries and back-off bridge an open circuit.
                 self.begin(call, now)
-                self._ends.failed(call.present, refusal, now)
+                self._ends.fail(call.present, refusal, now)
                 continue
             # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.
             if self.budget is not None and not self._admitted(call, now, self.budget):
@@ -296,7 +299,7 @@ class Attempts:
                 self._schedule.split_unstarted(call)
             else:
                 self.begin(call, now)
-                self._ends.failed(call.flights, error, now)
+                self._ends.fail(call.flights, error, now)
             return False
         if start <= now:
             return True
@@ -341,7 +344,7 @@ class Attempts:
             results = aligned(result, call.count, self._failing.method) if self._batched else (result,)
         except ResultError as error:
             # Law B3: nothing tells which result belongs to which element, so all of them fail.
-            self._ends.failed(call.present, error, now)
+            self._ends.fail(call.present, error, now)
             return
         if call.run is not None:
             if call.count > 1:
@@ -372,16 +375,6 @@ class Attempts:
         decisive = error if self.hedging is None else self.hedging.failed(call, error, now)
         if decisive is None:
             return
-        if len(flights) > 1 and isinstance(decisive, Exception) and splits(decisive):
-            # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
-            self._schedule.split(flights)
-            self._failing.divided(flights, decisive)
-            for flight in flights:
-                flight.call = None
-                self._ends.watch(flight, flight.limit(self._attempt_timeout))
-            self.news()
-            return
-        self._failing.failed(flights)
         self._ends.failed(flights, decisive, now)
 
     def timed_out(self, call: Call, started: float) -> float | None:
@@ -423,7 +416,7 @@ class Attempts:
                 self.news()
 
     def value_of(self, call: Call) -> Any:
-        values = call.values
+        values = self._values(call)
         return values if self._batched else values[0]
 
     def left(self) -> None:
@@ -449,6 +442,10 @@ def _either(
 ) -> Callable[[Any], Awaitable[Any]]:
     """A function that makes a `Call` by `again`, and calls an element by `first`."""
     return lambda value: again(value) if type(value) is Call else first(value)
+
+
+def _values(call: Call) -> Sequence[Any]:
+    return call.values
 
 
 def _itself(call: Call) -> Call:

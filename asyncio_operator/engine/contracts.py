@@ -96,6 +96,9 @@ class Trouble(Protocol):
     def begun(self, flight: Flight, started: float) -> Flight:
         """The first attempt of an element started at this time. One of the methods below says how it has ended."""
 
+    def answered_together(self) -> None:
+        """A call for several elements has succeeded."""
+
     def failed(self, flights: list[Flight], error: BaseException, now: float) -> None: ...
 
     def pass_limit(self, flight: Flight, now: float) -> None: ...

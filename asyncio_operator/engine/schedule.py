@@ -69,7 +69,7 @@ class Schedule:
     @property
     def is_due(self) -> bool:
         """Whether elements wait for a call that goes before those of new ones."""
-        return bool(self._due)
+        return bool(self._due or self._formed)
 
     def ended_together(self, count: int) -> None:
         """As many elements without flights have their outcomes."""

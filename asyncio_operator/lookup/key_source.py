@@ -2,9 +2,10 @@
 
 A batch of keys is opened when it is read: keys that a place knows, or that calls for earlier batches will answer, need
 no call (laws L1, L2). Where a call takes one key and nothing is asked before it, the open batch is the window that the
-lanes share: a key costs one step of an iterator and one store in a list. Otherwise the keys are cut into runs for the
-calls: a run costs one step for all of its keys, and its results are stored at once. Only a call in trouble gives its
-keys a flight each (`pending`).
+lanes share: a key costs one step of an iterator and one store in a list. So it is where keys stay in Arrow, in slices:
+no key has an object, is shared with another batch, or is remembered, because to ask a table in memory again costs less.
+Otherwise the keys are cut into runs for the calls: a run costs one step for all of its keys, and its results are stored
+at once. Only a call in trouble gives its keys a flight each (`pending`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.engine.contracts import Trouble
@@ -62,7 +63,7 @@ class OpenBatch:
         self.missing = len(positions)
         self.eager = source.eager
         self.working = 0
-        plain = not (source.judges or source.keeps)
+        plain = not (source.judges or source.keeps or source.slices)
         self.results: list[Any] | None = batch.outcomes if plain else None
         self.begin = None if plain else self._begin
         self._source = source
@@ -70,9 +71,9 @@ class OpenBatch:
         self._next = 0
         self._passed = 0
         self._left: Any = iter(())
-        self._range: Iterator[tuple[int, Any]] = iter(())
+        self._range: Iterator[tuple[Any, Any]] = iter(())
         self._over = False
-        self._started: dict[int, float] = {}
+        self._started: dict[Any, float] = {}
         self._troubled: set[int] = set()
 
     @property
@@ -146,26 +147,36 @@ class OpenBatch:
         """Open the next range of at most `most` keys."""
         self._trouble = trouble
         # `zip` takes a position before its key, so `_left` always knows how many keys no lane has taken.
-        positions = self.cut(most)
+        positions, size = self.cut(most), self._source.slices
+        if size:
+            slots = [positions[i : i + size] for i in range(0, len(positions), size)]
+            self._left = iter(slots)
+            self._range = zip(self._left, map(self.values, slots), strict=False)
+            return
         self._left = iter(positions)
         self._range = zip(self._left, self.values(positions), strict=False)
 
     def left_over(self) -> int:
-        """The number of keys of the present range that no lane has taken."""
+        """The number of calls of the present range that no lane has taken."""
         # The iterator that the lanes share knows it, so that no key has to be counted.
         return int(self._left.__length_hint__())
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self._range
 
-    def _begin(self, slot: int, started: float) -> float:
+    def _begin(self, slot: Any, started: float) -> float:
         self._started[slot] = started
         return self._source.limit
 
-    def complete(self, slot: int, result: Any) -> None:
+    def complete(self, slot: Any, result: Any) -> None:
+        """A result that is judged, or kept, at once, or those of a slice."""
         source, trouble, started = self._source, self._trouble, self._started.pop(slot)
         assert trouble is not None
-        now, key, status = trouble.now(), self.batch.keys[slot], None
+        now = trouble.now()
+        if source.slices:
+            self._store(slot, result, now - started, trouble)
+            return
+        key, status = self.batch.keys[slot], None
         if type(result) is Answer:
             result, status = result.answer, result.http_status
         if source.judges and not trouble.is_satisfied(key, result):
@@ -180,13 +191,27 @@ class OpenBatch:
         else:
             trouble.satisfied(self._in_trouble(slot, started, trouble), result, now)
 
-    def failed(self, slot: int, error: BaseException, started: float) -> None:
-        assert self._trouble is not None
-        self._trouble.failed([self._in_trouble(slot, started, self._trouble)], error, self._trouble.now())
+    def _store(self, slot: range, answers: Any, latency: float, trouble: Trouble) -> None:
+        if len(slot) > 1:
+            trouble.answered_together()
+        self._source.pending.figures.latency.add_many(latency, len(slot))
+        if len(slot) == len(self.batch.keys):
+            self.batch.outcomes = answers
+        else:
+            self.batch.outcomes[slot.start : slot.stop] = answers
 
-    def timed_out(self, slot: int, started: float) -> None:
+    def failed(self, slot: Any, error: BaseException, started: float) -> None:
         assert self._trouble is not None
-        self._trouble.pass_limit(self._in_trouble(slot, started, self._trouble), self._trouble.now())
+        flights: list[Flight] = [self._in_trouble(i, started, self._trouble) for i in self._positions(slot)]
+        self._trouble.failed(flights, error, self._trouble.now())
+
+    def timed_out(self, slot: Any, started: float) -> None:
+        assert self._trouble is not None
+        for i in self._positions(slot):
+            self._trouble.pass_limit(self._in_trouble(i, started, self._trouble), self._trouble.now())
+
+    def _positions(self, slot: Any) -> Sequence[int]:
+        return slot if self._source.slices else (slot,)
 
     def _in_trouble(self, slot: int, started: float, trouble: Trouble) -> PendingKey:
         """A flight for a key whose first call has not given its outcome."""
@@ -195,11 +220,11 @@ class OpenBatch:
         trouble.begun(flight, started)
         return flight
 
-    def returned(self, slot: int) -> None:
-        """The key has ended, or waits for its next attempt."""
+    def returned(self, slot: Any) -> None:
+        """The keys have ended, or wait for their next attempts."""
 
-    def value_of(self, slot: int) -> Any:
-        return self.batch.keys[slot]
+    def value_of(self, slot: Any) -> Any:
+        return self.batch.keys[self._positions(slot)[0]]
 
     def left(self) -> None:
         if self._over or not self.is_cut or self.left_over():
@@ -225,6 +250,7 @@ class KeySource:
     Args:
         eager: each key gets a flight, because each is traced.
         direct: see `Source`.
+        slices: keys stay in Arrow, and this many go into a call; 0: keys are Python's.
         limit: seconds that a first call may take.
         judges: whether a result may not be the last one of its key.
         keeps: whether each answer is kept at once, in a cache or a journal.
@@ -238,6 +264,7 @@ class KeySource:
         *,
         eager: bool = False,
         direct: bool = False,
+        slices: int = 0,
         limit: float = inf,
         judges: bool = False,
         keeps: bool = False,
@@ -247,6 +274,7 @@ class KeySource:
         pending.awaits = delivery.awaits
         self.eager = eager
         self.direct = direct
+        self.slices = slices
         self.limit = limit
         self.judges = judges
         self.keeps = keeps
@@ -269,7 +297,7 @@ class KeySource:
 
     @property
     def left_over(self) -> int:
-        """The number of keys in the window that no lane has taken."""
+        """The number of calls in the window that no lane has taken."""
         return 0 if self._window is None else self._window.left_over()
 
     def take(self, now: float) -> Flight | None:
@@ -281,7 +309,9 @@ class KeySource:
         if not self.direct or self.left_over:
             return self._window
         self.prepare(0.0)
-        current, room = self._current, self.delivery.room()
+        current = self._current
+        # Keys in Arrow take no memory of their own.
+        room = self.delivery.room() if current is None or not self.slices else len(current.positions)
         if current is None or room <= 0:
             return None
         self._trouble = trouble
@@ -310,12 +340,14 @@ class KeySource:
             self._open(batch)
 
     def _open(self, batch: KeyBatch) -> None:
-        asked = self.pending.places.recall(batch)
-        following = self.delivery.follow(batch)
-        if following is not None:
-            left = [i for i in asked if i not in following and batch.outcomes[i] is PENDING]
-            self.pending.figures.shared += len(asked) - len(left)
-            asked = left
+        asked: Sequence[int] = range(len(batch.keys))
+        if not self.slices:
+            asked = self.pending.places.recall(batch)
+            following = self.delivery.follow(batch)
+            if following is not None:
+                left = [i for i in asked if i not in following and batch.outcomes[i] is PENDING]
+                self.pending.figures.shared += len(asked) - len(left)
+                asked = left
         current = OpenBatch(batch, asked, self)
         if self.pending.are_running:
             # Refreshes of keys whose old answer has expired meanwhile.
@@ -339,6 +371,11 @@ class KeySource:
         self.delivery.admit(current.passed(self.delivery.ordered))
         if current.is_cut:
             self._current = None
+
+    def in_arrow(self, call: Call) -> Any:
+        """The keys of a part of a slice in Arrow: Python may not be able to hold them."""
+        keys = [cast("PendingKey", flight) for flight in call.flights]
+        return cast("OpenBatch", keys[0].waiter).batch.keys.at([key.position for key in keys])  # type: ignore[attr-defined]
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         run = call.run

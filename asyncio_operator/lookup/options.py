@@ -1,10 +1,9 @@
-"""The options of lookups: checked, and bundled in `LookupOptions`. They choose the way of a lookup (see `pipeline`)."""
+"""The options of lookups: checked, and bundled in `LookupOptions`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncio_operator.checks import of_kind
@@ -25,14 +24,6 @@ DefaultRetry = Retry | int | None | Literal["default"]
 ("default")."""
 
 
-class Way(Enum):
-    """How keys become calls: with all that options ask for, or all keys of a batch of rows at once
-    (`whole_batches`)."""
-
-    MANAGED = auto()
-    WHOLE_BATCHES = auto()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupOptions(CallOptions):
     """Options of lookups, checked as those of calls are.
@@ -44,8 +35,6 @@ class LookupOptions(CallOptions):
         journaled: every new answer is kept in a journal.
         remedy: what the user can do about a failure, for the end of a message.
     """
-
-    MANAGED = (*CallOptions.MANAGED, "cache", "journaled")
 
     ordered: bool = True
     buffer: int = 6400
@@ -61,12 +50,11 @@ class LookupOptions(CallOptions):
         CallOptions.__post_init__(self)
         of_kind("cache", self.cache, Cache, IN_WORDS["cache"])
 
-    def way(self, enricher: Enricher, traced: bool) -> Way:
-        """How a task looks up its keys: the cheapest way that its options allow."""
-        in_memory = enricher.in_memory and enricher.lookup_columns is not None
-        if in_memory and not (traced or self.timed or replace(self, batching=None).managed):
-            return Way.WHOLE_BATCHES
-        return Way.MANAGED
+    def in_arrow(self, enricher: Enricher, traced: bool) -> bool:
+        """Whether the keys of a task stay in Arrow: the enricher is in memory, and nothing is done for each key."""
+        if not enricher.in_memory or enricher.lookup_columns is None or traced or self.limited:
+            return False
+        return not any((self.timed, self.retry, self.attempt_timeout, self.cache, self.journaled))
 
     @property
     def direct(self) -> bool:

@@ -1,13 +1,14 @@
 """The pipeline of a partition: reads batches of keys, looks the keys up in the lanes, delivers the batches in order.
 
-Keys go to the lanes across batch borders, so no call waits for the end of a batch (`key_source`). An enricher in memory
-is asked for whole batches (`whole_batches`). This module knows neither rows nor threads.
+Keys go to the lanes across batch borders, so no call waits for the end of a batch (`key_source`).
+This module knows neither rows nor threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.contracts import Allowance, Input, Source
-from asyncio_operator.engine.failing_batches import FailingBatches
+from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.inputs import Reader
-from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
@@ -31,10 +31,10 @@ from asyncio_operator.lookup.key_source import KeySource
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.known_first import KnownFirst
 from asyncio_operator.lookup.memory import Memory
-from asyncio_operator.lookup.options import LookupOptions, Way
+from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.places import Places
-from asyncio_operator.lookup.whole_batches import WholeBatchIntake
+from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.telemetry.annotations import Notes
@@ -49,22 +49,30 @@ if TYPE_CHECKING:
 Invoke = Callable[[Any], Awaitable[Any]]
 
 
-def invoked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | None) -> Invoke:
-    """A function of a key, or of a list of keys if ``options.batching`` is set.
+def invoked(
+    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, in_arrow: bool
+) -> tuple[Invoke, str]:
+    """A function of a key, or of several if ``options.batching`` is set, and the name of the method that it calls.
 
     Args:
         tables: what the tables of an enricher that answers in columns look like.
+        in_arrow: several keys are `ArrowKeys`.
     """
     many = options.batching is not None
-    return observed(_asked(enricher, options, tables), describe(enricher), enricher.call_attributes, many=many)
+    invoke, method = _asked(enricher, options, tables, in_arrow)
+    return observed(invoke, describe(enricher), enricher.call_attributes, many=many), method
 
 
-def _asked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | None) -> Invoke:
+def _asked(
+    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, in_arrow: bool
+) -> tuple[Invoke, str]:
     if tables is None:
-        return enricher.lookup if options.batching is None else enricher.lookup_many
+        return enricher.lookup if options.batching is None else enricher.lookup_many, "lookup_many"
     # Imported here: it loads pyarrow, as the maker of `tables` has.
-    from asyncio_operator.arrow.answer_tables import ask
+    from asyncio_operator.arrow.answer_tables import ask, row_finder
 
+    if in_arrow and (find := row_finder(enricher)) is not None:
+        return partial(ask, enricher, tables, find=find), "lookup_rows"
     as_rows = options.retry is not None and options.retry.if_result is not None
 
     async def many(keys: Sequence[Any]) -> Sequence[Any]:
@@ -75,7 +83,7 @@ def _asked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | No
     async def one(key: Any) -> Any:
         return (await many([key]))[0]
 
-    return one if options.batching is None else many
+    return one if options.batching is None else many, "lookup_columns"
 
 
 def managed_calls(
@@ -92,6 +100,7 @@ def managed_calls(
     hedger: Hedger | None = None,
     breaker_clock: Callable[[], float] | None = None,
     known: Sequence[KnownAnswers] = (),
+    values: Callable[[Call], Any] | None = None,
 ) -> tuple[Attempts, KnownFirst | None]:
     """Builds what makes the calls for the flights of a source, on the running loop, and what asks for known answers
     before, if there is any.
@@ -102,6 +111,7 @@ def managed_calls(
         tables: see `invoked`.
         allowance: what the calls may take of a budget; None: there is none.
         known: see `KnownFirst`.
+        values: gives the `ArrowKeys` of a call, if keys stay in Arrow.
     """
 
     # Each needs the other. Nothing calls these before the lanes run, when both are made.
@@ -112,7 +122,7 @@ def managed_calls(
         attempts.lanes.fail(error)
 
     known_first = KnownFirst(source, known, pending, news, fail) if known else None
-    invoke = invoked(enricher, options, tables)
+    invoke, method = invoked(enricher, options, tables, in_arrow=values is not None)
     attempts = Attempts(
         known_first or source,
         reader,
@@ -127,7 +137,8 @@ def managed_calls(
         allowance=allowance,
         weigh=overridden(enricher.weigh, Enricher.weigh),
         hedger=hedger,
-        batch_method="lookup_many" if tables is None else "lookup_columns",
+        batch_method=method,
+        values=values,
         noted=options.timed,
         first=_timed(invoke, timers.clock) if options.timed and source.direct else None,
     )
@@ -190,72 +201,51 @@ class LookupPipeline:
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
         self._known_first: KnownFirst | None = None
-        self._lanes: Lanes
-        self._keys: KeySource | None = None
         known = known if cache is None else (*cache.known, *known)
+        in_arrow = options.in_arrow(enricher, traced=trace is not None)
+        if in_arrow and options.batching is None:
+            options = replace(options, batching=Batching(1))
+        # An answer that is not kept is checked later, when its columns are built.
+        kept = cache is not None or bool(known)
+        checks = None if check is None or not kept else lambda _key, answer: check(answer)
+        places = Places(failures.figures, cache, () if in_arrow else self._memories, known, options.timed)
+        pending = PendingKeys(failures, places, timed=options.timed, check=checks, recorder=recorder)
         watched = trace is not None or allowance is not None or bool(known)
-        if options.way(enricher, traced=watched) is Way.WHOLE_BATCHES:
-            self._ask_whole_batches(enricher, tables)
-        else:
-            # An answer that is not kept is checked later, when its columns are built.
-            kept = cache is not None or bool(known)
-            checks = None if check is None or not kept else lambda _key, answer: check(answer)
-            places = Places(failures.figures, cache, self._memories, known, options.timed)
-            pending = PendingKeys(failures, places, timed=options.timed, check=checks, recorder=recorder)
-            self._keys = keys = KeySource(
-                self._reader,
-                self._delivery,
-                pending,
-                eager=trace is not None,
-                direct=options.direct and not watched,
-                limit=min(options.timeout or inf, options.attempt_timeout or inf),
-                judges=options.retry is not None and options.retry.if_result is not None,
-                keeps=kept,
-            )
-            attempts, self._known_first = managed_calls(
-                enricher,
-                keys,
-                self._reader,
-                pending,
-                options,
-                self.timers,
-                recorder,
-                limiter,
-                tables,
-                allowance,
-                hedger,
-                known=known,
-            )
-            self._lanes = attempts.lanes
-        failures.figures.attempt_latency = self._lanes.latency
-        if self._keys is None:
-            failures.figures.latency = self._lanes.latency
-
-    def _ask_whole_batches(self, enricher: Enricher, tables: AnswerTables | None) -> None:
-        # Imported here as in `_asked`.
-        from asyncio_operator.arrow.answer_tables import ask, row_finder
-
-        assert tables is not None
-        batching, find = self._options.batching, row_finder(enricher)
-        whole = partial(ask, enricher, tables, find=find)
-        intake = WholeBatchIntake(
+        self._keys = KeySource(
             self._reader,
             self._delivery,
-            self._failures,
-            observed(whole, self._name, enricher.call_attributes, many=True),
-            1 if batching is None else batching.max_size,
-            self._clock,
-            FailingBatches(self._name, "lookup_columns" if find is None else "lookup_rows"),
+            pending,
+            eager=trace is not None,
+            direct=in_arrow or (options.direct and not watched),
+            slices=options.batching.max_size if in_arrow and options.batching is not None else 0,
+            limit=min(options.timeout or inf, options.attempt_timeout or inf),
+            judges=options.retry is not None and options.retry.if_result is not None,
+            keeps=kept,
         )
-        self._lanes = Lanes(intake.call, intake, self._options, timers=self.timers, name=describe(enricher))
+        attempts, self._known_first = managed_calls(
+            enricher,
+            self._keys,
+            self._reader,
+            pending,
+            options,
+            self.timers,
+            recorder,
+            limiter,
+            tables,
+            allowance,
+            hedger,
+            known=known,
+            values=self._keys.in_arrow if in_arrow else None,
+        )
+        self._lanes = attempts.lanes
+        failures.figures.attempt_latency = self._lanes.latency
 
     @property
     def figures(self) -> Figures:
         """What was counted so far, but for rows. Any thread may ask."""
         figures = Figures()
         figures.add(self._failures.figures)
-        if self._keys is not None:
-            figures.calls -= self._keys.left_over
+        figures.calls -= self._keys.left_over
         # The latency of a key is that of its call, if nothing came between.
         figures.latency.merge(self._lanes.direct)
         figures.attempt_latency.merge(self._lanes.direct)

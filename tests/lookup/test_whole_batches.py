@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from asyncio_operator import Batching, Enricher
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.key_arrays import ArrowKeys
+from asyncio_operator.engine.timing import TURN
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
@@ -66,10 +68,15 @@ async def test_B1_an_enricher_in_memory_is_asked_for_at_most_max_size_and_max_ba
     assert [key for keys in enricher.asked for key in keys] == [*range(8)]
 
 
-@virtual
+class Busy(InMemory):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        time.sleep(TURN)  # noqa: ASYNC251  # it computes
+        return await super().lookup_columns(keys)
+
+
 async def test_R2_other_code_has_its_turn_between_the_parts_of_a_batch() -> None:
     """A deadline elsewhere on the loop would pass unseen otherwise."""
-    enricher, beats = InMemory(1), list[int]()
+    enricher, beats = Busy(1), list[int]()
 
     async def beat() -> None:
         while True:
@@ -81,3 +88,29 @@ async def test_R2_other_code_has_its_turn_between_the_parts_of_a_batch() -> None
     beating.cancel()
     await asyncio.wait([beating])
     assert {*range(1, 9)} <= {*beats}
+
+
+class OneByOne(InMemory):
+    """Fails for several keys, as one of them might be to blame."""
+
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([("key", pa.timestamp("us"))])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        numbers = keys.cast(pa.int64())
+        self.asked.append(numbers.to_pylist())
+        if len(keys) > 1:
+            raise ValueError("one of these")
+        return pa.table({"key": keys, "x": numbers})
+
+
+@virtual
+async def test_B4_A4_keys_that_python_cannot_hold_are_asked_for_in_the_halves_of_a_failed_batch() -> None:
+    far = 10**18
+    enricher = OneByOne(100)
+    batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
+    tables = AnswerTables(enricher.key_schema(), enricher.schema())
+    options = LookupOptions(batching=batching_of(enricher, None), fail=False)
+    await LookupPipeline(enricher, Source([batch]), lambda *_: None, options, tables=tables).run()
+    assert enricher.asked == [[1, 2, far], [1], [2, far], [2], [far]]
+    assert [answer.answer() for answer in batch.outcomes] == [{"x": 1}, {"x": 2}, {"x": far}]

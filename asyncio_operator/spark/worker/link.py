@@ -23,7 +23,6 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
-from asyncio_operator.lookup.options import Way
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
@@ -63,7 +62,7 @@ class Link:
         self._label = label
         self._place = place
         self.task = task
-        in_arrow = task.options.way(task.enricher, traced=task.tracing is not None) is Way.WHOLE_BATCHES
+        in_arrow = task.options.in_arrow(task.enricher, traced=task.tracing is not None)
         missing = partial(missing_key_error, task.enricher)
         cheap = in_arrow and row_finder(task.enricher) is not None
         self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow, cheap)

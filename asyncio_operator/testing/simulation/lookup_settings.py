@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
-from asyncio_operator.lookup.options import LookupOptions, Way
+from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
@@ -76,7 +76,7 @@ def setting(
     event |= _limits(options, budget)
     if lookup.journal is not None:
         event["journal"] = {"name": f"journal {number}", **lookup.journal}
-    if options.way(made.enricher, traced=made.tracing is not None) is Way.WHOLE_BATCHES:
+    if options.in_arrow(made.enricher, traced=made.tracing is not None):
         event["asks_per_batch"] = True
     if single:
         event["single"] = True

@@ -197,7 +197,7 @@ def test_X9_wide_rows_of_a_table_in_memory_leave_in_pieces() -> None:
     enrichment = Enrichment(layout, lambda *_: pytest.fail("no answer is wrong"))
     batch = pa.RecordBatch.from_pydict({"k": [0, 1, 2] * 5})
     keys = key_batch(batch, [0])
-    keys.outcomes = found  # type: ignore[assignment]  # as `WholeBatchIntake` sets it
+    keys.outcomes = found  # type: ignore[assignment]  # as `OpenBatch` sets it
     [(parts, *_)] = [enrichment.leading(keys, 3)]
     texts = [part.column(1).to_pylist() for part in parts]
     assert [text for part in texts for text in part] == ["a" * width, "b", None] * 5
@@ -240,7 +240,7 @@ def test_O6_the_first_failure_in_memory_ends_the_task_at_once() -> None:
     failing = Failing()
     with pytest.raises(FunctionError, match=r"^Failing failed for key 0: ValueError: whatever the key"):
         rows(failing, [0, 1, 2, 4], "nothing", dict.fromkeys(("inner", "drop_failed", "status"), False), fail=True)
-    assert failing.calls == [4, 2, 1]
+    assert failing.calls == [4, 2, 2, 1]
 
 
 class OnlyAlone(InColumns):
