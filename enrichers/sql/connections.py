@@ -133,13 +133,15 @@ class Session:
         if self._running is not None:
             self._running.cancel()
         inner = self._connection.sync_connection
-        with contextlib.suppress(Exception):
-            if inner is not None:
-                if _is_threaded(self._connection):
-                    _stop_thread(inner)
-                if not inner.invalidated:
-                    inner.invalidate()
-                inner.close()
+        if inner is None:
+            return
+        if _is_threaded(self._connection):
+            # Asked on a loop, the thread of aiosqlite would report its end there, when the loop may be closed.
+            asker = threading.Thread(target=_cut, args=(inner,))
+            asker.start()
+            asker.join()
+        else:
+            _cut(inner)
 
     async def close(self) -> None:
         """Close it, with a word to the server."""
@@ -160,11 +162,12 @@ def _is_threaded(connection: AsyncConnection) -> bool:
     return _dialect(connection) == "sqlite"
 
 
-def _stop_thread(connection: sa.Connection) -> None:
-    """Have the thread of aiosqlite end. Asked on a loop, it would report its end there, when the loop may be closed."""
-    asker = threading.Thread(target=connection.connection.driver_connection.stop)  # type: ignore[union-attr]
-    asker.start()
-    asker.join()
+def _cut(connection: sa.Connection) -> None:
+    """Close a connection without a word to the server."""
+    with contextlib.suppress(Exception):
+        if not connection.invalidated:
+            connection.invalidate()
+        connection.close()
 
 
 async def _interrupt(connection: AsyncConnection) -> None:
