@@ -210,6 +210,11 @@ class LookupCache:
         stored = self._stored(key)
         return (self._now() if stored is None else self._codec.timestamp(stored)) / 1000
 
+    @property
+    def counts_uses(self) -> bool:
+        """Whether an answer lives the longer the later it is used."""
+        return self._used is not None
+
     def memories(self, seconds: float, timed: bool) -> tuple[Memory, Memory]:
         """What a task remembers of rows and of misses, for what this cache has dropped to make room, or does not take
         (law L13). An answer is not used longer than here, and not beyond the time of its refresh."""

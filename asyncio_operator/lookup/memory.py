@@ -4,8 +4,7 @@ It is one dictionary from keys to outcomes, and a queue of blocks of keys in the
 in the dictionary is not asked, so it is in one block only. Forgetting a block removes its keys. Errors are not
 remembered.
 
-Behind a cache it is asked, one key at a time, for what the cache does not have (law L13), as when the cache is small.
-It then returns no answer that the cache would no longer use, and none that the cache would refresh.
+With a cache it returns no answer that the cache would no longer use, and none that the cache would refresh.
 
 As long as the keys ascend, from batch to batch too, no key can come again, as in a table that is sorted by its key.
 Until then the blocks keep the outcomes, and nothing is entered into the dictionary or searched in it.
@@ -68,8 +67,7 @@ class Memory:
         seconds: how long an answer is remembered, in the unit of the clock; 0: never.
         timed: outcomes say where they came from.
         clock: returns the time.
-        limit: behind a cache: no answer is returned when this much time has passed since it came. Keys are then asked
-            for with `recall_one` alone.
+        limit: that of a cache: no answer is returned when this much time has passed since it came.
     """
 
     def __init__(self, seconds: float, timed: bool, clock: Callable[[], float], limit: float | None = None) -> None:
@@ -121,25 +119,15 @@ class Memory:
             self._known.update(zip(block.keys, block.outcomes, strict=True))
             block.outcomes = []
 
-    def recall_one(self, key: Any, absent: Any) -> Any:
-        """The outcome of a key that is remembered, or `absent`: it may have been answered since its batch was read."""
-        # Most keys are in neither, and need no more than this.
-        if key not in self._noted and key not in self._known:
-            return absent
-        now = self._clock()
-        if self._noted and now - self._since >= self._longest:
-            self._learn_noted()
-        self._forget_old(now)
-        outcome = self._noted.get(key, absent)
-        if outcome is absent:
-            outcome = self._known.get(key, absent)
-        return outcome if outcome is absent or not self._timed else shared(outcome)
+    def clear(self) -> None:
+        """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
+        self._known.clear()
+        self._noted.clear()
+        self._blocks.clear()
+        self._forgotten.clear()
 
-    def note(self, key: Any, outcome: Any) -> None:
-        """Remember an answer, like `learn`, at the cost of one entry."""
-        if not self._longest:
-            return
-        now = self._clock()
+    def _note(self, key: Any, outcome: Any, now: float) -> None:
+        """Remember one answer, at the cost of one entry."""
         if not self._noted:
             self._since = now
         elif now - self._since > self._span:
@@ -147,13 +135,6 @@ class Memory:
             self._since = now
         self._noted[key] = outcome
         self._until = now
-
-    def clear(self) -> None:
-        """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
-        self._known.clear()
-        self._noted.clear()
-        self._blocks.clear()
-        self._forgotten.clear()
 
     def _learn_noted(self) -> None:
         noted, self._noted = self._noted, {}
@@ -165,8 +146,11 @@ class Memory:
         if Failure in set(map(type, outcomes)):
             answered = [type(outcome) is not Failure for outcome in outcomes]
             keys, outcomes = list(compress(keys, answered)), list(compress(outcomes, answered))
-        if self._seconds and keys:
+        if self._longest and keys:
             now = self._clock()
+            if len(keys) == 1:
+                self._note(keys[0], outcomes[0], now)
+                return
             if self._noted:
                 # Blocks are in the order of their answers.
                 self._learn_noted()

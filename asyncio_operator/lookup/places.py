@@ -1,8 +1,8 @@
-"""Where the answer for a key may be before a call is made for it: the cache, the memory of the task, and places behind.
+"""Where the answer for a key may be before a call is made for it: the memory of the task, a cache, and places behind.
 
 Each is asked for all keys of a batch at once, and learns the answers of a call at once. Places behind, such as a
-journal, are asked by `KnownFirst`, because that takes time. Law L13: a cache never costs calls, so the memory has what
-the cache has dropped.
+journal, are asked by `KnownFirst`, because that takes time. Laws: a cache never costs calls, because the memory has
+what the cache has dropped (L13); a key that one place knows touches no later one (L14).
 
 This module knows neither calls nor waiters.
 """
@@ -10,6 +10,8 @@ This module knows neither calls nor waiters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.figures import Figures
@@ -53,6 +55,14 @@ class Places:
         self._memories = memories
         self._known = known
         self._timed = timed
+        # In the order in which they are asked: what the first one has touches no other (law L14).
+        self._at_hand: list[Callable[[KeyBatch], Sequence[int] | None]] = [
+            partial(self._recall_from, memory) for memory in memories
+        ]
+        if cache is not None:
+            # Each use counts where answers expire after their last one.
+            place = 0 if cache.counts_uses else len(memories)
+            self._at_hand.insert(place, partial(self._recall_cached, cache))
         # A journal, and the keys whose answers it has already.
         self._keeper: KnownAnswers | None = None
         self._kept: NotedKeys | None = None
@@ -63,29 +73,30 @@ class Places:
     # -- before a call
 
     def recall(self, batch: KeyBatch) -> Sequence[int]:
-        """Set the outcomes of the keys that the cache or the memory has. Returns the positions of the others."""
-        if batch.known:
-            return self._recall_others(batch)
+        """Set the outcomes of the keys that a place has. Returns the positions of the others."""
         asked: Sequence[int] | None = None
-        if self._cache is not None:
-            asked = self._recall_cached(batch, self._cache)
-        elif self._memories:
-            asked = self._memories[0].recall(batch)
-            if asked is not None:
-                self._figures.shared += len(batch.keys) - len(asked)
+        if batch.known:
+            self._figures.journal_hits += batch.known
+            asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
+        for recall in self._at_hand:
+            if asked is None:
+                asked = recall(batch)
+            elif asked:
+                rest = KeyBatch([batch.keys[i] for i in asked], 0)
+                left = recall(rest)
+                if left is not None:
+                    for i, outcome in zip(asked, rest.outcomes, strict=True):
+                        batch.outcomes[i] = outcome
+                    asked = [asked[i] for i in left]
         return range(len(batch.keys)) if asked is None else asked
 
-    def _recall_others(self, batch: KeyBatch) -> Sequence[int]:
-        """The same for a batch that came with some outcomes, which stay."""
-        self._figures.journal_hits += batch.known
-        others = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
-        unknown = KeyBatch([batch.keys[i] for i in others], 0)
-        asked = self.recall(unknown)
-        for i, outcome in zip(others, unknown.outcomes, strict=True):
-            batch.outcomes[i] = outcome
-        return [others[i] for i in asked]
+    def _recall_from(self, memory: Memory, batch: KeyBatch) -> Sequence[int] | None:
+        asked = memory.recall(batch)
+        if asked is not None:
+            self._figures.shared += len(batch.keys) - len(asked)
+        return asked
 
-    def _recall_cached(self, batch: KeyBatch, cache: LookupCache) -> Sequence[int]:
+    def _recall_cached(self, cache: LookupCache, batch: KeyBatch) -> Sequence[int]:
         keys = batch.keys
         outcomes = cache.get_many(keys, PENDING)
         asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
@@ -97,25 +108,16 @@ class Places:
         if self._timed:
             outcomes = [one if one is PENDING else Answer(one, "cache", 0, None) for one in outcomes]
         batch.outcomes = outcomes
-        if not any(self._memories):
-            return asked
-        left = []
-        for i in asked:
-            if (outcome := self._remembered(keys[i])) is ABSENT:
-                left.append(i)
-            else:
-                outcomes[i] = outcome
-        return left
+        return asked
 
     def get(self, key: Any) -> Any:
-        """The outcome for one key, or ABSENT."""
+        """The answer for one key, or ABSENT. Where no memory is."""
         cache = self._cache
-        answer = ABSENT if cache is None else cache.get(key)
-        if answer is ABSENT or cache is None:
-            return self._remembered(key)
+        if cache is None or (answer := cache.get(key)) is ABSENT:
+            return ABSENT
         self._figures.cache_hits += 1
         self._used(key, answer, cache)
-        return Answer(answer, "cache", 0, None) if self._timed else answer
+        return answer
 
     def _used(self, key: Any, answer: Any, cache: LookupCache) -> None:
         """The cache has given this answer."""
@@ -123,13 +125,6 @@ class Places:
             self._keep(key, answer)
         if self._refreshes:
             self.refresh_if_old(key)
-
-    def _remembered(self, key: Any) -> Any:
-        for memory in self._memories:
-            if (outcome := memory.recall_one(key, ABSENT)) is not ABSENT:
-                self._figures.shared += 1
-                return outcome
-        return ABSENT
 
     def refresh_if_old(self, key: Any) -> None:
         """Refresh the cached answer of a key, if it is old enough."""
@@ -154,11 +149,14 @@ class Places:
         """A call has given these answers, in as many attempts; `latency` and `weights` are those of the last one, for
         one key."""
         # The memory first, so that it never counts an answer as younger than the cache does.
-        if len(self._memories) == 1 and len(keys) > 1:
-            self._memories[0].learn(keys, outcomes)
+        missing = [answer is None for answer in answers] if len(self._memories) > 1 else ()
+        if any(missing):
+            rows, misses = self._memories
+            misses.learn(list(compress(keys, missing)), list(compress(outcomes, missing)))
+            found = [not one for one in missing]
+            rows.learn(list(compress(keys, found)), list(compress(outcomes, found)))
         elif self._memories:
-            for key, answer, outcome in zip(keys, answers, outcomes, strict=True):
-                self._memories[-1 if answer is None else 0].note(key, outcome)
+            self._memories[0].learn(keys, outcomes)
         if self._cache is not None:
             put = self._cache.put
             for key, answer in zip(keys, answers, strict=True):
@@ -176,7 +174,7 @@ class Places:
         # An answer from a store behind the cache is older than it looks here. Only the cache knows its age, so only the
         # cache keeps it.
         if self._memories and self._cache is None:
-            self._memories[0].note(key, outcome)
+            self._memories[0].learn((key,), (outcome,))
         if self._keeper is not None and source != self._keeper.source:
             self._keep(key, answer)
         return outcome

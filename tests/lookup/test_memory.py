@@ -51,7 +51,7 @@ def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:
 def test_L12_an_answer_that_came_alone_before_others_takes_nothing_of_their_time() -> None:
     clock = ManualClock()
     memory = Memory(60, False, clock)
-    memory.note("a", 1)
+    memory.learn(["a"], [1])
     clock.advance(50)
     memory.learn(["b", "c"], [2, 3])
     clock.advance(30)
@@ -59,26 +59,26 @@ def test_L12_an_answer_that_came_alone_before_others_takes_nothing_of_their_time
 
 
 def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> None:
-    clock, absent = ManualClock(), object()
+    clock = ManualClock()
     memory = Memory(60, False, clock)
     recalled(memory, *"abc")
-    memory.note("a", {"x": 1})
+    memory.learn(["a"], [{"x": 1}])
     clock.advance(1)
-    memory.note("b", {"x": 2})
+    memory.learn(["b"], [{"x": 2}])
     clock.advance(58.999)
-    assert [memory.recall_one(key, absent) for key in "abc"] == [{"x": 1}, {"x": 2}, absent]
+    assert recalled(memory, *"abc") == [{"x": 1}, {"x": 2}, PENDING]
     clock.advance(0.001)
-    assert [memory.recall_one(key, absent) for key in "ab"] == [absent, {"x": 2}]
+    assert recalled(memory, *"ab") == [PENDING, {"x": 2}]
     clock.advance(1)
-    assert memory.recall_one("b", absent) is absent
+    assert recalled(memory, "b") == [PENDING]
 
 
 def test_L12_a_key_that_has_waited_for_room_gets_a_shared_answer() -> None:
     memory = Memory(60, True, ManualClock())
-    memory.note("a", Answer({"x": 1}, "call", 2, 0.5))
-    found = memory.recall_one("a", None)
+    memory.learn(["a"], [Answer({"x": 1}, "call", 2, 0.5)])
+    found, other = recalled(memory, "a", "b")
     assert (found.answer, found.source, found.attempts, found.latency) == ({"x": 1}, "shared", 2, 0.5)
-    assert memory.recall_one("b", None) is None
+    assert other is PENDING
 
 
 def test_L12_errors_are_not_remembered() -> None:
@@ -145,7 +145,7 @@ def test_L12_an_answer_of_no_use_is_asked_again() -> None:
     memory = Memory(60, False, ManualClock())
     useless: list[Any] = [{}, {}]
     memory.learn(["a"], useless[:1])
-    memory.note("b", useless[1])
+    memory.learn(["b"], [useless[1]])
     memory.forget("a", useless[0])
     memory.forget("b", useless[1])
     assert recalled(memory, "a", "b") == [PENDING, PENDING]
@@ -167,12 +167,15 @@ def test_L12_a_later_answer_outlives_the_answer_that_was_of_no_use() -> None:
 
 
 @pytest.mark.parametrize("timed", [False, True])
-@pytest.mark.parametrize("noted", [False, True])
-def test_L12_an_answer_of_no_use_that_is_found_late_leaves_a_later_answer(timed: bool, noted: bool) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_L12_an_answer_of_no_use_that_is_found_late_leaves_a_later_answer(timed: bool, alone: bool) -> None:
     clock = ManualClock()
     memory = Memory(60, timed, clock)
     useless, later = {"x": "text"}, {"x": 1}
-    remember = memory.note if noted else lambda key, outcome: memory.learn([key], [outcome])
+
+    def remember(key: str, outcome: Any) -> None:
+        memory.learn([key] if alone else [key, "b"], [outcome] if alone else [outcome, None])
+
     remember("a", Answer(useless, "call", 1, 0.5) if timed else useless)
     clock.advance(60)
     assert recalled(memory, "a") == [PENDING]
@@ -185,7 +188,7 @@ def test_L12_an_answer_of_no_use_that_is_found_late_leaves_a_later_answer(timed:
 def test_L12_nothing_is_remembered_for_0_seconds() -> None:
     memory = Memory(0, False, ManualClock())
     memory.learn(["a"], [{}])
-    memory.note("b", {})
+    memory.learn(["b"], [{}])
     assert recalled(memory, "a", "b") == [PENDING, PENDING]
 
 
@@ -462,18 +465,37 @@ async def test_L12_failures_are_asked_again_and_0_seconds_remember_nothing(way: 
     assert calls == [1, 1]
 
 
+@pytest.mark.parametrize("kept", [Cache(expire_after_write=1.5), Cache(expire_after_access=1.5)])
 @virtual
-async def test_L12_a_cache_takes_the_place_of_the_memory() -> None:
+async def test_L14_the_memory_is_asked_first_unless_each_use_of_a_cached_answer_counts(kept: Cache) -> None:
     async def answer(key: int) -> Any:
         return {"x": key}
 
     enricher, made = Recorded(answer), [KeyBatch([1], 1) for _ in range(4)]
-    kept = Cache(expire_after_write=1.5)
     options = LookupOptions(cache=kept, remember=60.0)
     cache = open_cache(kept, "owner", asyncio.get_running_loop().time)
     consumer = await run(enricher, made, 1.0, options, cache)
-    assert enricher.calls == [1, 1]
-    assert consumer.pipeline.figures.cache_hits == 2
+    figures = consumer.pipeline.figures
+    if kept.expire_after_access is None:
+        # Neither keeps an answer for longer than the other.
+        assert (enricher.calls, figures.shared, figures.cache_hits) == ([1, 1], 2, 0)
+    else:
+        assert (enricher.calls, figures.shared, figures.cache_hits) == ([1], 0, 3)
+
+
+@virtual
+async def test_L14_a_key_that_the_memory_has_touches_no_cache() -> None:
+    async def answer(key: int) -> Any:
+        return {"x": key}
+
+    kept = Cache(max_rows=2)
+    cache = open_cache(kept, "owner", asyncio.get_running_loop().time)
+    cache.put(0, {"x": 0})
+    made = [KeyBatch([key], 1) for key in (1, 0, 1, 2)]
+    consumer = await run(Recorded(answer), made, 1.0, LookupOptions(cache=kept, remember=60.0), cache)
+    assert (consumer.pipeline.figures.shared, consumer.pipeline.figures.cache_hits) == (1, 1)
+    # The answer of 0 was used before that of 1, but not here.
+    assert cache.get_many([0, 1, 2], None) == [{"x": 0}, None, {"x": 2}]
 
 
 BATCHES = st.lists(st.lists(st.integers(0, 6), max_size=5, unique=True), max_size=5)

@@ -145,10 +145,8 @@ def _made_journals(book: Book) -> list[Kept]:
 
 
 def lifetime(scope: Scope, *, missing: bool) -> float:
-    """Seconds for which the cache of a scope surely uses an answer that has just come, without a call (L5, L6)."""
+    """Seconds for which the cache of a scope lets a task use an answer that has just come, without a call."""
     cache = scope.cache
-    if missing and cache.get("cache_missing") is False:
-        return 0.0
     written = cache.get("missing_ttl") if missing else None
     written = cache.get("expire_after_write") if written is None else written
     lives = (written, cache.get("expire_after_access"), cache.get("refresh_after"))
