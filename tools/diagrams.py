@@ -285,6 +285,82 @@ def chain() -> str:
     return canvas.svg()
 
 
+def queue() -> str:
+    """The queue of an ordered operator, and who puts elements in and takes them out."""
+    canvas = Canvas(
+        980,
+        232,
+        "Elements enter the ordered queue at one end and their calls start. Calls end in any order; results leave at "
+        "the other end in the order of the elements.",
+    )
+    canvas.box(10, 70, 130, 62, "input", "read one by one")
+    canvas.arrow((140, 101), (198, 101))
+    canvas.words(169, 60, "`try_put`")
+    canvas.area(205, 40, 560, 130, "OrderedStreamElementQueue: no more elements than its capacity")
+    entries = (("5", "running", "waits"), ("4", "complete", "ours"), ("watermark", "complete", "ours"))
+    for place, (name, state, look) in enumerate((*entries, ("2", "running", "waits"), ("1", "complete", "ours"))):
+        canvas.box(218 + place * 109, 66, 98, 62, name, state, look=look)
+    canvas.words(703, 154, "head", look="small")
+    canvas.words(267, 154, "tail", look="small")
+    canvas.arrow((765, 101), (826, 101))
+    canvas.words(796, 60, "emitter")
+    canvas.box(832, 70, 138, 62, "output", "1 leaves now")
+    canvas.words(485, 198, "2 still runs: the watermark and 4 are complete, and wait behind it.")
+    canvas.words(485, 216, "A full queue takes nothing more, so the input waits: backpressure.", look="small")
+    return canvas.svg()
+
+
+def segments() -> str:
+    """The segments of the unordered queue."""
+    canvas = Canvas(
+        980,
+        212,
+        "Watermarks divide the elements into segments. Within a segment records leave as they complete; no record "
+        "passes a watermark.",
+    )
+    rooms = (
+        (20, "segment 3: after W2", ("7 complete", "6 running"), None),
+        (345, "segment 2: between W1 and W2", ("5 complete", "4 complete"), "W2"),
+        (670, "segment 1: before W1", ("2 running", "1 complete"), "W1"),
+    )
+    for left, name, records, watermark in rooms:
+        canvas.area(left, 40, 290, 92, name)
+        for place, record in enumerate(records):
+            look = "waits" if record.endswith("running") else "ours"
+            canvas.box(left + 12 + place * 98, 56, 90, 60, *record.split(), look=look)
+        if watermark is not None:
+            canvas.box(left + 212, 56, 66, 60, watermark, look="outside")
+    canvas.words(490, 164, "Only the first segment gives outputs: 1 leaves now, 2 when its call has returned, then W1.")
+    canvas.words(490, 184, "4 and 5 are complete and leave when W1 has left, in the order in which they completed.")
+    return canvas.svg()
+
+
+def windows() -> str:
+    """The life of a window of event time."""
+    canvas = Canvas(
+        980,
+        264,
+        "A window takes elements from its start, fires when the watermark reaches its last millisecond, fires again "
+        "for each late element, and is removed when the allowed lateness is over.",
+    )
+    left, end, over, right = 60, 460, 740, 950
+    canvas.box(left, 62, end - left, 50, "TimeWindow(0, 10000)", "elements are added", look="ours")
+    canvas.box(end, 62, over - end, 50, "late", "each element fires it anew", look="waits")
+    canvas.box(over, 62, right - over, 50, "removed", "elements are dropped", look="bad")
+    canvas.arrow((left, 170), (right, 170))
+    canvas.words(right, 192, "watermark", anchor="end", look="small")
+    for place, time, what in (
+        (left, "0", ""),
+        (end, "9,999", "fires: end - 1"),
+        (over, "14,999", "state and timers go: end - 1 + allowed_lateness"),
+    ):
+        canvas.line((place, 40), (place, 176), look="limit")
+        canvas.words(place, 192, time)
+        canvas.words(place, 212, what, look="small")
+    canvas.words(480, 246, "At each element and timer the trigger says CONTINUE, FIRE, PURGE or FIRE_AND_PURGE.")
+    return canvas.svg()
+
+
 def house() -> str:
     """The folders of the package, each above those that it may import."""
     floors: tuple[tuple[tuple[str, str], ...], ...] = (
@@ -302,7 +378,7 @@ def house() -> str:
             ("budget", "what is allowed"),
             ("journal", "answers in files"),
             ("services", "errors, secrets"),
-            ("timers", "when"),
+            ("timers, windows", "when"),
             ("trace", "pictures of runs"),
             ("telemetry", "spans"),
         ),
@@ -338,7 +414,10 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "deadline.svg": deadline,
     "house.svg": house,
     "limits.svg": limits,
+    "queue.svg": queue,
     "secrets.svg": secrets,
+    "segments.svg": segments,
+    "windows.svg": windows,
 }
 
 

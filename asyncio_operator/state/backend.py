@@ -167,7 +167,7 @@ class StateBackend(ABC):
                 raise outside(key, self.key_groups, self.max_parallelism)
             if self._rest:
                 self._rest -= 1
-            elif len(prefix) <= MEMO_KEY and _is_plain(key):
+            elif len(prefix) <= MEMO_KEY and (type(key) in _PLAIN or _is_plain(key)):
                 self._remember(key, prefix)
         self._key = key
         self._key_bytes = prefix

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.keys import Key, serialize_key
+from asyncio_operator.state.keys import Key, pack_int64, serialize_key
 
 _SHORT = 100
 """Characters of a text that is hashed in one step."""
@@ -24,6 +24,7 @@ _SHORT = 100
 MAX_PARALLELISM = 1 << 15
 """Flink's bound; two bytes hold every key group."""
 
+_BIAS = 1 << 63
 _MASK = 0xFFFFFFFF
 
 _BLOCK = 128
@@ -260,11 +261,10 @@ def key_address(key: Key, prefixes: Mapping[int, bytes], max_parallelism: int) -
         units = key.encode()
         code = int(units.translate(ONES), 31) + 31 * int(units.translate(THIRTY_ONES), 31)
         data = b"\x05" + units + b"\x00\x01"
+    elif kind is int and -0x80000000 <= key <= 0x7FFFFFFF:
+        code, data = key, pack_int64(0x07, key + _BIAS)
     else:
         data = serialize_key(key)
-        if kind is int:
-            code = key if -0x80000000 <= key <= 0x7FFFFFFF else java_long_hash(key)
-        else:
-            code = java_string_hash(key) if kind is str else crc32(data)
+        code = java_long_hash(key) if kind is int else java_string_hash(key) if kind is str else crc32(data)
     prefix = prefixes.get(murmur(code) % max_parallelism)
     return None if prefix is None else prefix + data

@@ -49,7 +49,8 @@ _END = 0
 _BIAS = 1 << 63
 _ALL = (1 << 64) - 1
 _NAN = struct.unpack(">Q", struct.pack(">d", float("nan")))[0]
-_int64 = struct.Struct(">BQ").pack
+pack_int64 = struct.Struct(">BQ").pack
+"""The bytes of an integer of 64 bits: the tag 07, and the value + 2**63."""
 _ordinal = struct.Struct(">BI").pack
 _float = struct.Struct(">d")
 _uint64 = struct.Struct(">Q")
@@ -66,7 +67,7 @@ def serialize_key(key: Key) -> bytes:
     """
     kind = type(key)
     if kind is int and -_BIAS <= key < _BIAS:
-        return _int64(0x07, key + _BIAS)
+        return pack_int64(0x07, key + _BIAS)
     if kind is str and "\x00" not in key and key.isascii():
         return b"\x05" + key.encode() + b"\x00\x01"  # type: ignore[no-any-return]
     writer = _WRITERS.get(kind)
@@ -121,7 +122,7 @@ def _no_key(key: Any) -> StateError:
 
 def _write_int(key: int) -> bytes:
     if -_BIAS <= key < _BIAS:
-        return _int64(0x07, key + _BIAS)
+        return pack_int64(0x07, key + _BIAS)
     size = (key.bit_length() + 7) // 8
     if size >= 1 << 32:
         raise StateError(f"an integer of {size} bytes is too large for a key")
