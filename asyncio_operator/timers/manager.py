@@ -110,16 +110,7 @@ class TimerServiceManager:
     def advance_watermark(self, timestamp: int, limit: int | None = None) -> bool:
         """Gives the watermark to every service in turn, by name, and fires its event-time timers up to it.
 
-        Args:
-            timestamp: the watermark, milliseconds; an older one than the last does nothing.
-            limit: the maximum number of timers to fire, over all services; None fires all that are due.
-
-        Returns:
-            Whether the limit left timers that are due. The same watermark again, or a newer one, fires them.
-
-        Raises:
-            ConfigurationError: the limit is not an int of at least 1.
-            StateError: the timestamp is not an int of 64 bits.
+        As `InternalTimerService.advance_watermark`; the limit counts over all services.
         """
         check_timestamp(timestamp)
         left = check_limit(limit)
@@ -136,14 +127,7 @@ class TimerServiceManager:
     def advance_processing_time(self, limit: int | None = None) -> bool:
         """Fires the processing-time timers of every service in turn, by name, that its clock has reached.
 
-        Args:
-            limit: the maximum number of timers to fire, over all services; None fires all that are due.
-
-        Returns:
-            Whether the limit left timers that are due.
-
-        Raises:
-            ConfigurationError: the limit is not an int of at least 1.
+        As `InternalTimerService.advance_processing_time`; the limit counts over all services.
         """
         left = check_limit(limit)
         for service in self.services:

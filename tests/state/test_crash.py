@@ -16,6 +16,7 @@ from asyncio_operator.state import (
     RocksDBStateBackend,
     ValueStateDescriptor,
 )
+from asyncio_operator.timers import BackendQueues, InternalTimerService
 
 COUNTER, LIST = ValueStateDescriptor("counter"), ListStateDescriptor("list")
 MAP, OLD, NEW = MapStateDescriptor("map"), ValueStateDescriptor("old"), MapStateDescriptor("new")
@@ -23,6 +24,7 @@ MAP, OLD, NEW = MapStateDescriptor("map"), ValueStateDescriptor("old"), MapState
 WRITER = """
 import sys
 from asyncio_operator.state import *
+from asyncio_operator.timers import BackendQueues, InternalTimerService
 
 backend = RocksDBStateBackend(sys.argv[1])
 counter = backend.value_state(ValueStateDescriptor("counter"))
@@ -34,6 +36,8 @@ for number in range(5000 if counter.value() is None else 0):
     old.update({step: number for step in range(40)})
 backend.set_current_namespace(None)
 migrating = MigratingMapState(backend, ValueStateDescriptor("old"), MapStateDescriptor("new"))
+timers = InternalTimerService(queues=BackendQueues(backend))
+timers.current_key = "k"
 number = counter.value() or 0
 while True:
     number += 1
@@ -42,6 +46,8 @@ while True:
     backend.set_current_namespace(number % 5000)
     migrating.get(0)
     backend.set_current_namespace(None)
+    timers.register_event_time_timer(number)
+    timers.delete_event_time_timer(number - 2)
     counter.update(number)
     print(number, flush=True)
 """
@@ -77,6 +83,12 @@ def test_S11_every_batch_is_whole_or_absent(after, tmp_path):
         found = dict(backend.map_state(MAP).items())
         assert list(found) == list(range(100))
         assert set(found.values()) in ({counter}, {counter + 1})
+        waiting = sorted(
+            timer.timestamp for timer in InternalTimerService(queues=BackendQueues(backend)).event_time_timers()
+        )
+        # The write of a timer is kept if a later one is, and at most one was under way.
+        expected = [[counter - 1, counter], [counter - 1, counter, counter + 1], [counter, counter + 1]]
+        assert waiting in [[number for number in numbers if number > 0] for numbers in expected]
         elements = backend.list_state(LIST).get()
         assert elements in ([counter] * 50, [counter + 1] * 50)
         old, new = backend.value_state(OLD), backend.map_state(NEW)
