@@ -15,7 +15,7 @@ import pyarrow.types as kinds
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_table
-from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, distinct
+from asyncio_operator.arrow.key_arrays import Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 from asyncio_operator.arrow.key_index import match
 from asyncio_operator.errors import EnricherError, ResultError, describe
@@ -52,7 +52,8 @@ class AnswerTables:
         Args:
             keys: Python's; or `ArrowKeys`, which are not searched for duplicates as long as all of them fit.
         """
-        columns = self._parts(keys.array) if isinstance(keys, ArrowKeys) else self._columns(keys)
+        array = getattr(keys, "array", None)
+        columns = self._columns(keys) if array is None else self._parts(array)
         fitted = list(map(_fitted, columns, self._keys.types))
         # Two keys may fall together, and some may not fit.
         if any(one is not column for one, column in zip(fitted, columns, strict=True)):

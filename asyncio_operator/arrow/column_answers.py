@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.key_arrays import Ints
 from asyncio_operator.errors import ResultError, describe_error
+
+if TYPE_CHECKING:
+    from asyncio_operator.arrow.key_arrays import Ints
 
 UNKNOWN = -1
 """The count of a key without an answer, known or new."""
@@ -30,16 +32,31 @@ class ColumnAnswers(Sequence[Any]):
 
     __slots__ = ("counts", "rows", "starts", "table")
 
+    is_read = True
+    """See `engine.failures.aligned`."""
+
     def __init__(self, table: pa.Table, starts: Any, counts: Any, rows: Ints | None = None) -> None:
         self.table = table
         self.starts = starts
         self.counts = counts
         self.rows = rows
 
-    def at(self, places: Ints) -> ColumnAnswers:
+    def at(self, places: Ints | Sequence[int]) -> ColumnAnswers:
         """The answers of other keys: those at these places, a miss for -1."""
         counts = np.append(self.counts, 0)[places]
         return ColumnAnswers(self.table, np.append(self.starts, 0)[places], counts, self.rows)
+
+    def compact(self) -> ColumnAnswers:
+        """The same answers in a table that has few other rows, if any."""
+        few_others = self.rows is None and self.table.num_rows <= MOST_UNUSED * self.counts.sum()
+        return self if few_others else self.alone()
+
+    def alone(self) -> ColumnAnswers:
+        """The same answers in a table of their own, in the order of their keys."""
+        starts = np.cumsum(self.counts) - self.counts
+        rows = np.repeat(self.starts - starts, self.counts) + np.arange(self.counts.sum())
+        rows = rows if self.rows is None else self.rows[rows]
+        return ColumnAnswers(self.table.take(pa.array(rows, pa.int64())), starts, self.counts)
 
     def gathered(self) -> ColumnAnswers:
         """The same answers in a table that has only the found rows."""
@@ -70,6 +87,8 @@ class ColumnAnswers(Sequence[Any]):
         return len(self.starts)
 
     def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return ColumnAnswers(self.table, self.starts[place], self.counts[place], self.rows)
         start, count = int(self.starts[place]), int(self.counts[place])
         if not count:
             return None
@@ -82,19 +101,39 @@ class ColumnAnswers(Sequence[Any]):
         return (ColumnAnswers(table, start, count) if count else None for start, count in spans)
 
 
+MOST_UNUSED = 2
+"""Whole tables are used if they have at most this many rows for each row that is needed: copying them costs less than
+picking rows from each."""
+
+
+Piece = tuple[Any, ColumnAnswers]
+"""Positions of keys, as a range, a list or an array, and their answers."""
+
+
+def joined(pieces: Sequence[Piece], count: int) -> ColumnAnswers:
+    """The answers of `count` keys, of which each piece has some; a miss for others."""
+    starts, counts = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    tables, rows = [], 0
+    for positions, answers in pieces:
+        found = answers.compact()
+        places = slice(positions.start, positions.stop) if type(positions) is range else positions
+        starts[places], counts[places] = found.starts + rows, found.counts
+        tables.append(found.table)
+        rows += found.table.num_rows
+    return ColumnAnswers(tables[0] if len(tables) == 1 else pa.concat_tables(tables), starts, counts)
+
+
 def compacted(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
     """The answers of single keys in a table of their own, which holds no other rows."""
-    counts = np.array([one.counts for one in answers], dtype=np.int64)
     of_table: dict[int, list[int]] = {}
     for place, one in enumerate(answers):
         of_table.setdefault(id(one.table), []).append(place)
-    tables, starts, rows = [], np.zeros_like(counts), 0
+    pieces: list[Piece] = []
     for places in of_table.values():
-        ones = [answers[place] for place in places]
-        tables.append(ones[0].table.take([row for one in ones for row in range(one.starts, one.starts + one.counts)]))
-        ends = rows + np.cumsum(counts[places])
-        starts[places], rows = ends - counts[places], ends[-1]
-    return ColumnAnswers(pa.concat_tables(tables).combine_chunks(), starts, counts)
+        spans = np.array([(answers[place].starts, answers[place].counts) for place in places], np.int64)
+        pieces.append((places, ColumnAnswers(answers[places[0]].table, spans[:, 0], spans[:, 1]).alone()))
+    whole = joined(pieces, len(answers))
+    return ColumnAnswers(whole.table.combine_chunks(), whole.starts, whole.counts)
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

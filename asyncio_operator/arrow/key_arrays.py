@@ -7,7 +7,7 @@ columns of rows to Python keys. Only distinct values become Python objects.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Any
@@ -76,12 +76,40 @@ def distinct_keys(columns: Sequence[pa.Array], optional: Collection[int] = ()) -
     try:
         return python_keys(keys), codes
     except (ValueError, OverflowError):
-        arrays = list(map(canonical_array, columns))
-        held = [pa.array(map(_python_key, array), array.type) for array in arrays]
-        lost = [pc.and_(one.is_null(), array.is_valid()) for one, array in zip(held, arrays, strict=True)]
-        unheld = np.logical_or.reduce([one.to_numpy(zero_copy_only=False) for one in lost])
-        keys, codes = distinct(held, optional, unheld)
+        keys, codes = _distinct_held(columns, optional)
         return python_keys(keys), codes
+
+
+def distinct_held(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
+    """The same as an array. No Python object is made for a key, unless there are values that Python cannot hold."""
+    columns = list(map(canonical_array, columns))
+    return distinct(columns) if all(map(_is_held, columns)) else _distinct_held(columns)
+
+
+def _distinct_held(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
+    """The distinct keys of rows without values that Python cannot hold."""
+    arrays = list(map(canonical_array, columns))
+    held = [pa.array(map(_python_key, array), array.type) for array in arrays]
+    lost = [pc.and_(one.is_null(), array.is_valid()) for one, array in zip(held, arrays, strict=True)]
+    unheld = np.logical_or.reduce([one.to_numpy(zero_copy_only=False) for one in lost])
+    return distinct(held, optional, unheld)
+
+
+def _is_held(array: pa.Array) -> bool:
+    """Whether Python can hold all values of a canonical array."""
+    kind = array.type
+    try:
+        if kinds.is_string(kind):
+            array.validate(full=True)
+        elif kinds.is_date32(kind) or (kinds.is_timestamp(kind) and kind.unit == "us"):
+            bounds = pc.min_max(array.cast(pa.int32()) if kinds.is_date32(kind) else array.cast(pa.int64()))
+            if array.null_count < len(array):
+                _python_keys(pa.array([bounds["min"].as_py(), bounds["max"].as_py()], bounds["min"].type).cast(kind))
+        elif not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
+            _python_keys(array)
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def distinct(
@@ -155,35 +183,6 @@ def python_keys(keys: pa.Array) -> list[Any]:
     if kinds.is_struct(keys.type):
         return list(zip(*map(_python_keys, keys.flatten()), strict=True))
     return _python_keys(keys)
-
-
-class ArrowKeys(Sequence[Any]):
-    """The keys of an array, as of `distinct`, which become Python keys only when they are read."""
-
-    __slots__ = ("array",)
-
-    def __init__(self, array: pa.Array) -> None:
-        self.array = array
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return ArrowKeys(self.array[place])
-        return next(iter(ArrowKeys(self.array.slice(place, 1))))
-
-    def at(self, places: Sequence[int]) -> ArrowKeys:
-        """The keys at these places."""
-        return ArrowKeys(self.array.take(pa.array(places, pa.int64())))
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            return iter(python_keys(self.array))
-        except (ValueError, OverflowError):
-            if not kinds.is_struct(self.array.type):
-                return map(_python_key, self.array)
-            return iter(list(zip(*(map(_python_key, part) for part in self.array.flatten()), strict=True)))
 
 
 def in_utc(array: pa.Array) -> pa.Array:

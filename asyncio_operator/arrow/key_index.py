@@ -237,6 +237,11 @@ def _taken(parts: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
     return [part.take(numbers) for part in parts]
 
 
+def equal_keys(keys: pa.Array, others: pa.Array) -> Mask:
+    """Whether canonical keys of one type, without nulls, are equal, key by key."""
+    return _equal(_parts(keys), _parts(others))
+
+
 def _equal(parts: Sequence[pa.Array], others: Sequence[pa.Array]) -> Mask:
     """Whether keys without nulls are equal, key by key."""
     equal = [pc.equal(_bits(part), _bits(other)) for part, other in zip(parts, others, strict=True)]

@@ -84,7 +84,8 @@ def attempt_timeout_error(value: Any, attempt: int, seconds: float) -> ElementTi
 
 
 def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
-    """The results of a batch of `count` elements. They are read once, because reading them may fail.
+    """The results of a batch of `count` elements. They are read once, because reading them may fail, unless they say
+    with `is_read` that they were.
 
     Raises:
         ResultError: they are not a sequence of that length, or cannot be read.
@@ -92,7 +93,7 @@ def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
     cause: Exception | None = None
     if isinstance(result, Sequence) and not isinstance(result, str | bytes):
         try:
-            results = result if type(result) is list else tuple(result)
+            results = result if type(result) is list or hasattr(result, "is_read") else tuple(result)
             if len(results) == count:
                 return results
             given = f"{len(results)} results"

@@ -124,7 +124,10 @@ class Run:
         if len(self.pieces) == 1:
             owner, positions = self.pieces[0]
             return owner.values(positions)
-        return [value for owner, positions in self.pieces for value in owner.values(positions)]
+        first, *others = [owner.values(positions) for owner, positions in self.pieces]
+        if hasattr(first, "joined"):
+            return first.joined(others)  # type: ignore[no-any-return]
+        return [*first, *(value for values in others for value in values)]
 
     def flights(self) -> list[Flight]:
         return [flight for owner, positions in self.pieces for flight in owner.flights(positions)]

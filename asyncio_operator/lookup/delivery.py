@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, answer_of, shared
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Failure, KeyBatch, answer_of, shared
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Timers
@@ -217,8 +217,7 @@ class _Following:
             if not other.keys or (other.ascending and batch.is_above(other.keys[-1])):
                 continue
             if batch.keys and other.outcomes and other.answered() < len(other.keys):
-                for key in other.places.keys() & batch.keys:
-                    position, place = batch.places[key], other.places[key]
+                for position, place in batch.shared_with(other):
                     outcome = other.outcomes[place]
                     # An answer that the other batch has taken over itself would be passed on for ever.
                     answered = answered_too and type(outcome) is not Failure and other.has_asked(place)
@@ -226,8 +225,13 @@ class _Following:
                         self.places.setdefault(position, (other, place))
 
     def take_over(self) -> None:
+        in_columns: dict[KeyBatch, list[int]] = {}
         for position, (other, place) in list(self.places.items()):
             outcome = other.outcomes[place]
-            if outcome is not PENDING:
+            if outcome is IN_COLUMNS:
+                in_columns.setdefault(other, []).append(position)
+            elif outcome is not PENDING:
                 self.batch.outcomes[position] = shared(outcome)
                 del self.places[position]
+        for other, positions in in_columns.items():
+            self.batch.store(positions, other.found([self.places.pop(position)[1] for position in positions]))

@@ -1,7 +1,8 @@
 """Batches of keys and the outcome of each key.
 
 A `KeyBatch` holds the distinct keys of one batch of rows and, by position, their outcomes. An outcome is the plain
-answer, an `Answer` if the caller wants its source and latency, a `Failure`, or still `PENDING`.
+answer, an `Answer` if the caller wants its source and latency, a `Failure`, or still `PENDING`. Answers of many keys in
+columns are kept as they came, and their keys have no object each (`IN_COLUMNS`).
 
 Law: an outcome is written once, except that a failure may replace an answer that turns out to be of no use.
 """
@@ -10,10 +11,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncio_operator.arrow.column_answers import ColumnAnswers
 
 PENDING: Any = object()
 """The placeholder of an outcome that has not arrived yet."""
+
+IN_COLUMNS: Any = object()
+"""In place of an answer that is in the columns of its batch."""
 
 
 class Answer:
@@ -95,7 +103,7 @@ class KeyBatch:
     """The distinct keys of a batch of rows.
 
     Args:
-        keys: in the order of their first row.
+        keys: in the order of their first row; Python's, or `ArrowKeys`.
         rows: number of rows that have these keys.
         payload: the rows themselves. This class does not read them.
         ascending: whether every key is known to be greater than the one before.
@@ -105,9 +113,22 @@ class KeyBatch:
         ended: whether every key has an outcome.
         known: number of keys whose outcome was set before the batch was read.
         asked: ascending positions of the keys that are called for; None: all.
+        names: the keys, or a number for each of those in Arrow.
     """
 
-    __slots__ = ("_places", "ascending", "asked", "delivered", "ended", "keys", "known", "outcomes", "payload", "rows")
+    __slots__ = (
+        "_pieces",
+        "_places",
+        "ascending",
+        "asked",
+        "delivered",
+        "ended",
+        "keys",
+        "known",
+        "outcomes",
+        "payload",
+        "rows",
+    )
 
     def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None, ascending: bool = False) -> None:
         self.keys = keys
@@ -120,13 +141,64 @@ class KeyBatch:
         self.known = 0
         self.asked: list[int] | None = None
         self._places: dict[Any, int] | None = None
+        self._pieces: list[tuple[Sequence[int], ColumnAnswers]] = []
+
+    @property
+    def in_arrow(self) -> bool:
+        """Whether the keys are `ArrowKeys`."""
+        return hasattr(self.keys, "array")
+
+    @property
+    def names(self) -> Sequence[Any]:
+        return self.keys.names if self.in_arrow else self.keys  # type: ignore[attr-defined]
 
     @property
     def places(self) -> dict[Any, int]:
-        """The position of each key."""
+        """The position of each key, by its name."""
         if self._places is None:
-            self._places = {key: i for i, key in enumerate(self.keys)}
+            self._places = {name: i for i, name in enumerate(self.names)}
         return self._places
+
+    def shared_with(self, other: KeyBatch) -> list[tuple[int, int]]:
+        """The positions of the keys that another batch has too, here and there."""
+        mine, others = self.places, other.places
+        pairs = [(mine[name], others[name]) for name in others.keys() & self.names]
+        if pairs and self.in_arrow:
+            keys: Any = self.keys
+            return list(compress(pairs, keys.same([i for i, _ in pairs], other.keys, [i for _, i in pairs])))
+        return pairs
+
+    def store(self, positions: Sequence[int], outcomes: Any) -> None:
+        """These keys have their outcomes."""
+        if hasattr(outcomes, "table"):
+            # First: another thread reads outcomes.
+            self._pieces.append((positions, outcomes))
+            outcomes = [IN_COLUMNS] * len(outcomes)
+        mine = self.outcomes
+        if type(positions) is range:
+            mine[positions.start : positions.stop] = outcomes
+        else:
+            for i, outcome in zip(positions, outcomes, strict=True):
+                mine[i] = outcome
+
+    def found(self, positions: Sequence[int] | None = None) -> Sequence[Any]:
+        """The outcomes of the keys at some positions; None: of all. `ColumnAnswers` if they are all in columns."""
+        outcomes = self.outcomes if positions is None else [self.outcomes[i] for i in positions]
+        if not self._pieces:
+            return outcomes
+        # Imported here: it loads pyarrow, which made these answers.
+        from asyncio_operator.arrow.column_answers import joined
+
+        first, in_columns = self._pieces[0]
+        count = len(self.keys)
+        # One call for all keys may have found rows of a large table, which are not to be copied.
+        if type(first) is not range or len(first) < count:
+            in_columns = joined(self._pieces, count)
+        if positions is not None:
+            in_columns = in_columns.at(positions).compact()
+        if outcomes.count(IN_COLUMNS) == len(outcomes):
+            return in_columns
+        return [one if outcome is IN_COLUMNS else outcome for one, outcome in zip(in_columns, outcomes, strict=True)]
 
     def has_asked(self, position: int) -> bool:
         """Whether a key is called for by this batch."""

@@ -99,22 +99,19 @@ class OpenBatch:
         return self._passed - before
 
     def values(self, positions: Sequence[int]) -> Sequence[Any]:
-        keys = self.batch.keys
+        keys: Any = self.batch.keys
         if type(positions) is range:
-            return keys[positions.start : positions.stop]
-        return [keys[i] for i in positions]
+            return keys[positions.start : positions.stop]  # type: ignore[no-any-return]
+        return keys.at(positions) if self.batch.in_arrow else [keys[i] for i in positions]
 
     def flights(self, positions: Sequence[int]) -> list[PendingKey]:
-        return [self._source.pending.want(self.batch.keys[i], self, i) for i in positions]
+        return [
+            self._source.pending.want(key, self, i) for key, i in zip(self.values(positions), positions, strict=True)
+        ]
 
     def store(self, positions: Sequence[int], outcomes: Sequence[Any]) -> None:
         """These keys have their outcomes."""
-        mine = self.batch.outcomes
-        if type(positions) is range:
-            mine[positions.start : positions.stop] = outcomes
-        else:
-            for i, outcome in zip(positions, outcomes, strict=True):
-                mine[i] = outcome
+        self.batch.store(positions, outcomes)
         self._answered(len(positions))
 
     def answer(self, position: int, outcome: Any) -> None:
@@ -195,10 +192,7 @@ class OpenBatch:
         if len(slot) > 1:
             trouble.answered_together()
         self._source.pending.figures.latency.add_many(latency, len(slot))
-        if len(slot) == len(self.batch.keys):
-            self.batch.outcomes = answers
-        else:
-            self.batch.outcomes[slot.start : slot.stop] = answers
+        self.batch.store(slot, answers)
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
         assert self._trouble is not None

@@ -17,9 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, compress, filterfalse, repeat
 from math import inf
 from sys import getsizeof
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch, answer_of, shared
+
+if TYPE_CHECKING:
+    from asyncio_operator.arrow.column_memory import ColumnMemory
 
 MOST_KEYS: Final = 100_000
 """Keys that are remembered, by law L12."""
@@ -86,6 +89,7 @@ class Memory:
         self._bytes = 0
         self._noted: dict[Any, Any] = {}  # the latest answers, in no block yet
         self._since = self._until = 0.0
+        self._columns: ColumnMemory | None = None
 
     def recall(self, batch: KeyBatch) -> list[int] | None:
         """Set the outcomes of the keys that are remembered. Returns the positions of the others; None: of all keys."""
@@ -93,6 +97,8 @@ class Memory:
             self._learn_noted()
         if self._blocks:
             self._forget_old(self._clock())
+        if batch.in_arrow:
+            return self._recall_columns(batch)
         if self._ascending and self._goes_on(batch):
             return None
         known, keys = self._known, batch.keys
@@ -102,6 +108,33 @@ class Memory:
         asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
         batch.outcomes = [shared(outcome) for outcome in outcomes] if self._timed else outcomes
         return asked
+
+    def _recall_columns(self, batch: KeyBatch) -> list[int] | None:
+        if not self._seconds:
+            return None
+        if self._columns is None:
+            # Imported here: it loads pyarrow, which holds the keys.
+            from asyncio_operator.arrow.column_memory import ColumnMemory
+
+            self._ascending = False
+            self._columns = ColumnMemory(
+                self._seconds,
+                self._clock,
+                most_keys=MOST_KEYS,
+                most_bytes=MOST_BYTES,
+                block=BLOCK,
+                span=self._span,
+            )
+        keys: Any = batch.keys
+        for positions, answers in self._columns.recall(keys, batch.ascending):
+            batch.store(positions, answers)
+        # The few keys that had a call in trouble: each has an object.
+        if self._known:
+            for i, key in enumerate(batch.keys):
+                if batch.outcomes[i] is PENDING:
+                    batch.outcomes[i] = self._known.get(key, PENDING)
+        asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
+        return None if len(asked) == len(batch.keys) else asked
 
     def _goes_on(self, batch: KeyBatch) -> bool:
         """Whether the keys still ascend, so that none of the batch is remembered. If not, all outcomes are entered."""
@@ -123,6 +156,7 @@ class Memory:
         """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
         self._known.clear()
         self._noted.clear()
+        self._columns = None
         self._blocks.clear()
         self._forgotten.clear()
 
@@ -143,6 +177,9 @@ class Memory:
 
     def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
         """Remember the outcomes of keys that were asked and have just been answered, failures excepted."""
+        if hasattr(outcomes, "table"):
+            self._learn_columns(keys, outcomes)
+            return
         if Failure in set(map(type, outcomes)):
             answered = [type(outcome) is not Failure for outcome in outcomes]
             keys, outcomes = list(compress(keys, answered)), list(compress(outcomes, answered))
@@ -155,6 +192,12 @@ class Memory:
                 # Blocks are in the order of their answers.
                 self._learn_noted()
             self._learn(keys, outcomes, now, now)
+
+    def _learn_columns(self, keys: Any, answers: Any) -> None:
+        if not hasattr(keys, "array"):
+            self.learn(keys, list(answers))
+        elif self._columns is not None:
+            self._columns.learn(keys, answers)
 
     def _learn(self, keys: Sequence[Any], outcomes: Sequence[Any], since: float, until: float) -> None:
         sample = outcomes[::SAMPLED]

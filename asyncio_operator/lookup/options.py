@@ -61,6 +61,12 @@ class LookupOptions(CallOptions):
         """Whether a call takes one key, and nothing limits when it starts."""
         return self.batching is None and not self.limited
 
+    def runs_in_arrow(self, enricher: Enricher, traced: bool) -> bool:
+        """Whether the keys of runs may stay in Arrow: no option needs a key, or its answer, as an object."""
+        judged = self.retry is not None and self.retry.if_result is not None
+        as_objects = traced or self.timed or judged or self.journaled or self.cache or self.budget
+        return enricher.lookup_columns is not None and self.batching is not None and not as_objects
+
 
 def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     """Checks the options that `enrich` and `Lookup` share. The others keep their defaults.

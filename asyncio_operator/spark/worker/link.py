@@ -62,10 +62,12 @@ class Link:
         self._label = label
         self._place = place
         self.task = task
-        in_arrow = task.options.in_arrow(task.enricher, traced=task.tracing is not None)
+        traced = task.tracing is not None
+        whole = task.options.in_arrow(task.enricher, traced=traced)
+        in_arrow = whole or (not task.layout.optional and task.options.runs_in_arrow(task.enricher, traced=traced))
         missing = partial(missing_key_error, task.enricher)
-        cheap = in_arrow and row_finder(task.enricher) is not None
-        self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow, cheap)
+        cheap = whole and row_finder(task.enricher) is not None
+        self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow, cheap, held=not whole)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
         self.on_left: Callable[[KeyBatch], None] | None = None

@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as kinds
 
+from asyncio_operator.arrow.arrow_keys import ArrowKeys
 from asyncio_operator.arrow.columns import Column, check_row
 from asyncio_operator.arrow.key_arrays import (
-    ArrowKeys,
     Ints,
     ascend,
     distinct,
+    distinct_held,
     distinct_keys,
     key_values,
     with_duplicates,
@@ -98,6 +100,7 @@ def key_batch(
     number: int = 0,
     segments: Ints = NO_SEGMENTS,
     deduplicate: bool = True,
+    held: bool = True,
     optional: tuple[int, ...] = (),
 ) -> KeyBatch:
     """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
@@ -106,14 +109,16 @@ def key_batch(
     year 10000, text that is not UTF-8) counts as null, so its row is a miss.
 
     Args:
-        in_arrow: the keys stay in Arrow (`ArrowKeys`).
+        in_arrow: the keys stay in Arrow (`ArrowKeys`), unless a part of them has parts.
         number, segments: see `segments.Segmented`.
         deduplicate: False with keys in Arrow: the keys may have duplicates.
+        held: False with keys in Arrow: values that Python cannot hold are keys too.
     """
     columns = [batch.column(position) for position in positions]
-    if in_arrow:
-        array, codes = distinct(columns) if deduplicate else with_duplicates(columns)
-        return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments))
+    if in_arrow and not (held and any(map(kinds.is_nested, (column.type for column in columns)))):
+        search = with_duplicates if not deduplicate else distinct_held if held else distinct
+        array, codes = search(columns)
+        return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
     keys, codes = distinct_keys(columns, optional)
     return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
 
@@ -126,6 +131,7 @@ class Enrichment:
         missing: makes the error for a key without a row, if the layout requires one.
         in_arrow: see `key_batch`.
         cheap: with keys in Arrow, to look up a key costs about as much as to find its duplicates.
+        held: see `key_batch`.
     """
 
     def __init__(
@@ -135,6 +141,7 @@ class Enrichment:
         missing: Callable[[Any], Exception] = MissingKeyError,
         in_arrow: bool = False,
         cheap: bool = False,
+        held: bool = True,
     ) -> None:
         self.kinds = np.zeros(3, dtype=np.int64)
         """Input rows by FOUND, MISSING and FAILED."""
@@ -146,6 +153,7 @@ class Enrichment:
         self._gate = None if layout.event_time is None else Gate()
         self._in_arrow = in_arrow
         self._cheap = cheap
+        self._held = held
         self._repeat = True
         self._segmenter = Segmenter(layout.delay)
         self._read = 0
@@ -172,7 +180,10 @@ class Enrichment:
         self._read += 1
         segments = NO_SEGMENTS if event_time is None else self._segmenter.number(batch.column(event_time))
         deduplicate = not self._cheap or self._repeat or number % CHECK_EVERY == 0
-        keyed = key_batch(batch, self.layout.keys, self._in_arrow, number, segments, deduplicate, self.layout.optional)
+        layout = self.layout
+        keyed = key_batch(
+            batch, layout.keys, self._in_arrow, number, segments, deduplicate, self._held, layout.optional
+        )
         if deduplicate:
             self._repeat = len(keyed.keys) < MOSTLY_DISTINCT * batch.num_rows
         return keyed
@@ -237,15 +248,17 @@ class Enrichment:
         batch.payload.keys_left = keys_left
         if not rows.num_rows:
             return iter(()), freed
-        keys, outcomes = batch.keys, batch.outcomes
+        keys: Any = batch.keys
+        needed = None
         # A part of a batch is built only from the keys of its rows: the others may have no outcome yet.
         if rows.num_rows < batch.rows:
             used = np.zeros(len(keys) + 1, dtype=np.bool_)
             used[codes] = True
             used[-1] = False
             codes = np.where(used, np.cumsum(used) - 1, -1)[codes]
-            needed = np.flatnonzero(used).tolist()
-            keys, outcomes = [keys[i] for i in needed], [outcomes[i] for i in needed]
+            needed = np.flatnonzero(used)
+            keys = keys.at(needed) if batch.in_arrow else [keys[i] for i in needed.tolist()]
+        outcomes: Any = batch.found(None if needed is None else needed.tolist())
         return self._build(rows, codes, keys, outcomes), freed
 
     def _build(

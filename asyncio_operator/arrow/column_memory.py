@@ -1,0 +1,156 @@
+"""What a task remembers of answers in columns (law L12): keys and answers stay in Arrow.
+
+A key is known by a number (`ArrowKeys.names`). A dictionary leads from it to a place in the blocks, which hold the keys
+and their answers as they came. Every hit is compared with the key itself, because two keys may have one number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from asyncio_operator.arrow.column_answers import ColumnAnswers, Piece, joined
+
+if TYPE_CHECKING:
+    from asyncio_operator.arrow.arrow_keys import ArrowKeys
+
+
+class Block:
+    """Keys that were answered at about the same time, and their answers.
+
+    Attributes:
+        first: the place of its first key.
+    """
+
+    def __init__(self, first: int, begun: float) -> None:
+        self.first = first
+        self.begun = self.ended = begun
+        self.count = self.bytes = 0
+        self._keys: list[ArrowKeys] = []
+        self._answers: list[ColumnAnswers] = []
+
+    def add(self, keys: ArrowKeys, answers: ColumnAnswers, size: int) -> None:
+        self._keys.append(keys)
+        self._answers.append(answers)
+        self.count += len(keys)
+        self.bytes += size
+
+    @property
+    def keys(self) -> ArrowKeys:
+        if len(self._keys) > 1:
+            self._keys = [self._keys[0].joined(self._keys[1:])]
+        return self._keys[0]
+
+    @property
+    def answers(self) -> ColumnAnswers:
+        if len(self._answers) > 1:
+            ends = np.cumsum([len(one) for one in self._answers])
+            pieces = [(range(end - len(one), end), one) for end, one in zip(ends.tolist(), self._answers, strict=True)]
+            self._answers = [joined(pieces, self.count)]
+        return self._answers[0]
+
+
+class ColumnMemory:
+    """The answers of a task in columns; see `Memory`.
+
+    Args:
+        seconds: how long an answer is remembered, in the unit of the clock.
+        most_keys: the oldest block is forgotten when the others have as many keys.
+        most_bytes: the maximum number of bytes of keys and answers.
+        block: the keys from which a block takes no more.
+        span: the time that a block may span.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        clock: Callable[[], float],
+        *,
+        most_keys: int,
+        most_bytes: int,
+        block: int,
+        span: float,
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._most_keys = most_keys
+        self._most_bytes = most_bytes
+        self._block = block
+        self._span = span
+        self._blocks: list[Block] = []
+        self._unnamed: list[tuple[int, ArrowKeys]] = []
+        self._known: dict[int, int] = {}
+        self._count = self._bytes = self._next = 0
+        self._ascending = True
+        self._greatest: Any = None  # of the keys so far; None before the first
+
+    def recall(self, keys: ArrowKeys, ascending: bool) -> list[Piece]:
+        """The positions of the keys that are remembered, and their answers.
+
+        Args:
+            ascending: whether every key is known to be greater than the one before.
+        """
+        while self._blocks and self._blocks[0].ended <= self._clock() - self._seconds:
+            self._forget()
+        if self._goes_on(keys, ascending):
+            return []
+        for first, new in self._unnamed:
+            self._known.update(zip(new.names, range(first, first + len(new)), strict=True))
+        self._unnamed.clear()
+        known = self._known
+        if not known or known.keys().isdisjoint(keys.names):
+            return []
+        places = np.fromiter(map(known.get, keys.names, repeat(-1)), np.int64, len(keys))
+        hits = np.flatnonzero(places >= 0)
+        of_block = np.searchsorted([block.first for block in self._blocks], places[hits], side="right") - 1
+        order = np.argsort(of_block, kind="stable")
+        cuts = np.flatnonzero(np.diff(of_block[order])) + 1
+        found: list[Piece] = []
+        for some in np.split(order, cuts):
+            block, positions = self._blocks[of_block[some[0]]], hits[some]
+            inside = places[positions] - block.first
+            same = keys.same(positions, block.keys, inside)
+            found.append((positions[same], block.answers.at(inside[same]).compact()))
+        return found
+
+    def _goes_on(self, keys: ArrowKeys, ascending: bool) -> bool:
+        """Whether the keys ascend from batch to batch, so that none of the batch is remembered."""
+        if self._ascending and len(keys):
+            self._ascending = ascending and (self._greatest is None or keys[0] > self._greatest)
+            if self._ascending:
+                self._greatest = keys[-1]
+        return self._ascending
+
+    def learn(self, keys: ArrowKeys, answers: ColumnAnswers) -> None:
+        """Remember the answers of keys that have just come."""
+        now, block = self._clock(), self._blocks[-1] if self._blocks else None
+        keys = keys.copied()
+        size = int(keys.array.nbytes + answers.table.nbytes)
+        is_full = block is None or block.count >= self._block or block.bytes * 16 >= self._most_bytes
+        if block is None or is_full or now - block.begun > self._span:
+            self._blocks.append(block := Block(self._next, now))
+        block.add(keys, answers, size)
+        block.ended = now
+        self._unnamed.append((self._next, keys))
+        self._next += len(keys)
+        self._count += len(keys)
+        self._bytes += size
+        while self._blocks and self._is_over():
+            self._forget()
+
+    def _is_over(self) -> bool:
+        return self._bytes > self._most_bytes or self._count - self._blocks[0].count >= self._most_keys
+
+    def _forget(self) -> None:
+        block = self._blocks.pop(0)
+        self._count -= block.count
+        self._bytes -= block.bytes
+        end = block.first + block.count
+        while self._unnamed and self._unnamed[0][0] < end:
+            self._unnamed.pop(0)
+        if self._known:
+            deque(map(self._known.pop, block.keys.names, repeat(None)), maxlen=0)

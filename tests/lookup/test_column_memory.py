@@ -1,0 +1,142 @@
+"""L2, L12, A4: keys that stay in Arrow are shared and remembered as Python keys are, without an object for each."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator.arrow.arrow_keys import ArrowKeys
+from asyncio_operator.arrow.column_answers import ColumnAnswers, joined
+from asyncio_operator.lookup import memory as module
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Failure, KeyBatch
+from asyncio_operator.lookup.memory import Memory
+from asyncio_operator.testing import ManualClock
+
+SECONDS = 60
+
+
+class Alike(ArrowKeys):
+    """Keys that all have the same number."""
+
+    @property
+    def names(self) -> list[int]:
+        return [7] * len(self)
+
+
+def answers_of(keys: list[int], time: int = 0) -> ColumnAnswers:
+    """For each key as many rows as its remainder by 3, with the key, the time, and the number of the row."""
+    counts = np.array([key % 3 for key in keys], np.int64)
+    rows = [(key, time, number) for key in keys for number in range(key % 3)]
+    columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(3)]
+    return ColumnAnswers(pa.table(columns, names=["key", "time", "number"]), np.cumsum(counts) - counts, counts)
+
+
+def plain(answers: Any) -> list[Any]:
+    return [PENDING if one is PENDING else None if one is None else one.answer() for one in answers]
+
+
+def batch_of(keys: list[int], kind: type[ArrowKeys] = ArrowKeys) -> KeyBatch:
+    ascending = all(one < other for one, other in pairwise(keys))
+    return KeyBatch(kind(pa.array(keys, pa.int64())), len(keys), None, ascending)
+
+
+STEPS = st.lists(
+    st.tuples(st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True), st.integers(0, 40)), max_size=12
+)
+
+
+@given(STEPS, st.sampled_from([ArrowKeys, Alike]), st.integers(1, 5))
+def test_L12_answers_in_columns_are_remembered_as_long_as_others(
+    steps: list[tuple[list[int], int]], kind: type[ArrowKeys], at_once: int
+) -> None:
+    clock = ManualClock()
+    memory = Memory(SECONDS, False, clock)
+    known: dict[int, int] = {}
+    for keys, pause in steps:
+        batch, now = batch_of(keys, kind), int(clock())
+        asked = memory.recall(batch)
+        left = list(range(len(keys))) if asked is None else asked
+        found = plain(batch.found())
+        for i, key in enumerate(keys):
+            if i in left:
+                assert found[i] is PENDING
+                # Of keys with one number, one is remembered.
+                assert kind is Alike or now - known.get(key, -SECONDS) >= SECONDS
+            else:
+                assert now - known[key] < SECONDS
+                assert found[i] == plain(answers_of([key], known[key]))[0]
+        for start in range(0, len(left), at_once):
+            some = left[start : start + at_once]
+            learnt = [keys[i] for i in some]
+            memory.learn(kind(pa.array(learnt, pa.int64())), answers_of(learnt, now))
+            batch.store(some, answers_of(learnt, now))
+            known |= dict.fromkeys(learnt, now)
+        assert plain(batch.found()) == [plain(answers_of([key], known[key]))[0] for key in keys]
+        clock.advance(pause)
+
+
+def test_L12_the_memory_of_answers_in_columns_is_bounded_in_keys_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limits in ({"MOST_KEYS": 100}, {"MOST_BYTES": 4_000}):
+        with monkeypatch.context() as patch:
+            for name, value in ({"BLOCK": 10} | limits).items():
+                patch.setattr(module, name, value)
+            memory = Memory(SECONDS, False, ManualClock())
+            memory.recall(batch_of([1, 0]))
+            for start in range(0, 10_000, 10):
+                keys = list(range(start, start + 10))
+                memory.learn(ArrowKeys(pa.array(keys)), answers_of(keys))
+                if start % 1_000 == 990:
+                    memory.recall(batch_of([1, 0]))
+            batch = batch_of(list(reversed(range(10_000))))
+            asked = memory.recall(batch)
+            assert asked is not None
+            remembered = 10_000 - len(asked)
+            assert 100 <= remembered <= 110 if "MOST_KEYS" in limits else 20 <= remembered <= 200
+            assert asked == list(range(remembered, 10_000))
+
+
+def test_L12_a_key_whose_call_was_in_trouble_is_remembered_beside_those_in_columns() -> None:
+    memory = Memory(SECONDS, False, ManualClock())
+    memory.recall(batch_of([4, 5]))
+    memory.learn(ArrowKeys(pa.array([4, 5])), answers_of([4, 5]))
+    # Its flight has a Python key.
+    memory.learn([7], [answers_of([7])[0]])
+    memory.learn([8, 9], answers_of([8, 9]))
+    batch = batch_of([9, 7, 6, 5])
+    assert memory.recall(batch) == [2]
+    assert plain(batch.found()) == [None, {"key": 7, "time": 0, "number": 0}, PENDING, answers_of([5])[0].answer()]
+
+
+@pytest.mark.parametrize("kind", [ArrowKeys, Alike])
+def test_L2_batches_share_the_keys_that_are_equal_whatever_their_numbers(kind: type[ArrowKeys]) -> None:
+    earlier, later = batch_of([3, 1, 2], kind), batch_of([5, 2, 9, 3], kind)
+    shared = later.shared_with(earlier)
+    assert {(1, 2), (3, 0)} >= {*shared}
+    assert kind is Alike or len(shared) == 2
+
+
+def test_A4_outcomes_that_are_not_all_in_columns_are_read_one_by_one() -> None:
+    batch = batch_of([4, 5, 6, 7, 8])
+    batch.store(range(1, 3), answers_of([5, 6]))
+    batch.store([4, 0], answers_of([8, 4]))
+    assert batch.outcomes == [IN_COLUMNS, IN_COLUMNS, IN_COLUMNS, PENDING, IN_COLUMNS]
+    assert isinstance(batch.found([4, 1, 2]), ColumnAnswers)
+    assert plain(batch.found([4, 1, 2])) == plain(answers_of([8, 5, 6]))
+    batch.outcomes[3] = failure = Failure(ValueError(), None)
+    found = batch.found()
+    assert found[3] is failure
+    assert plain([*found[:3], found[4]]) == plain(answers_of([4, 5, 6, 8]))
+
+
+def test_A4_few_rows_of_a_large_table_are_taken_out_of_it() -> None:
+    large = answers_of(list(range(1_000)))
+    pieces = [(range(2), large.at([8, 3])), ([3, 2], large.at([5, 4]))]
+    few = joined(pieces, 5)
+    assert few.table.num_rows == 5
+    assert plain(few) == [*plain(answers_of([8, 3, 4, 5])), None]
