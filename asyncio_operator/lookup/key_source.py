@@ -173,20 +173,21 @@ class OpenBatch:
         if source.slices:
             self._store(slot, result, now - started, trouble)
             return
-        key, status = self.batch.keys[slot], None
+        key, answer, status = self.batch.keys[slot], result, None
         if type(result) is Answer:
-            result, status = result.answer, result.http_status
-        if source.judges and not trouble.is_satisfied(key, result):
+            answer, status = result.answer, result.http_status
+        if source.judges and not trouble.is_satisfied(key, answer):
             flight = self._in_trouble(slot, started, trouble)
             flight.call = Call([flight])
             flight.call.http_status = status
-            trouble.unsatisfied(flight, result, now)
-            return
-        outcomes = source.pending.outcomes((key,), (result,), now - started, http_status=status)
-        if outcomes is not None:
+            trouble.unsatisfied(flight, answer, now)
+        elif not source.keeps:
+            source.pending.figures.latency.add(now - started)
+            self.batch.outcomes[slot] = result
+        elif (outcomes := source.pending.outcomes((key,), (answer,), now - started, http_status=status)) is not None:
             self.batch.outcomes[slot] = outcomes[0]
         else:
-            trouble.satisfied(self._in_trouble(slot, started, trouble), result, now)
+            trouble.satisfied(self._in_trouble(slot, started, trouble), answer, now)
 
     def _store(self, slot: range, answers: Any, latency: float, trouble: Trouble) -> None:
         if len(slot) > 1:
@@ -227,7 +228,7 @@ class OpenBatch:
         answered: Sequence[int] = self.positions
         if self._troubled:
             answered = [i for i in answered if i not in self._troubled]
-        if answered and self.results is not None:
+        if answered and not (self._source.keeps or self._source.slices):
             outcomes = self.batch.outcomes
             whole = len(answered) == len(outcomes)
             self._source.pending.learn(
