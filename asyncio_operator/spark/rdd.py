@@ -34,7 +34,7 @@ from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.budgets import for_function
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
-from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_watch
+from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_watch, until_spark_reads
 from asyncio_operator.telemetry.propagation import Propagated, inject
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ class PartitionTask:
         Raises:
             FunctionError: the function failed for an element, and `on_error` did not handle it.
         """
+        if not as_async_function(self.function).idempotent:
+            _write_each_result_alone()
         return portable_errors(self._results(elements))
 
     def _results(self, elements: Iterable[Any]) -> Iterator[Any]:
@@ -166,6 +168,7 @@ class PartitionTask:
             check_taker=_look(),
             propagated=self.propagated,
         )
+        wait_until_read = until_spark_reads()
         with contextlib.closing(results):
             for result in results:
                 if result is PULSE:
@@ -175,7 +178,16 @@ class PartitionTask:
                 else:
                     handoff, output = result
                     yield output
+                    wait_until_read()
                     handoff.taken()
+
+
+def _write_each_result_alone() -> None:
+    """Law X15: Spark's serialiser writes some thousand small results together. It would take them all for `show(2)`."""
+    frame = _frame_with("serializer", "outfile")
+    if frame is not None and type(frame.f_locals["serializer"]) is AutoBatchedSerializer:
+        # Any batch is larger than this, so the first size of a batch, which is one result, stays.
+        frame.f_locals["serializer"].bestSize = 0
 
 
 def _look() -> Callable[[], None] | None:

@@ -126,4 +126,7 @@ def test_X15_in_column_functions_and_rdds(spark: SparkSession, tmp_path: Any) ->
     assert made() <= 2 + CAPACITY
     assert map_partitions(rdd, call, capacity=CAPACITY).first() == 0
     assert made() <= 1 + CAPACITY
+    # A serialiser of Spark's is between the results and the rows.
+    map_partitions(rdd, call, capacity=CAPACITY).map(lambda number: (number,)).toDF("id long").show(2)
+    assert made() <= 3 + CAPACITY
     assert map_partitions(spark.sparkContext.parallelize(range(300), 1), call).collect() == list(range(300))
