@@ -1,18 +1,24 @@
-"""A use of RDDs: calls for elements that are not rows, with any number of results each.
+"""A use of RDDs: every flight of an RDD with its airport, from a service, three ways.
 
     .venv/bin/python examples/partitions.py
     .venv/bin/python examples/partitions.py --rows 20000
 
 A service has data of airports. First `plan` computes the cost of enriching the flights that left New York in 2013 with
-their destinations; the latency is measured on a few hundred flights. Then `map_partitions` requests each airport once,
-with the function `Airports` below, which has its own client in every task. The rest starts the service and Spark, and
-prints. Data: `data/`.
+their destinations; the latency is measured on a few hundred flights. Then the flights get their airports: some of them
+with plain `mapPartitions`, which waits for each answer, as many with `map_partitions` and 20 requests at once, and all
+of them with a cache in each task, which asks for each airport once. In order there is one result for each element, so
+`zip` joins the results to the flights. The rest starts the service and Spark, and prints. Data: `data/`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import AsyncFunction, Cache, ExponentialBackoff, Retry
@@ -23,22 +29,25 @@ from examples.stage import Stage, job, local_spark, positive, require_java, run,
 if TYPE_CHECKING:
     import aiohttp
     from pyspark import RDD
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
     from asyncio_operator.spark import EnrichmentPlan
 
-LATENCY = 0.01
+LATENCY = 0.03
 """Seconds that the service takes for an answer."""
 
 MEASURED = 500
 """Flights on which the latency is measured."""
 
-Airport = tuple[str, str, float]
-"""Code, name, and altitude in metres."""
+WAITED_FOR = 400
+"""Flights that get their airports without a cache."""
+
+Airport = tuple[str, float]
+"""Name, and altitude in metres."""
 
 
-class Airports(AsyncFunction[str, list[Airport]]):
-    """The airport of a code, or none.
+class Airports(AsyncFunction[str, Airport | None]):
+    """The airport of a code, or None.
 
     Args:
         url: of the service. Only this is sent to the workers, which make the client.
@@ -54,15 +63,14 @@ class Airports(AsyncFunction[str, list[Airport]]):
 
         self.client = aiohttp.ClientSession()
 
-    async def invoke(self, code: str) -> list[Airport]:
+    async def invoke(self, code: str) -> Airport | None:
         """One request."""
         assert self.client is not None
         async with self.client.get(f"{self.url}/rows/{code}") as response:
             if response.status == 404:
-                return []
+                return None
             response.raise_for_status()
-            airport: dict[str, Any] = await response.json()
-            return [(code, airport["name"], round(airport["alt"] * 0.3048, 1))]
+            return airport_of(await response.json())
 
     async def close(self) -> None:
         """Close the client, also when the task fails or is cancelled."""
@@ -70,19 +78,44 @@ class Airports(AsyncFunction[str, list[Airport]]):
             await self.client.close()
 
 
-def airports_of(codes: RDD[str], url: str) -> RDD[Airport]:
-    """The airports of codes. Unknown codes have none."""
+def airport_of(answer: Mapping[str, Any]) -> Airport:
+    """What an answer of the service says."""
+    return answer["name"], round(answer["alt"] * 0.3048, 1)
+
+
+def one_by_one(codes: RDD[str], url: str) -> RDD[Airport | None]:
+    """The airport of each code, with plain `mapPartitions`: each request waits for the one before it."""
+
+    def ask(codes: Iterable[str]) -> Iterator[Airport | None]:
+        for code in codes:
+            try:
+                with urllib.request.urlopen(f"{url}/rows/{code}", timeout=10.0) as response:
+                    yield airport_of(json.load(response))
+            except urllib.error.HTTPError as error:
+                if error.code != 404:
+                    raise
+                yield None
+
+    return codes.mapPartitions(ask)
+
+
+def airports_of(codes: RDD[str], url: str, cache: Cache | None = None) -> RDD[Airport | None]:
+    """The airport of each code, in their order."""
     from asyncio_operator.spark import map_partitions
 
     return map_partitions(
         codes,
         Airports(url),
-        flatten=True,  # each item of a list is a result
-        mode="unordered",
         capacity=20,
         timeout=10.0,  # for a code, over all attempts
         retry=Retry(max_attempts=3, backoff=ExponentialBackoff(initial=0.05)),
+        cache=cache,
     )
+
+
+def joined(flights: RDD[Row], url: str) -> RDD[tuple[Row, Airport | None]]:
+    """Each flight with the airport of its destination."""
+    return flights.zip(airports_of(flights.map(lambda flight: flight.dest), url, Cache()))
 
 
 def planned(flights: DataFrame, url: str) -> EnrichmentPlan:
@@ -113,12 +146,26 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
     with step("Planning, without asking for more than a sample"), job(spark):
         expected = planned(flights, service.url)
     requests = len(service.requests)
-    codes = flights.select("dest").distinct().rdd.map(lambda row: row.dest)
-    with step("Asking for each airport once"), job(spark):
-        found = sorted(airports_of(codes, service.url).collect())
+    few = flights.limit(WAITED_FOR).repartition(2).cache()
+    few.count()
+    codes = few.rdd.map(lambda flight: flight.dest)
+
+    def timed(what: str, ask: Callable[[], list[Any]]) -> list[Any]:
+        before, begun = len(service.requests), time.monotonic()
+        with step(f"Asking {what}"), job(spark):
+            answers = ask()
+        lines.append(f"{what:34} {len(answers):9,} {len(service.requests) - before:9,} {time.monotonic() - begun:8.1f}")
+        return answers
+
+    lines = [f"{'asked':34} {'flights':>9} {'requests':>9} {'seconds':>8}"]
+    timed("with plain mapPartitions", one_by_one(codes, service.url).collect)
+    timed("with map_partitions", airports_of(codes, service.url).collect)
+    pairs = timed("with map_partitions and a cache", joined(flights.rdd, service.url).collect)
     print(f"\nThe plan of an enrichment, for which the service got {requests:,} requests:\n{expected}\n")
-    print(f"Asked with map_partitions: {len(service.requests) - requests:,} requests, {len(found):,} airports found.")
-    for code, name, metres in sorted(found, key=lambda airport: -airport[2])[:5]:
+    print("\n".join(lines))
+    found = [(airport[1], flight.dest, airport[0]) for flight, airport in pairs if airport is not None]
+    print(f"\n{len(found):,} of {len(pairs):,} flights have an airport. The highest of them:")
+    for metres, code, name in sorted(set(found), reverse=True)[:5]:
         print(f"{code}  {metres:7,.1f} m  {name}")
 
 
@@ -126,7 +173,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="partitions",
-        description="Plan an enrichment of flights, and ask a service for their airports from an RDD.",
+        description="Plan an enrichment of flights, and join an RDD of flights to their airports in three ways.",
     )
     parser.add_argument("--rows", type=positive, help="the number of flights (default: all 336,776)")
     return parser.parse_args(arguments)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
         ("async_column", ["--orders", "300"], "The service got "),
         ("enrich_from_http", ["--rows", "3000"], "3,000 rows, "),
         ("model_calls", ["--rows", "600"], "Refused with 429: none."),
-        ("partitions", ["--rows", "3000"], "Asked with map_partitions: "),
+        ("partitions", ["--rows", "3000"], "with map_partitions and a cache "),
         ("sql_lookup", ["--orders", "3000"], "ConfigurationError: how is 'outer'"),
     ],
 )
