@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.arrow.key_identity import storable
 from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.lookup.known import BehindCache, NotedKeys
 from asyncio_operator.lookup.memory import Memory
-from asyncio_operator.lookup.noted_keys import NotedKeys
 from asyncio_operator.lookup.order import Order, OrderInMemory, Slot
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
@@ -34,7 +34,6 @@ from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
 if TYPE_CHECKING:
-    from asyncio_operator.lookup.known import BehindCache
     from asyncio_operator.state.backend import StateBackend
 
 logger = logging.getLogger("asyncio_operator.cache")

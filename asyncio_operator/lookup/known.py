@@ -1,12 +1,21 @@
 """Places with answers outside of the task, such as a cache that workers share: what a task asks of them.
 
-`KnownFirst` asks them before calls are made, and `PendingKeys` passes on the answers of calls.
+`KnownFirst` asks them before calls are made, and `Places` passes on the answers of calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from asyncio_operator.arrow.key_identity import identity
+
+if TYPE_CHECKING:
+    from asyncio_operator.budget.usage import Weights
+
+MOST: Final = 500_000
+"""Keys of one generation of `NotedKeys`: about 30 MB. A key that is forgotten is written once more, which changes no
+answer."""
 
 HELD: Any = object()
 """In place of an answer of `renew`: another worker looks the key up."""
@@ -35,20 +44,20 @@ class KnownAnswers(Protocol):
     async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The same for keys whose old answer is to be replaced: a new answer, `HELD`, or ABSENT to call for it."""
 
-    def note(
-        self, key: Any, answer: Any, attempts: int, latency: float, weights: Mapping[str, float] | None = None
+    def learn(
+        self, keys: Sequence[Any], answers: Sequence[Any], attempts: int, latency: float, weights: Weights | None = None
     ) -> None:
-        """A call has answered. Called for every answer, so it must not take long: writing goes on in the background.
+        """A call has given these answers. It must not take long: writing goes on in the background.
 
         Args:
-            attempts: the calls that the answer took.
+            attempts: the calls that the answers took.
             latency: seconds of the last of them.
-            weights: under a budget, what the key weighed beside its call, by unit.
+            weights: under a budget, what each key weighed beside its call, by unit.
         """
 
     @property
     def has_room(self) -> bool:
-        """Whether calls may be made, because their answers can be noted. It is asked before each call."""
+        """Whether calls may be made, because their answers can be kept. It is asked before each call."""
 
     async def room(self) -> None:
         """Wait until there is room. What it raises ends the run."""
@@ -61,7 +70,7 @@ class KnownAnswers(Protocol):
         """
 
     async def flush(self) -> None:
-        """Write what was noted. The run has ended. It limits its own time."""
+        """Write what was learnt. The run has ended. It limits its own time."""
 
 
 class BehindCache(KnownAnswers, Protocol):
@@ -69,3 +78,40 @@ class BehindCache(KnownAnswers, Protocol):
 
     async def close(self) -> None:
         """Disconnect."""
+
+
+class NotedKeys:
+    """Keys of a cache whose answers a journal has already: an answer of the cache is written once.
+
+    They are the keys that were used last: at least `most` of them, and at most twice as many.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = min(most, MOST)
+        self._new: set[Any] = set()
+        self._old: set[Any] = set()
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._old - self._new)
+
+    def add(self, key: Any) -> bool:
+        """Note that a canonical key is used. Returns whether it is new."""
+        name = _name(key)
+        if name in self._new:
+            return False
+        is_new = name not in self._old
+        self._new.add(name)
+        if len(self._new) >= self._most:
+            self._old, self._new = self._new, set()
+        return is_new
+
+    def remove(self, key: Any) -> None:
+        """Forget a key."""
+        name = _name(key)
+        self._new.discard(name)
+        self._old.discard(name)
+
+
+def _name(key: Any) -> Any:
+    """What is held of a key: of text a hash of 64 bits. If two texts have the same hash, one answer is not written."""
+    return hash(key) if type(key) is str else identity(key)

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
 from asyncio_operator.lookup.memory import Memory
-from asyncio_operator.lookup.noted_keys import NotedKeys
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.lookup.cache import LookupCache
-    from asyncio_operator.lookup.known import KnownAnswers
+    from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
 
 
 class Places:
@@ -30,7 +29,7 @@ class Places:
 
     Args:
         memories: rows are noted in the first, misses in the last: behind a cache each has a time of its own.
-        known: places that note the answers of calls.
+        known: places that learn the answers of calls.
         timed: outcomes say where they came from and how long they took (`Answer`).
         figures: of the run. A key that came with its batch is a hit of a journal.
 
@@ -162,8 +161,7 @@ class Places:
             for key, answer in zip(keys, answers, strict=True):
                 put(key, answer)
         for known in self._known:
-            for key, answer in zip(keys, answers, strict=True):
-                known.note(key, answer, attempts, latency, weights)
+            known.learn(keys, answers, attempts, latency, weights)
         if self._kept is not None:
             for key in keys:
                 self._kept.add(key)

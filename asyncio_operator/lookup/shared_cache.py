@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import seconds
@@ -30,6 +31,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
+    from asyncio_operator.budget.usage import Weights
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.services.redis_values import Write
 
@@ -167,19 +169,23 @@ class SharedCache:
 
     # -- writing
 
-    def note(
-        self, key: Any, answer: Any, attempts: int, latency: float, weights: Mapping[str, float] | None = None
+    def learn(
+        self, keys: Sequence[Any], answers: Sequence[Any], attempts: int, latency: float, weights: Weights | None = None
     ) -> None:
         if self._store.is_down:
             return
-        self._queue.append((key, answer, monotonic()))
-        self._noted += 1
+        self._queue.extend(zip(keys, answers, repeat(monotonic())))
+        self._noted += len(keys)
         if len(self._queue) > MOST_WAITING:
-            self._queue.popleft()
-            self._done += 1
+            self._drop(len(self._queue) - MOST_WAITING)
             self._store.tell("is too slow for the answers that come; some are not shared", "slow")
         if self._writer is None:
             self._writer = start_task(self._write())
+
+    def _drop(self, answers: int) -> None:
+        for _ in range(answers):
+            self._queue.popleft()
+        self._done += answers
 
     async def room(self) -> None:
         """See `KnownAnswers`. What cannot be written is dropped."""
@@ -242,9 +248,7 @@ class SharedCache:
         while self._writer is not None and self._done < last and (left := ends - monotonic()) > 0:
             await asyncio.wait([self._writer], timeout=left)
         # What waits longer is dropped. Other runs may have noted answers since.
-        for _ in range(len(self._queue) - (self._noted - last)):
-            self._queue.popleft()
-            self._done += 1
+        self._drop(len(self._queue) - (self._noted - last))
         self._close_later()
 
     def _close_later(self) -> None:

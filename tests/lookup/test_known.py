@@ -18,8 +18,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import KeyBatch
-from asyncio_operator.lookup.known import HELD
-from asyncio_operator.lookup.noted_keys import NotedKeys
+from asyncio_operator.lookup.known import HELD, NotedKeys
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.state.cells import ABSENT
@@ -62,9 +61,9 @@ class Elsewhere:
         await asyncio.sleep(self.delay)
         return [HELD if key in self.held else ABSENT for key in keys]
 
-    def note(self, key: Any, answer: Any, attempts: int, latency: float, weights: Any = None) -> None:
-        self.noted[key] = answer
-        self.costs[key] = attempts, round(latency, 6)
+    def learn(self, keys: Any, answers: Any, attempts: int, latency: float, weights: Any = None) -> None:
+        self.noted.update(zip(keys, answers, strict=True))
+        self.costs.update(dict.fromkeys(keys, (attempts, round(latency, 6))))
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         if self.has_room:
@@ -377,9 +376,10 @@ class Store(Elsewhere):
     async def renew(self, keys: Sequence[Any]) -> list[Any]:
         return [HELD if key % 3 == 0 else ABSENT for key in keys]
 
-    def note(self, key: Any, answer: Any, attempts: int, latency: float, weights: Any = None) -> None:
-        if answer is not None or self.cache.cache_missing:
-            self.answers[key] = answer
+    def learn(self, keys: Any, answers: Any, attempts: int, latency: float, weights: Any = None) -> None:
+        for key, answer in zip(keys, answers, strict=True):
+            if answer is not None or self.cache.cache_missing:
+                self.answers[key] = answer
 
 
 @given(

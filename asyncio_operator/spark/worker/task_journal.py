@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ from asyncio_operator.spark.worker.journal_readers import FEWEST, LaterAnswers
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
+    from asyncio_operator.budget.usage import Weights
     from asyncio_operator.engine.timers import Reminder, Timers
     from asyncio_operator.spark.worker.process import WorkerProcess
 
@@ -211,11 +212,12 @@ class TaskJournal:
 
     # -- new answers
 
-    def note(
-        self, key: Any, answer: Any, attempts: int, latency: float, weights: Mapping[str, float] | None = None
+    def learn(
+        self, keys: Sequence[Any], answers: Sequence[Any], attempts: int, latency: float, weights: Weights | None = None
     ) -> None:
         """See `KnownAnswers`."""
-        self._note((key, answer, self._wall(), attempts, latency, weights))
+        now = self._wall()
+        self._note([(key, answer, now, attempts, latency, weights) for key, answer in zip(keys, answers, strict=True)])
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         """See `KnownAnswers`. The calls that such an answer took are not known."""
@@ -229,16 +231,15 @@ class TaskJournal:
             return False
         life = self._task.expire_after
         if life is None or came + life > self._wall():
-            self._note((key, answer, came, None, None, None))
+            self._note([(key, answer, came, None, None, None)])
         return True
 
-    def _note(self, one: Noted) -> None:
-        noted = self._noted
-        noted.append(one)
-        if len(noted) == 1:
+    def _note(self, some: list[Noted]) -> None:
+        if not self._noted:
             assert self._timer is not None
             self._timer.set(self._clock() + self._delay)
-        elif len(noted) >= TOGETHER:
+        self._noted += some
+        if len(self._noted) >= TOGETHER:
             self._hand_over()
 
     async def flush(self) -> None:
