@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         HeapPriorityQueueSet,
         KeyGroupPartitionedPriorityQueue,
     )
+    from asyncio_operator.state.in_flight import InFlightElements
     from asyncio_operator.state.key_groups import (
         KeyGroupRange,
         default_max_parallelism,
@@ -68,6 +69,7 @@ __all__ = [
     "HeapPriorityQueueSet",
     "HeapSnapshot",
     "HeapStateBackend",
+    "InFlightElements",
     "KeyGroupPartitionedPriorityQueue",
     "KeyGroupRange",
     "KeySerializer",
@@ -119,6 +121,7 @@ if not TYPE_CHECKING:
             "asyncio_operator.state.heap_set": (
                 "BatchPriorityQueueSet HeapPriorityQueueSet KeyGroupPartitionedPriorityQueue"
             ),
+            "asyncio_operator.state.in_flight": "InFlightElements",
             "asyncio_operator.state.key_groups": (
                 "KeyGroupRange default_max_parallelism key_group key_group_range operator_index"
             ),

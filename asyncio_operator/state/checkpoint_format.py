@@ -17,7 +17,8 @@ service of a kind that ends in " in the state" are in the state, as queues (`lay
      "state": {"kind": "rocksdb"} or
               {"kind": "rows", "layout": 1, "sequence": int, "states": {name: `StateMeta.to_dict`},
                "segments": {name: {key group: segment}}},
-     "services": [{"kind": "timers", "timer services" or "batch timers", "segments": {key group: segment}}, ...],
+     "services": [{"kind": "timers", "timer services", "batch timers" or "elements" (`in_flight`), "segments":
+                   {key group: segment}}, ...],
      "files": {path of a file in the directory: its size in bytes}}
 """
 

@@ -35,8 +35,8 @@ IN_STATE = " in the state"
 
 @runtime_checkable
 class CheckpointedService(Protocol):
-    """The methods of a timer service that a checkpoint uses; `InternalTimerService`, `BatchTimerService` and
-    `TimerServiceManager` have them."""
+    """The methods of a timer service that a checkpoint uses; `InternalTimerService`, `BatchTimerService`,
+    `TimerServiceManager` and `InFlightElements` have them."""
 
     checkpoint_kind: ClassVar[str]
 
@@ -61,7 +61,7 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
         path: the directory to make; its parents are made if they are missing.
         backend: the keyed state.
         services: `InternalTimerService`, `TimerServiceManager` or `BatchTimerService`, of the same key groups as the
-            backend.
+            backend, and `InFlightElements`.
 
     Raises:
         ConfigurationError: an argument is of another type, or a service has other key groups than the backend.
