@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,16 +124,28 @@ def joined(pieces: Sequence[Piece], count: int) -> ColumnAnswers:
     return ColumnAnswers(tables[0] if len(tables) == 1 else pa.concat_tables(tables), starts, counts)
 
 
+def together(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
+    """The answers of single keys. No step has a Python function for each key."""
+    tables = list(map(attrgetter("table"), answers))
+    starts, counts = (
+        np.fromiter(map(attrgetter(name), answers), np.int64, len(answers)) for name in ("starts", "counts")
+    )
+    of_identity = dict(zip(map(id, tables), tables, strict=True))
+    if len(of_identity) == 1:
+        return ColumnAnswers(tables[0], starts, counts).compact()
+    numbers = {identity: number for number, identity in enumerate(of_identity)}
+    of_table = np.fromiter(map(numbers.__getitem__, map(id, tables)), np.int64, len(answers))
+    order = np.argsort(of_table, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(of_table[order])) + 1)
+    pieces = zip(groups, of_identity.values(), strict=True)
+    return joined(
+        [(places, ColumnAnswers(table, starts[places], counts[places])) for places, table in pieces], len(answers)
+    )
+
+
 def compacted(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
-    """The answers of single keys in a table of their own, which holds no other rows."""
-    of_table: dict[int, list[int]] = {}
-    for place, one in enumerate(answers):
-        of_table.setdefault(id(one.table), []).append(place)
-    pieces: list[Piece] = []
-    for places in of_table.values():
-        spans = np.array([(answers[place].starts, answers[place].counts) for place in places], np.int64)
-        pieces.append((places, ColumnAnswers(answers[places[0]].table, spans[:, 0], spans[:, 1]).alone()))
-    whole = joined(pieces, len(answers))
+    """The same in a table that holds no other rows."""
+    whole = together(answers).alone()
     return ColumnAnswers(whole.table.combine_chunks(), whole.starts, whole.counts)
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.column_answers import ColumnAnswers
+from asyncio_operator.arrow.column_answers import ColumnAnswers, together
 from asyncio_operator.arrow.columns import Column, columns
 from asyncio_operator.arrow.key_arrays import Ints
 from asyncio_operator.engine.failures import is_over_budget
@@ -179,46 +178,15 @@ def _add_tables(answers: Answers, places: Ints, found: list[ColumnAnswers]) -> N
     """Add answers in columns, those of the keys at these places."""
     if not found:
         return
-    of_answer = list(map(attrgetter("table"), found))
-    identities = list(map(id, of_answer))
-    # No step has a Python function for each key.
-    tables = dict(zip(identities, of_answer, strict=True))
-    starts = np.fromiter(map(attrgetter("starts"), found), np.int64, len(found))
-    counts = np.fromiter(map(attrgetter("counts"), found), np.int64, len(found))
-    numbers = {identity: number for number, identity in enumerate(tables)}
-    of_table: Ints = np.zeros(len(found), np.int64)
-    if len(tables) > 1:
-        of_table = np.fromiter(map(numbers.__getitem__, identities), np.int64, len(found))
-    sizes = np.array([table.num_rows for table in tables.values()])
-    if sizes.sum() <= MOST_UNUSED * counts.sum():
-        answers.tables = list(tables.values())
-        starts += (np.cumsum(sizes) - sizes)[of_table]
-    else:
-        answers.tables, starts = _taken(list(tables.values()), of_table, starts, counts)
-    answers.starts[places] = starts + len(answers.rows)
-    answers.copies[places] = counts
+    added = together(found)
+    answers.tables = [added.table]
+    answers.starts[places] = added.starts + len(answers.rows)
+    answers.copies[places] = added.counts
     answers.kinds[places] = FOUND
 
 
 FEW = 2
 """Rows of the input for each found row, above which the found rows are put into a table of their own."""
-
-MOST_UNUSED = 2
-"""Whole tables are used if they have at most this many rows for each row that is needed: copying them costs less than
-picking rows from each."""
-
-
-def _taken(tables: Sequence[pa.Table], of_table: Ints, starts: Ints, counts: Ints) -> tuple[list[pa.Table], Ints]:
-    """The needed rows of each table, and where the rows of each answer begin in them."""
-    order = np.argsort(of_table, kind="stable")
-    ends = np.cumsum(counts[order])
-    begins = ends - counts[order]
-    rows = np.repeat(starts[order] - begins, counts[order]) + np.arange(ends[-1])
-    cuts = [0, *np.cumsum(np.bincount(of_table, counts, len(tables)).astype(np.int64)).tolist()]
-    parts = [table.take(pa.array(rows[a:b])) for table, a, b in zip(tables, cuts, cuts[1:], strict=False)]
-    placed = np.empty(len(starts), dtype=np.int64)
-    placed[order] = begins
-    return parts, placed
 
 
 def _joined(chunks: Sequence[Column], field: pa.Field) -> Column:
