@@ -290,12 +290,18 @@ def _kind_of_log(name: str, inside: Collection[str]) -> str | None:
 
 def _more_than_files(directory: str, log: str, kind: str, part: str | None = None) -> ConfigurationError:
     what = f"{directory!r} is {kind}" if part is None else f"{part!r} is a part of {directory!r}, which is {kind}"
+    log = posixpath.basename(log)
+    if log == "_spark_metadata":
+        ways = "a table that Spark reads, source=spark.read.parquet(path).toArrow()"
+    else:
+        ways = (
+            "a function that returns a pyarrow.Table, such as source=lambda: "
+            "deltalake.DeltaTable(path).to_pyarrow_table() with the package deltalake (for others pyiceberg or hudi), "
+            "a table that Spark reads, source=spark.read.format(...).load(path).toArrow()"
+        )
     return ConfigurationError(
-        f"{what}: its log ({posixpath.basename(log)}) says which files are part of it, and others are old or were "
-        "never committed. Pass a function that returns a pyarrow.Table, such as source=lambda: "
-        "deltalake.DeltaTable(path).to_pyarrow_table() with the package deltalake (for others pyiceberg or hudi), a "
-        "table that Spark reads, source=spark.read.format(...).load(path).toArrow(), or a list of the files that are "
-        "part of it"
+        f"{what}: its log ({log}) says which files are part of it, and others are old or were never committed. Pass "
+        f"{ways}, or a list of the files that are part of it"
     )
 
 

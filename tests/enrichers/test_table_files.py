@@ -53,8 +53,10 @@ def test_X12_a_table_that_is_more_than_its_files_is_refused(tmp_path: Path, log:
     with pytest.raises(ConfigurationError) as raised:
         TableEnricher(uri + str(table / part), key="id").schema()
     text = str(raised.value)
-    for way in ("TableEnricher(", "a function that returns", "deltalake", "a list of the files", str(table)):
+    reader = "spark.read.parquet(path)" if "_spark" in log else "deltalake.DeltaTable(path)"
+    for way in ("TableEnricher(", reader, "a table that Spark reads", "a list of the files", str(table)):
         assert way in text
+    assert ("deltalake" in text) == ("_spark" not in log)
 
 
 @pytest.mark.parametrize("log", LOGS)
