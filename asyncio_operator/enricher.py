@@ -292,7 +292,8 @@ class Enricher(ABC):
         # Imported here: it loads pyarrow, which a class that answers in columns has loaded.
         from asyncio_operator.arrow.answer_tables import answer_tables, ask
 
-        return (await ask(self, answer_tables(self.key_schema(), self.schema()), keys)).answers()
+        tables = answer_tables(self.key_schema(), self.schema(), optional_parts(self))
+        return (await ask(self, tables, keys)).answers()
 
     lookup_columns: Callable[[pa.Array], Awaitable[pa.Table]] | None = None
     """Written as ``async def lookup_columns(self, keys: pyarrow.Array) -> pyarrow.Table`` by a class that answers in

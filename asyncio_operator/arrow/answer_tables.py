@@ -6,7 +6,7 @@ columns and rows. A row belongs to the asked key that is the same (law L10), and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,14 @@ class AnswerTables:
         keys: names and types of the key columns, in the order of a key's parts. A type of null: that of the keys.
         declared: the columns of the answer, as the enricher declares them.
         wanted: the same columns in the types that the caller takes. Default: as declared.
+        optional: the parts of a key that may be null.
     """
 
-    def __init__(self, keys: pa.Schema, declared: pa.Schema, wanted: pa.Schema | None = None) -> None:
+    def __init__(
+        self, keys: pa.Schema, declared: pa.Schema, wanted: pa.Schema | None = None, optional: Collection[int] = ()
+    ) -> None:
         self._keys = keys
+        self._optional = optional
         self._declared = declared
         # The types decide: rows of another nullability need no cast, and a cast needs a copy of them.
         self._wanted = declared if wanted is None or wanted.types == declared.types else wanted
@@ -57,7 +61,7 @@ class AnswerTables:
         fitted = list(map(_fitted, columns, self._keys.types))
         # Two keys may fall together, and some may not fit.
         if any(one is not column for one, column in zip(fitted, columns, strict=True)):
-            array, places = distinct(fitted)
+            array, places = distinct(fitted, self._optional, _misfits(columns, fitted) if self._optional else None)
             fitted = self._parts(array)
         else:
             places = np.arange(len(keys))
@@ -84,14 +88,14 @@ class AnswerTables:
             for field, part in zip(self._keys, self._parts(asked), strict=True)
         ]
         columns = [_column(answer, field.name, field.type) for field in self._declared]
-        for field, part in zip(self._keys, parts, strict=True):
-            if part.null_count:
+        for i, (field, part) in enumerate(zip(self._keys, parts, strict=True)):
+            if part.null_count and i not in self._optional:
                 raise ResultError(f"lookup_columns returned a row whose key column {field.name!r} is null")
         table = pa.table(columns, schema=self._declared)
         if self._wanted is not self._declared:
             table = _cast(table, self._wanted)
         given = self._joined([part.combine_chunks() for part in parts])
-        of_key = match(asked, given)
+        of_key = match(asked, given, self._optional)
         strangers = np.flatnonzero(of_key < 0)
         if len(strangers):
             values = [_shown(part[int(strangers[0])]) for part in parts]
@@ -147,10 +151,10 @@ class AnswerTables:
         return [keys] if len(self._keys) == 1 else keys.flatten()
 
 
-def answer_tables(keys: pa.Schema | None, declared: pa.Schema) -> AnswerTables:
+def answer_tables(keys: pa.Schema | None, declared: pa.Schema, optional: Collection[int] = ()) -> AnswerTables:
     """The tables of an enricher with that `key_schema` and `schema`, for keys that are Python's. Without a key schema
     the key column is named "key", and has the type of the keys."""
-    return AnswerTables(pa.schema([("key", pa.null())]) if keys is None else keys, declared)
+    return AnswerTables(pa.schema([("key", pa.null())]) if keys is None else keys, declared, None, optional)
 
 
 async def ask(
@@ -201,6 +205,19 @@ def _fitted(column: Any, kind: pa.DataType) -> pa.Array:
         return column if kinds.is_null(kind) else fit_keys(column, kind)
     except TypeError:  # Keys of these types are never equal.
         return pa.nulls(len(column), kind)
+
+
+def _misfits(columns: Sequence[Any], fitted: Sequence[pa.Array]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """The keys of which a part does not fit: it is null now, and was none before."""
+    nulls = [
+        column.is_null().to_numpy(zero_copy_only=False)
+        if isinstance(column, pa.Array)
+        else np.array([value is None for value in column], dtype=bool)
+        for column in columns
+    ]
+    lost = [part.is_null().to_numpy(zero_copy_only=False) & ~null for part, null in zip(fitted, nulls, strict=True)]
+    misfits: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_or.reduce(lost)
+    return misfits
 
 
 def _spelled(keys: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -80,10 +80,10 @@ def distinct_keys(columns: Sequence[pa.Array], optional: Collection[int] = ()) -
         return python_keys(keys), codes
 
 
-def distinct_held(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
+def distinct_held(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
     """The same as an array. No Python object is made for a key, unless there are values that Python cannot hold."""
     columns = list(map(canonical_array, columns))
-    return distinct(columns) if all(map(_is_held, columns)) else _distinct_held(columns)
+    return distinct(columns, optional) if all(map(_is_held, columns)) else _distinct_held(columns, optional)
 
 
 def _distinct_held(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
@@ -140,11 +140,11 @@ def distinct(
     return key_array(arrays), codes
 
 
-def with_duplicates(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
+def with_duplicates(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
     """Like `distinct`, but keeps duplicates unless there are nulls: no search for them."""
     arrays = list(map(canonical_array, columns))
     if any(array.null_count for array in arrays):
-        return distinct(arrays)
+        return distinct(arrays, optional)
     return key_array(arrays), np.arange(len(arrays[0]))
 
 

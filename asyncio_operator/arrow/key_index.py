@@ -14,7 +14,7 @@ the hashes of an index begin with a random word, so that many of one hash cannot
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,23 +32,25 @@ _SECRET = np.uint64(int.from_bytes(os.urandom(8)))
 """The first word of the hashes in every `KeyIndex` of this process."""
 
 
-def match(asked: pa.Array, rows: pa.Array) -> Ints:
+def match(asked: pa.Array, rows: pa.Array, optional: Collection[int] = ()) -> Ints:
     """For every row the position of its key in `asked`, or -1 if it is not there, or null.
 
     Args:
         asked: distinct keys. Keys of several columns are structs; their parts are compared in order.
         rows: keys, whose type may be another one, as far as `fit_keys` allows.
+        optional: the parts of a key, among several, whose nulls are values.
 
     Raises:
         TypeError: keys of these two types can never be equal.
     """
     parts = list(map(canonical_array, _parts(rows)))
     wanted = [fit_keys(part, own.type) for part, own in zip(_parts(asked), parts, strict=True)]
-    if all(map(pa.Array.equals, parts, wanted)) and _complete(parts) is None:
+    needed = [part for i, part in enumerate(parts) if i not in optional]
+    if all(map(pa.Array.equals, parts, wanted)) and _complete(needed) is None:
         return np.arange(len(rows))  # a row for each key, in their order
     asked, rows = wanted[0], parts[0]
     if len(parts) > 1:
-        both = joint_numbers([pa.concat_arrays(pair) for pair in zip(wanted, parts, strict=True)])
+        both = joint_numbers([pa.concat_arrays(pair) for pair in zip(wanted, parts, strict=True)], optional)
         asked, rows = both[: len(asked)], both[len(asked) :]
     found = pc.index_in(_bits(rows), value_set=_bits(asked), skip_nulls=True).fill_null(-1)
     positions: Ints = found.to_numpy(zero_copy_only=False).astype(np.int64)

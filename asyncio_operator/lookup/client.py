@@ -402,7 +402,7 @@ def _tables(enricher: Enricher, schema: pa.Schema) -> AnswerTables | None:
     # Imported here: it loads pyarrow, which the enricher that gave the schema has loaded already.
     from asyncio_operator.arrow.answer_tables import answer_tables
 
-    return answer_tables(enricher.key_schema(), schema)
+    return answer_tables(enricher.key_schema(), schema, optional_parts(enricher))
 
 
 def _valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:

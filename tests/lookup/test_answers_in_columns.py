@@ -148,6 +148,29 @@ def test_A1_a_column_that_is_key_and_added_stands_once() -> None:
     assert looked_up(enricher, 5) == [{"name": "x", "n": 5}]
 
 
+@pytest.mark.parametrize("width", [10, 1], ids=["batches", "single"])
+def test_L1_A3_a_null_in_an_optional_part_is_asked_for_in_columns_as_in_rows(width: int) -> None:
+    class Optional(Columns):
+        optional_keys = ("b",)
+        max_batch = width
+
+    asked: list[Any] = []
+
+    def answer(keys: pa.Array) -> pa.Table:
+        a, b = (part.take(pa.array(range(len(part)))[::-1]) for part in keys.flatten())
+        asked.extend(zip(a.to_pylist(), b.to_pylist(), strict=True))
+        return pa.table({"a": a, "b": b, "n": a.cast(pa.int32()), "name": [f"{one}" for one in b.to_pylist()]})
+
+    enricher = Optional(answer, pa.schema([("a", pa.int64()), ("b", pa.int8())]))
+    keys = [(1, None), (1, 0), (2, None), (None, 1), (1, None), (3, 1000), (3, "x"), (3, -1)]
+    found = looked_up(enricher, *keys)
+    names = [None if one is None else (one["n"], one["name"]) for one in found]
+    assert names == [(1, "None"), (1, "0"), (2, "None"), None, (1, "None"), None, None, (3, "-1")]
+    assert sorted(asked, key=str) == [(1, 0), (1, None), (2, None), (3, -1)]
+    rows: Any = asyncio.run(enricher.lookup_many([(1, None), (1, 0), (3, 1000)]))
+    assert [one and one["name"] for one in rows] == ["None", "0", None]
+
+
 def wrong(**columns: Any) -> Callable[[Any], Any]:
     def answer(keys: pa.Array) -> pa.Table:
         right = {"k": keys, "name": ["x"] * len(keys), "n": keys}

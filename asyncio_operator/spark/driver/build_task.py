@@ -146,9 +146,9 @@ def enrich_task(
     identity = _identity(enricher)
     owner = cache_owner(identity, offered)
     answers = _in_spark(offered)
-    tables = (
-        None if enricher.lookup_columns is None else AnswerTables(key_types(schema, enricher, keys), offered, answers)
-    )
+    tables = None
+    if enricher.lookup_columns is not None:
+        tables = AnswerTables(key_types(schema, enricher, keys), offered, answers, layout.optional)
     task = EnrichTask(
         enricher, identity, layout, lookups, answers, owner, reporting, tracing, tables, propagated=inject()
     )

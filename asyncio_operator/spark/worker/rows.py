@@ -117,7 +117,7 @@ def key_batch(
     columns = [batch.column(position) for position in positions]
     if in_arrow and not (held and any(map(kinds.is_nested, (column.type for column in columns)))):
         search = with_duplicates if not deduplicate else distinct_held if held else distinct
-        array, codes = search(columns)
+        array, codes = search(columns, optional)
         return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
     keys, codes = distinct_keys(columns, optional)
     return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from asyncio_operator.enricher import Enricher
+from asyncio_operator.enricher import Enricher, optional_parts
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.testing.enricher_contract.rules import Check, asynchronous, compare
@@ -38,7 +38,7 @@ def _ways(enricher: Enricher) -> list[tuple[str, Ask]]:
     if enricher.lookup_columns is not None:
         from asyncio_operator.arrow.answer_tables import answer_tables, ask
 
-        tables = answer_tables(enricher.key_schema(), enricher.schema())
+        tables = answer_tables(enricher.key_schema(), enricher.schema(), optional_parts(enricher))
 
         async def columns(keys: Sequence[Any]) -> Sequence[Any]:
             # A table has the rows of a key once, however often the batch has it.

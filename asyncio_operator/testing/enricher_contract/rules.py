@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncio_operator.budget.usage import checked_weights
 from asyncio_operator.checks import positive_duration
-from asyncio_operator.enricher import Enricher, Found
+from asyncio_operator.enricher import Enricher, Found, optional_parts
 from asyncio_operator.errors import ConfigurationError, ResultError, describe
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ async def rule_lookup_columns(check: Check) -> None:
 
         find = row_finder(enricher)
         ways = {"lookup_columns()": None} | ({"lookup_rows()": find} if find else {})
-        tables = answer_tables(enricher.key_schema(), enricher.schema())
+        tables = answer_tables(enricher.key_schema(), enricher.schema(), optional_parts(enricher))
         empty: dict[str, Any] = dict.fromkeys(enricher.schema().names)
         for order in (keys, keys[::-1], check.missing, keys[:1]):
             for start in range(0, len(order), enricher.max_batch):

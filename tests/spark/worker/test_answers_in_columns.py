@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import date_format
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from asyncio_operator import Batching, Cache, Enricher, EnricherError, FunctionError, Retry
 from asyncio_operator.arrow.answer_tables import AnswerTables
@@ -202,6 +202,32 @@ def test_X9_wide_rows_of_a_table_in_memory_leave_in_pieces() -> None:
     texts = [part.column(1).to_pylist() for part in parts]
     assert [text for part in texts for text in part] == ["a" * width, "b", None] * 5
     assert max(sum(text is not None and len(text) > 1 for text in part) for part in texts) <= 4
+
+
+class OfNulls(Enricher):
+    optional_keys = ("b",)
+    max_batch = 100
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("found", pa.string())])
+
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        a, b = keys.flatten()
+        return pa.table({"a": a, "b": b, "found": [f"{key['a']} {key['b']}" for key in keys.to_pylist()]})
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_L1_A3_a_task_asks_for_a_null_in_an_optional_part(in_memory: bool) -> None:
+    enricher = OfNulls()
+    enricher.in_memory = in_memory
+    frame = StructType([StructField("a", LongType()), StructField("b", StringType())])
+    task, _ = enrich_task(frame, enricher, EnrichOptions(on=["a", "b"]))
+    batch = pa.RecordBatch.from_pydict({"a": pa.array([1, 1, None, 1]), "b": ["x", None, "x", None]})
+    found = [row["found"] for one in ChainTask([task])(iter([batch])) for row in one.to_pylist()]
+    assert found == ["1 x", "1 None", None, "1 None"]
 
 
 class Slow(InMemory):
