@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import seconds
 from asyncio_operator.clock import monotonic
+from asyncio_operator.engine.lent import IDLE
+from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.lookup.known import HELD
@@ -51,9 +53,6 @@ FLUSH = 0.9
 
 MOST_HELD = 10_000
 """Refreshes of other workers that are remembered."""
-
-IDLE = 60.0
-"""Seconds without a question after which the connections are closed, as those of enrichers are (law L8)."""
 
 LOCK = 10.0
 """Seconds for which one worker alone refreshes a key. A refresh that failed is not tried again earlier."""
@@ -89,7 +88,7 @@ class SharedCache:
         self._miss_life = self._row_life if options.missing_ttl is None else _milliseconds(options.missing_ttl)
         self._fresh = 0 if options.refresh_after is None else _milliseconds(options.refresh_after)
         self._held: dict[bytes, float] = {}
-        self._idle: asyncio.TimerHandle | None = None
+        self._timers: Timers | None = None
         self._closing: asyncio.Task[None] | None = None
         # Keys, answers, and when they came. How many have come, and how many of them are written or dropped.
         self._queue: deque[tuple[Any, Any, float]] = deque()
@@ -249,25 +248,22 @@ class SharedCache:
             await asyncio.wait([self._writer], timeout=left)
         # What waits longer is dropped. Other runs may have noted answers since.
         self._drop(len(self._queue) - (self._noted - last))
-        self._close_later()
+        if self._timers is None:
+            self._timers = Timers(monotonic)
+            self._timers.set(monotonic() + IDLE, self._close_if_idle)
 
-    def _close_later(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(IDLE, self._close_idle)
-
-    def _close_idle(self) -> None:
-        self._idle = None
-        if monotonic() - self._store.used < IDLE:
-            self._close_later()
+    def _close_if_idle(self, _: None, now: float) -> None:
+        assert self._timers is not None
+        if now - self._store.used < IDLE:
+            self._timers.set(self._store.used + IDLE, self._close_if_idle)
         else:
             self._closing = start_task(self.close())
 
     async def close(self) -> None:
         """Close the connections. They are opened again when they are needed."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        if self._timers is not None:
+            self._timers.close()
+            self._timers = None
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.cancel()
