@@ -1,14 +1,10 @@
-"""How calls are made: the options that the operator and lookups share, named, checked and bundled once.
-
-They also decide between two ways of a run. The plain way makes one call for each element, in the order they come,
-and costs a fraction of a microsecond. Any option that it cannot honour takes the managed way (`attempts`).
-"""
+"""How calls are made: the options that the operator and lookups share, named, checked and bundled once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, duration, flag, of_kind, positive_int
@@ -101,13 +97,10 @@ class CallOptions(GivenCalls):
 
     Attributes:
         grace_period: how long the end of a run waits for calls that ignore their cancellation.
-        MANAGED: the options that the plain way cannot honour.
 
     Raises:
         ConfigurationError: an option is wrong.
     """
-
-    MANAGED: ClassVar[tuple[str, ...]] = ("attempt_timeout", *KINDS)
 
     timeout: float | None = None
     attempt_timeout: float | None = None
@@ -128,14 +121,6 @@ class CallOptions(GivenCalls):
         """Whether something is asked before each call starts, beside the capacity."""
         limits = (self.rate_limit, self.circuit_breaker, self.hedge, self.budget)
         return isinstance(self.capacity, AdaptiveCapacity) or any(limit is not None for limit in limits)
-
-    @property
-    def managed(self) -> bool:
-        """Whether an option needs the managed way: it is set, and the plain way cannot honour it."""
-        given = [getattr(self, name) for name in self.MANAGED]
-        return isinstance(self.capacity, AdaptiveCapacity) or any(
-            value is not None and value is not False for value in given
-        )
 
 
 class Called(Protocol):

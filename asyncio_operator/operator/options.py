@@ -29,8 +29,6 @@ class RunOptions(CallOptions):
         cache: what results are kept for, and how long; by `cache_key`, or by value.
     """
 
-    MANAGED = (*CallOptions.MANAGED, "keyed", "trace", "cache")
-
     on_error: OnError = "fail"
     on_timeout: Callable[[Any], Any] | None = None
     flatten: bool = False
@@ -40,6 +38,12 @@ class RunOptions(CallOptions):
     timers: OperatorTimers | None = None
     cache: Cache | None = None
     cache_key: Callable[[Any], Any] | None = None
+
+    @property
+    def managed(self) -> bool:
+        """Whether the run needs `Attempts`: more than one plain call for each element, in the order of the input."""
+        others = (self.attempt_timeout, self.retry, self.batching, self.trace, self.cache)
+        return self.limited or self.keyed or any(option is not None for option in others)
 
     def __post_init__(self) -> None:
         CallOptions.__post_init__(self)
