@@ -22,6 +22,7 @@ from asyncio_operator import (
     ConfigurationError,
     FixedBackoff,
     FunctionError,
+    Hedge,
     RateLimit,
     Record,
     Retry,
@@ -522,3 +523,53 @@ def test_O19_every_output_is_one_that_a_call_of_its_time_gave(
             assert all(calls[value] - before[value] <= 1 for value in set(found) - failing)
 
     run_on(VirtualTimeLoop, run())
+
+
+@given(draw=st.randoms(use_true_random=False), mode=st.sampled_from([*MODES]))
+def test_O19_O4_whatever_the_options_every_element_leaves_once_also_through_snapshots(draw, mode):
+    """Runs that each go on from a snapshot of the last, with calls that fail, hang, and are made again."""
+    values = [draw.randint(0, 5) for _ in range(draw.randint(0, 25))]
+    cache = {"max_rows": draw.randint(1, 6), "expire_after_write": 3, "stale_if_error": draw.random() < 0.3}
+    options: dict[str, Any] = {
+        "rate_limit": draw.choice([None, RateLimit(2, per=1.0)]),
+        "retry": draw.choice([None, Retry(3, FixedBackoff(0.3))]),
+        "attempt_timeout": draw.choice([None, 1.0]),
+        **draw.choice([{}, {"timeout": 2.0, "on_timeout": lambda value: value}]),
+    }
+    if mode != "key_ordered":
+        cache["refresh_after"] = draw.choice([None, 1])
+        options["hedge"] = draw.choice([None, Hedge(after=0.5, floor=0.1)])
+
+    async def call(value: int) -> int:
+        await asyncio.sleep(draw.choice([0, 0.1, 0.7, 1.5]))
+        if draw.random() < 0.2:
+            raise ValueError(value)
+        return value
+
+    async def runs() -> list[int]:
+        loop, source = asyncio.get_running_loop(), iter(values)
+        got: list[int] = []
+        snapshot = None
+        for most in [*(draw.randint(1, 8) for _ in range(draw.randint(0, 3))), len(values) + 1]:
+            operator = AsyncWaitOperator(
+                call,
+                cache=Cache(**cache),
+                clock=lambda: 1_000 + loop.time(),
+                capacity=draw.randint(1, 4),
+                buffer=draw.randint(4, 9),
+                on_error=lambda value, _: value,
+                **options | MODES[mode],
+            )
+            outputs, ends = operator.process(source, restore=snapshot), len(got) + most
+            async for output in outputs:
+                got.append(output)
+                if len(got) == ends:
+                    break
+            snapshot = operator.snapshot()
+            await outputs.aclose()
+        return got
+
+    got = run_on(VirtualTimeLoop, runs())
+    assert Counter(got) == Counter(values)
+    if mode == "ordered":
+        assert got == values
