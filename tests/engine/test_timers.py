@@ -153,8 +153,8 @@ def test_O20_nothing_else_in_a_run_keeps_timers() -> None:
     assert found == {
         "engine/timers.py: HeapPriorityQueue",
         "engine/timers.py: .call_at(",
-        # A Redis client that the caches of a process share is closed when it has been idle.
-        "lookup/shared_cache.py: .call_later(",
+        # What a process keeps for its tasks outlives each run.
+        "engine/lent.py: .call_later(",
     }
 
 
