@@ -193,7 +193,7 @@ def _rescaled(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    if kind.bit_width == 128 and _in_reach(texts, kind):
+    if kind.bit_width >= 128 and _in_reach(texts, kind):
         try:
             return texts.cast(kind)
         except pa.ArrowInvalid:

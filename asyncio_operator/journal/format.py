@@ -92,6 +92,10 @@ ABOUT = pa.schema(
 MEGABYTE = 1 << 20
 
 
+WIDEST = pa.decimal128(38, 18)
+"""For decimals that have more digits than Spark's."""
+
+
 class JournalError(AsyncOperatorError):
     """A journal cannot be read or written: its place does not answer, is full, or refuses."""
 
@@ -228,9 +232,12 @@ _SEAL = _in_footer(CHECKSUM) + _in_footer(_NO_CHECKSUM)[:2]
 
 
 def stored_key_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which keys of a type are stored: the widest whose keys are equal to them (law L10)."""
+    """The type in which keys of a type are stored: the widest of Spark's whose keys are equal to them (law L10). Keys
+    that it cannot hold are not stored."""
     if kinds.is_integer(kind):
         return pa.int64()
+    if kinds.is_decimal(kind) and kind.precision > WIDEST.precision:
+        return WIDEST
     return pa.float64() if kinds.is_floating(kind) else kind
 
 

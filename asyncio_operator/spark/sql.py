@@ -32,7 +32,7 @@ from asyncio_operator.engine.options import KINDS
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
-from asyncio_operator.spark.driver.columns import spark_field
+from asyncio_operator.spark.driver.columns import key_field
 from asyncio_operator.spark.driver.job_budget import Place, check_budget, place_of_job, with_budget, with_job_limits
 from asyncio_operator.spark.driver.refusals import refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
@@ -131,7 +131,7 @@ def _key_columns(key: pa.Schema | None) -> list[StructField]:
     if not isinstance(key, pa.Schema):
         return [StructField("\0", StringType())]
     return [
-        StructField(f"\0{i}", StringType()) if pa.types.is_null(part.type) else spark_field(f"\0{i}", part)
+        StructField(f"\0{i}", StringType()) if pa.types.is_null(part.type) else key_field(f"\0{i}", part)
         for i, part in enumerate(key)
     ]
 

@@ -8,7 +8,7 @@ names the problem and the existing tables or columns. Only names and types are r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -98,7 +98,7 @@ async def describe(connection: asyncpg.Connection, selection: Selection) -> Stat
         for name, wanted in needed.items()
     }
     columns = _columns(selection, kinds)
-    key = {name: _key_column(selection, name, columns[name], kinds) for name in selection.key}
+    key = {name: _key_column(selection, name, columns[name], kinds, added) for name in selection.key}
     if selection.query is not None:
         key = await _with_parameters(connection, selection, key, described.parameters)
     source = replace(source, types=await _fixed_types(connection, selection, source))
@@ -204,13 +204,16 @@ def _columns(selection: Selection, types: Mapping[str, PgType]) -> dict[str, Col
     return columns
 
 
-def _key_column(selection: Selection, name: str, column: Column, types: Mapping[str, PgType]) -> Column:
+def _key_column(
+    selection: Selection, name: str, column: Column, types: Mapping[str, PgType], added: Collection[str]
+) -> Column:
     if column.key is None:
         raise ConfigurationError(
             f"{selection.subject}: the key column {name!r} is of type {types[name].sql}, which cannot be looked up; "
             + remedy(selection.table, selection.key, types, [name])
         )
-    return column
+    # A column that is added too stands once in an answer, and has one type there.
+    return column if name in added else replace(column, arrow=column.key.arrow or column.arrow)
 
 
 async def _with_parameters(

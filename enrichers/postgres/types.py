@@ -24,6 +24,7 @@ from enrichers.postgres.keys import Part
 
 MAX_PRECISION = 38  # of Spark's decimals
 FREE_SCALE = 18  # where the server does not say: what Spark itself takes for decimals of unknown size
+FREE_KEY = pa.decimal256(2 * MAX_PRECISION, MAX_PRECISION)  # every decimal of Spark fits, of whatever scale
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class KeyColumn:
         element: the SQL that converts one key before the comparison, with ``{0}`` in its place.
         value: the SQL that selects the column, to find the key of a row.
         number: for dates and times, the type of a number since 1970 and the SQL that converts it to a key.
+        arrow: the type of the keys, if it is not the column's.
     """
 
     part: Part
@@ -73,6 +75,7 @@ class KeyColumn:
     element: str = "{0}"
     value: str = "{0}"
     number: tuple[str, str] | None = None
+    arrow: pa.DataType | None = None
 
     def literal(self) -> KeyColumn:
         """The same, with a parameter that is the text of an array (see `arrow_keys`)."""
@@ -146,7 +149,7 @@ def _numeric(modifier: int) -> Column:
     guard = f"(abs({{0}}) < 1e{precision - scale}::numeric AND {{0}} = round({{0}}, {scale}))"
     # More zeros than the decimal has digits may follow the last digit, and Arrow would not drop them.
     value = "trim_scale({0})"
-    key = replace(key, value=value)
+    key = replace(key, value=value, arrow=FREE_KEY)
     return Column(pa.decimal128(precision, scale), value, guard, key, packed=f"textsend({value}::text)")
 
 

@@ -248,6 +248,22 @@ async def test_A3_a_value_that_no_column_can_hold_is_an_error_of_its_key(
             assert all(piece in str(caught.value) for piece in ("key 7:", "column 'v'", shown))
 
 
+@pytest.mark.parametrize("name", ["numeric", "numeric(90,40)"])
+@pytest.mark.parametrize("misses", [(), MISSES])
+async def test_X12_a_key_of_any_decimal_of_spark_finds_its_row_in_columns(
+    database: Database, name: str, misses: Sequence[int]
+) -> None:
+    keys = [Decimal(10**38 - 1), Decimal("1e30"), Decimal(f"0.{19 * '0'}1"), Decimal(1).scaleb(-38), Decimal("-1.5")]
+    await database.execute(f"CREATE TABLE t (k {name}, v text); INSERT INTO t VALUES ('NaN', 'none'), (1e39, 'none')")
+    for key in keys:
+        await database.execute(f"INSERT INTO t VALUES ({key}, '{key}')")
+    queries = [{"table": "t"}, {"query": "SELECT * FROM t WHERE k = ANY ($1)"}]
+    for source in queries:
+        async with database.enricher(key="k", **source) as enricher:
+            answers = await in_columns(enricher, [*keys, *map(Decimal, misses)])
+            assert answers == [*([{"v": str(key)}] for key in keys), *([] for _ in misses)]
+
+
 def exact(key: Any, kind: pa.DataType) -> bool:
     """Whether a key is of the Python type of its column, as the keys of a DataFrame are."""
     classes: dict[pa.DataType, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -12,8 +13,9 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from asyncio_operator import Cache, Journal
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.spark import EnrichmentMetrics, enrich
+from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
 from enrichers import PostgresEnricher
 from tests.servers import PostgresServer
 
@@ -31,6 +33,8 @@ TABLES = """
     INSERT INTO shop.payments SELECT i, n FROM generate_series(0, 9) AS i, generate_series(1, i) AS n;
     CREATE TABLE shop.words (word text PRIMARY KEY, length int);
     INSERT INTO shop.words SELECT 'w' || i, i FROM generate_series(0, 99) AS i;
+    CREATE TABLE shop.numbers (n numeric, name text);
+    INSERT INTO shop.numbers VALUES (1e30, 'large'), (1e-30, 'fine'), ('NaN', 'none');
 """
 
 
@@ -120,6 +124,22 @@ def test_L9_a_key_that_no_text_of_the_server_can_be_is_a_miss_beside_others(
     rows = enrich(frame, words, on="word", status_column="status").collect()
     assert [row.length for row in rows] == [None if i == 57 else i for i in range(100)]
     assert [row.status.status for row in rows] == ["missing" if i == 57 else "found" for i in range(100)]
+
+
+def test_X12_decimals_of_any_scale_find_the_rows_of_a_numeric_without_one(
+    spark: SparkSession, shop: PostgresServer, tmp_path: Path
+) -> None:
+    numbers = PostgresEnricher(shop.dsn, table="shop.numbers", key="n")
+    large = spark.sql("SELECT CAST(1e30 AS DECIMAL(38, 0)) AS n").coalesce(1)
+    fine = spark.sql("SELECT CAST('1e-30' AS DECIMAL(38, 38)) AS n").coalesce(1)
+    for df, name in ((large, "large"), (fine, "fine")):
+        for options in ({}, {"cache": Cache()}, {"status_column": "status"}, {"journal": Journal(str(tmp_path))}):
+            assert [row.name for row in enrich(df, numbers, on="n", **options).collect()] == [name]
+    register_lookup(spark, "numbers_of", numbers)
+    large.createOrReplaceTempView("large")
+    assert [row.name for row in spark.sql("SELECT * FROM numbers_of(TABLE(large), on => 'n')").collect()] == ["large"]
+    with pytest.raises(ConfigurationError, match="never matches key column 'n'"):
+        enrich(spark.sql("SELECT 'x' AS n"), numbers, on="n")
 
 
 def test_X5_the_password_is_nowhere(spark: SparkSession, shop: PostgresServer) -> None:

@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
+from asyncio_operator.journal.format import stored_key_type
 from asyncio_operator.spark.worker.output_batches import arrow_type
 
 logger = logging.getLogger("asyncio_operator.driver")
@@ -79,7 +80,7 @@ def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enri
                 f"key column {field.name!r} is {field.dataType.simpleString()}; a key must be {allowed}: cast it first"
             )
         if known is not None and not pa.types.is_null(known.field(i).type):
-            theirs = spark_field(known.field(i).name, known.field(i))
+            theirs = key_field(known.field(i).name, known.field(i))
             if key_family(theirs.dataType) != family:
                 raise ConfigurationError(
                     f"key column {field.name!r} is {field.dataType.simpleString()}, which never matches key column "
@@ -144,6 +145,12 @@ def spark_field(name: str, field: pa.Field) -> StructField:
             f"the enricher's column {field.name!r} is of Arrow type {field.type}, which Spark does not have"
         ) from None
     return StructField(name, data_type, nullable=True)
+
+
+def key_field(name: str, field: pa.Field) -> StructField:
+    """The same for a key column, whose keys are compared and never come to Spark: a decimal may have more digits than
+    those of Spark."""
+    return spark_field(name, field.with_type(stored_key_type(field.type)) if pa.types.is_decimal(field.type) else field)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
