@@ -155,6 +155,10 @@ class Lanes:
         """Call it in the turn after the run has failed. Its calls may take longer to end."""
         self._finished.add_done_callback(lambda _: call() if self.failed else None)
 
+    def when_cut_short(self, call: Callable[[], None]) -> None:
+        """Call it in the turn after the run has failed or was cancelled. Its calls may take longer to end."""
+        self._finished.add_done_callback(lambda end: call() if self.failed or end.cancelled() else None)
+
     def _cancelled(self) -> None:
         """The task that waits for the end is cancelled here and now: by its own caller, or by what a call has started.
 

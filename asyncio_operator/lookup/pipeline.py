@@ -266,7 +266,7 @@ class LookupPipeline:
             FunctionError: a lookup failed and ``options.fail`` is set, or it raised an error that is no `Exception`.
         """
         # Law O6: calls that ignore their cancellation may take longer, and nothing is delivered meanwhile.
-        self._lanes.when_failed(self._delivery.close)
+        self._lanes.when_cut_short(self._delivery.close)
         if failing is not None:
             self._lanes.when_failed(failing)
         try:

@@ -170,3 +170,10 @@ def test_O6_no_row_leaves_while_a_failed_lookup_waits_for_its_calls() -> None:
     for seed in range(6):
         simulation = Simulation.from_scenario(Scenario(seed, (fails,), (Task(tuple(range(30))),)))
         assert simulation.violations() == []
+
+
+def test_O6_no_row_leaves_a_cancelled_lookup_that_waits_for_its_calls() -> None:
+    fails = Lookup({"buffer": 3, "retry": Retry()}, Service(mean=0.001, errors=0.6))
+    late = {"capacity": 1, "timeout": 0.05, "on_error": "null", "status_column": "status"}
+    waits = Lookup(late, Service(hangs=0.1, ignores=0.2, opens=0.01), from_before=True)
+    assert Simulation.from_scenario(Scenario(8540678, (fails, waits), (Task((35, 29, 27)),))).violations() == []
