@@ -7,6 +7,8 @@ types alone may be imported under ``if TYPE_CHECKING``, where they cost nothing 
 imports, those included. No chain of imports of the core is longer than `LONGEST_CHAIN`. Enrichers import what is
 public: the names that `asyncio_operator` and `asyncio_operator.enricher` list in ``__all__``. Those of this project
 import `asyncio_operator.services` too. A new folder needs a line here.
+
+`CEILINGS` has the greatest number of lines of each folder, which only falls.
 """
 
 from __future__ import annotations
@@ -392,3 +394,51 @@ ALLOWED = [
 @pytest.mark.parametrize(("path", "source"), ALLOWED)
 def test_an_allowed_import_is_let_pass(path: str, source: str) -> None:
     assert list(complaints({path: source})) == []
+
+
+# -- sizes
+
+CEILINGS: Mapping[str, int] = {
+    "asyncio_operator": 2_550,
+    "asyncio_operator/arrow": 2_600,
+    "asyncio_operator/budget": 2_650,
+    "asyncio_operator/coordinators": 850,
+    "asyncio_operator/engine": 4_550,
+    "asyncio_operator/journal": 2_800,
+    "asyncio_operator/lookup": 4_750,
+    "asyncio_operator/loop": 950,
+    "asyncio_operator/operator": 1_900,
+    "asyncio_operator/policies": 1_550,
+    "asyncio_operator/queues": 450,
+    "asyncio_operator/services": 1_850,
+    "asyncio_operator/spark": 9_100,
+    "asyncio_operator/state": 8_350,
+    "asyncio_operator/telemetry": 600,
+    "asyncio_operator/testing": 13_000,
+    "asyncio_operator/timers": 1_500,
+    "asyncio_operator/trace": 1_450,
+    "asyncio_operator/view": 300,
+    "asyncio_operator/windows": 500,
+    "enrichers": 3_100,
+    "enrichers/http": 3_550,
+    "enrichers/postgres": 2_600,
+    "enrichers/redis": 600,
+    "enrichers/sql": 1_650,
+}
+"""Lines of a folder with its subfolders at most; the two packages without theirs."""
+
+SPARE = 200
+"""A ceiling is lowered when the lines below it have become this many fewer."""
+
+
+def test_no_folder_grows_beyond_its_ceiling_and_ceilings_fall() -> None:
+    lines: dict[str, int] = {}
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            folder = "/".join(file.relative_to(ROOT).parts[:-1][:2])
+            lines[folder] = lines.get(folder, 0) + len(file.read_text(encoding="utf-8").splitlines())
+    assert lines.keys() == CEILINGS.keys()
+    too_long = {folder: count for folder, count in lines.items() if count > CEILINGS[folder]}
+    assert too_long == {}, "delete what is not needed, or move what belongs elsewhere"
+    to_lower = {folder: count for folder, count in lines.items() if count < CEILINGS[folder] - SPARE}
+    assert to_lower == {}, "lower these ceilings to what is there"
