@@ -32,7 +32,7 @@ from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultErro
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.rate_limit import RateWindow
-from asyncio_operator.telemetry.annotations import Notes
+from asyncio_operator.telemetry.annotations import Notes, answered_with
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions
@@ -344,6 +344,7 @@ class Attempts:
             results = aligned(result, call.count, self._failing.method) if self._batched else (result,)
         except ResultError as error:
             # Law B3: nothing tells which result belongs to which element, so all of them fail.
+            answered_with(error, call.http_status)
             self._ends.fail(call.present, error, now)
             return
         if call.run is not None:

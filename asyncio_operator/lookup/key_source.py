@@ -177,17 +177,14 @@ class OpenBatch:
         if type(result) is Answer:
             answer, status = result.answer, result.http_status
         if source.judges and not trouble.is_satisfied(key, answer):
-            flight = self._in_trouble(slot, started, trouble)
-            flight.call = Call([flight])
-            flight.call.http_status = status
-            trouble.unsatisfied(flight, answer, now)
+            trouble.unsatisfied(self._judged(slot, started, trouble, status), answer, now)
         elif not source.keeps:
             source.pending.figures.latency.add(now - started)
             self.batch.outcomes[slot] = result
         elif (outcomes := source.pending.outcomes((key,), (answer,), now - started, http_status=status)) is not None:
             self.batch.outcomes[slot] = outcomes[0]
         else:
-            trouble.satisfied(self._in_trouble(slot, started, trouble), answer, now)
+            trouble.satisfied(self._judged(slot, started, trouble, status), answer, now)
 
     def _store(self, slot: range, answers: Any, latency: float, trouble: Trouble) -> None:
         if len(slot) > 1:
@@ -213,6 +210,13 @@ class OpenBatch:
         flight = self._source.pending.want(self.batch.keys[slot], self, slot)
         self._troubled.add(slot)
         trouble.begun(flight, started)
+        return flight
+
+    def _judged(self, slot: int, started: float, trouble: Trouble, status: int | None) -> PendingKey:
+        """The same, where the call has given an answer."""
+        flight = self._in_trouble(slot, started, trouble)
+        flight.call = Call([flight])
+        flight.call.http_status = status
         return flight
 
     def returned(self, slot: Any) -> None:

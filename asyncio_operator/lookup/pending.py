@@ -23,6 +23,7 @@ from asyncio_operator.lookup.key_batch import Answer
 from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.telemetry.annotations import answered_with
 
 if TYPE_CHECKING:
     from asyncio_operator.lookup.places import Places
@@ -176,6 +177,8 @@ class PendingKeys:
             try:
                 answer = self._check(pending.value, answer)
             except ResultError as error:
+                if pending.call is not None:
+                    answered_with(error, pending.call.http_status)
                 return self._fail(pending, error, attempts)
         latency = self._latency(pending)
         attempts += pending.copies

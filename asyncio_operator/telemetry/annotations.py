@@ -31,6 +31,20 @@ def annotate(attributes: Callable[[], Attributes]) -> None:
         note(attributes())
 
 
+def answered_with(error: BaseException, http_status: int | None) -> None:
+    """Keep with an error of a call the HTTP status of its answer, if there was one."""
+    # Not as an attribute that an error of a user may have, or refuse. The same error may be raised again.
+    vars(error)[_ANSWERED] = http_status
+
+
+def status_answered(error: BaseException) -> int | None:
+    """The HTTP status of the answer to the call that has failed with this error."""
+    return vars(error).get(_ANSWERED)
+
+
+_ANSWERED = "_asyncio_operator_http_status"
+
+
 class Notes:
     """While it is entered, keeps what calls of this context say about themselves, and passes it on to the notes in
     which it is.
@@ -51,7 +65,9 @@ class Notes:
         self._mark = noted.set(self._note)
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None:
+            answered_with(error, self.http_status)
         # Another context resets it only if the loop is gone.
         with contextlib.suppress(ValueError):
             noted.reset(self._mark)

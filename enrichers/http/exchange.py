@@ -222,6 +222,8 @@ class Exchange:
                     answer = await self._client.fetch(request, _merged(request.headers, newer))
             return answer
         except RefusedError as error:
+            if (status := error.status) is not None:
+                annotate(lambda: {"http.response.status_code": status})
             text = f"{self._about(keys)}: {self._plans.secrets.hide(str(error))}"
             problem = EnricherError(text, retryable=error.retryable)
         except EnricherError as error:

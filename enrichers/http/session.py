@@ -63,11 +63,13 @@ class RefusedError(Exception):
 
     Attributes:
         retryable: whether the next answer may be different.
+        status: of the answer; None: none was read.
     """
 
-    def __init__(self, problem: str, retryable: bool = False) -> None:
+    def __init__(self, problem: str, retryable: bool = False, status: int | None = None) -> None:
         super().__init__(problem)
         self.retryable = retryable
+        self.status = status
 
 
 class Client:
@@ -141,22 +143,23 @@ class Client:
             response = await self._send(method, url, headers, body)
             try:
                 content = await self._content(response)
+                location = response.headers.get("Location") if response.status in _REDIRECTS else None
+                if location is None or self._redirects == "never":
+                    return Answer(response.status, response.headers, content)
+                target = _target_of(url, location)
+                if response.status == 303 or (response.status in (301, 302) and method == "POST"):
+                    method, body = "GET", None
+                if not _same_host(url, target):
+                    headers = self._elsewhere(url, target, method, headers)
+            except RefusedError as error:
+                response.close()
+                error.status = response.status
+                raise
             except BaseException:
                 response.close()
                 raise
-            location = response.headers.get("Location") if response.status in _REDIRECTS else None
-            if location is None or self._redirects == "never":
-                return Answer(response.status, response.headers, content)
-            try:
-                target = target_of(url, location)
-            except TargetError:
-                raise RefusedError("it is redirected to something that is not a URL of http or https") from None
-            if response.status == 303 or (response.status in (301, 302) and method == "POST"):
-                method, body = "GET", None
-            if not _same_host(url, target):
-                headers = self._elsewhere(url, target, method, headers)
             url = target
-        raise RefusedError(f"it is redirected more than {MOST_REDIRECTS} times")
+        raise RefusedError(f"it is redirected more than {MOST_REDIRECTS} times", status=response.status)
 
     async def _send(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
@@ -266,6 +269,13 @@ class Client:
         if not isinstance(context, ssl.SSLContext):
             raise ConfigurationError(f"ssl: the function gave {describe(context)}; it must return an ssl.SSLContext")
         return context
+
+
+def _target_of(url: URL, location: str) -> URL:
+    try:
+        return target_of(url, location)
+    except TargetError:
+        raise RefusedError("it is redirected to something that is not a URL of http or https") from None
 
 
 def _same_host(url: URL, target: URL) -> bool:

@@ -33,12 +33,26 @@ async def statuses(enricher: HttpEnricher, keys: list[str], **options: Any) -> l
     return found
 
 
+USELESS = {
+    "/nothing": (FakeAnswer(None, 204), 204),
+    "/page": (FakeAnswer(b"<html>", headers={"Content-Type": "text/html"}), 200),
+    "/text": ({"a": "x"}, 200),
+    "/other": ({"b": 1}, 200),
+    "/away": (FakeAnswer(None, 302, headers={"Location": "http://other.example/x"}), 302),
+    "/odd": (FakeAnswer(None, 302, headers={"Location": "ftp://h/x"}), 302),
+    "/large": ({"a": 1, "b": "x" * 1000}, 200),
+}
+"""Answers of which no row is made, and their statuses."""
+
+
 def answer(request: FakeRequest) -> Any:
     path = request.target.partition("?")[0]
     if path == "/many":
         return dict.fromkeys(request.target.partition("=")[2].split(","), ROW)
     if path == "/new":
         return FakeAnswer(ROW, 201)
+    if path in USELESS:
+        return USELESS[path][0]
     return FakeAnswer({}, int(path[1:])) if path[1:].isdecimal() else ROW
 
 
@@ -48,6 +62,15 @@ async def test_X6_the_status_column_has_the_http_status_of_the_last_answer(retry
         enricher = HttpEnricher(service.url + "/{key}", schema="a int", missing_statuses=(404, 410), empty_key="miss")
         keys = ["ok", "new", "404", "410", "500", ""]
         assert await statuses(enricher, keys, retry=retry) == [200, 201, 404, 410, 500, None, None]
+
+
+@pytest.mark.parametrize("retry", [None, Retry(2, on="retryable")], ids=["plain", "managed"])
+async def test_X6_an_answer_of_which_no_row_is_made_shows_its_status(retry: Retry | None) -> None:
+    async with FakeService(handler=answer) as service:
+        enricher = HttpEnricher(service.url + "/{key}", schema="a int", max_response_bytes=500)
+        keys = [path[1:] for path in USELESS]
+        wanted = [status for _, status in USELESS.values()]
+        assert await statuses(enricher, keys, retry=retry) == [*wanted, None]
 
 
 async def test_X6_all_keys_of_a_batch_have_the_status_of_its_answer() -> None:

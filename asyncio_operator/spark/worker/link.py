@@ -28,6 +28,7 @@ from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.spark.worker.clients import opened
 from asyncio_operator.spark.worker.rows import Enrichment
+from asyncio_operator.telemetry.annotations import answered_with
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Link:
         options = self.task.options
         if options.fail:
             raise run_error(self.task.enricher, key, error, 1, options.remedy)
+        answered_with(error, getattr(outcome, "http_status", None))
         failure = Failure(error, 0.0)
         # Errors are not remembered.
         self._process.loop().call_soon_threadsafe(self._forget, key, outcome, failure)

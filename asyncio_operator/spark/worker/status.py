@@ -10,6 +10,7 @@ from asyncio_operator.engine.failures import is_over_budget
 from asyncio_operator.errors import code_of, first_of, text_of, verdict
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.spark.worker.answers import FOUND, Answers
+from asyncio_operator.telemetry.annotations import status_answered
 
 STATUS = pa.struct(
     [
@@ -55,8 +56,8 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
         status["error_type"] = type(error).__name__
         status["error_message"] = _message(error)
         status["retryable"] = verdict(outcome.error)["retryable"]
-        if type(code := code_of(error)) is int:
-            status["http_status"] = code
+        code = code_of(error)
+        status["http_status"] = code if type(code) is int else status_answered(outcome.error)
     return status
 
 
