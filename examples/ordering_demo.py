@@ -2,9 +2,9 @@
 
     .venv/bin/python examples/ordering_demo.py
 
-The six ways: a blocking call, a pool of three threads, and the operator with three calls at once: ordered, unordered,
-unordered between watermarks, and ordered by key. The program prints the time of the last result and the order of the
-results. Nothing is simulated: the times are those of this machine, the fastest of ten runs for each way.
+The six ways: a blocking call, and the operator with three calls at once: in a pool of three threads, ordered,
+unordered, unordered between watermarks, and ordered by key. The program prints the time of the last result and the
+order of the results. Nothing is simulated: the times are those of this machine, the fastest of ten runs for each way.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asyncio_operator import AsyncWaitOperator, Record, Watermark
+from asyncio_operator import AsyncWaitOperator, BlockingFunction, Record, Watermark
 from asyncio_operator.trace import Trace
 from examples import pictures
 
@@ -72,41 +71,23 @@ def key_of(element: Element) -> str:
 
 
 def blocking_call(trace: Trace) -> Iterable[str]:
-    """One call after the other."""
+    """One call after the other. It writes its trace by hand; the operator does this itself."""
     trace.started(time.monotonic())
     for number, element in enumerate(ELEMENTS):
         trace.admitted(time.monotonic(), number, element)
-        answer = recorded(trace, number, element)
+        trace.attempt_started(time.monotonic(), number, attempt=1)
+        answer = ask(element)
+        trace.attempt_ended(time.monotonic(), number, attempt=1, outcome="result")
+        trace.completed(time.monotonic(), number, "result")
         trace.emitted(time.monotonic(), number)
         yield answer
 
 
-def thread_pool(trace: Trace) -> Iterable[str]:
-    """A thread for each running call. `map` returns the results in order."""
-    trace.started(time.monotonic())
-    for number, element in enumerate(ELEMENTS):
-        trace.admitted(time.monotonic(), number, element)
-    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-        answers = pool.map(partial(recorded, trace), range(len(ELEMENTS)), ELEMENTS)
-        for number, answer in enumerate(answers):
-            trace.emitted(time.monotonic(), number)
-            yield answer
-
-
-def recorded(trace: Trace, number: int, element: Element) -> str:
-    """A blocking call, written into the trace by hand; the operator does this itself."""
-    trace.attempt_started(time.monotonic(), number, attempt=1)
-    answer = ask(element)
-    trace.attempt_ended(time.monotonic(), number, attempt=1, outcome="result")
-    trace.completed(time.monotonic(), number, "result")
-    return answer
-
-
-def operator(trace: Trace, inputs: Iterable[Any] = ELEMENTS, **options: Any) -> list[str]:
-    """The asynchronous wait operator: one thread for all calls."""
+def operator(trace: Trace, function: Any = ask_async, inputs: Iterable[Any] = ELEMENTS, **options: Any) -> list[str]:
+    """The asynchronous wait operator: one thread for all calls, if the function does not bring threads of its own."""
 
     async def outputs() -> list[str]:
-        wait_operator = AsyncWaitOperator(ask_async, capacity=CALLS_AT_ONCE, trace=trace, **options)
+        wait_operator = AsyncWaitOperator(function, capacity=CALLS_AT_ONCE, trace=trace, **options)
         return [name_of(output) async for output in wait_operator.process(inputs)]
 
     return asyncio.run(outputs())
@@ -125,7 +106,9 @@ def name_of(output: str | Record[str] | Watermark) -> str:
 
 WAYS: dict[str, pictures.Way] = {
     "blocking call": blocking_call,
-    f"pool of {CALLS_AT_ONCE} threads": thread_pool,
+    f"pool of {CALLS_AT_ONCE} threads": partial(
+        operator, function=BlockingFunction(ask, CALLS_AT_ONCE), mode="ordered"
+    ),
     "async, ordered": partial(operator, mode="ordered"),
     "async, unordered": partial(operator, mode="unordered"),
     "async, unordered, watermarks": partial(operator, inputs=WITH_WATERMARKS, mode="unordered"),

@@ -3,8 +3,9 @@
     .venv/bin/python examples/timeout_demo.py
 
 Ten calls of one to three milliseconds, three at once, in six ways. Some calls hang for 15 ms, some fail. The program
-prints the time of the last element and the order of the elements, and draws all runs side by side. Only the failures
-are simulated: the times are those of this machine, the fastest of ten runs each.
+prints the time of the last element and the order of the elements, and draws all runs side by side. Then it prints the
+error that ends a run by default. Only the failures are simulated: the times are those of this machine, the fastest of
+ten runs each.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asyncio_operator import AsyncWaitOperator, CircuitBreaker, ExponentialBackoff, FixedBackoff, Retry
+from asyncio_operator import AsyncWaitOperator, CircuitBreaker, ExponentialBackoff, FixedBackoff, FunctionError, Retry
 from asyncio_operator.trace import Trace
 from examples import pictures
 
@@ -51,12 +52,12 @@ def service(troubles: Troubles) -> Callable[[int], Awaitable[str]]:
     return ask
 
 
-def operator(trace: Trace, troubles: Troubles, **options: Any) -> list[str]:
+def operator(trace: Trace, troubles: Troubles, on_error: Any = "skip", **options: Any) -> list[str]:
     """The asynchronous wait operator over the ten elements."""
 
     async def outputs() -> list[str]:
         wait_operator = AsyncWaitOperator(
-            service(troubles), capacity=CALLS_AT_ONCE, on_error="skip", trace=trace, **options
+            service(troubles), capacity=CALLS_AT_ONCE, on_error=on_error, trace=trace, **options
         )
         return [output async for output in wait_operator.process(range(10))]
 
@@ -96,8 +97,13 @@ WAYS: dict[str, pictures.Way] = {
 
 
 def demo(path: Path) -> dict[str, pictures.Run]:
-    """Run all ways, and show the results."""
-    return pictures.show(WAYS, path, TITLE, "(n) is the fallback for n; who is missing was skipped")
+    """Run all ways, and show the results. Then show that by default the first timeout ends the run."""
+    runs = pictures.show(WAYS, path, TITLE, "(n) is the fallback for n; who is missing was skipped")
+    try:
+        operator(Trace(), HANGS, timeout=0.005, on_error="fail")
+    except FunctionError as error:
+        print(f"By default the first timeout ends the run: {error}")
+    return runs
 
 
 if __name__ == "__main__":

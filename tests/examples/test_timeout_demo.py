@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 
@@ -71,6 +72,9 @@ def test_the_picture_shows_every_way_by_its_title(runs, folder):
 def test_as_a_program_it_ends_with_status_0_and_writes_the_picture(tmp_path):
     printed = run_example("timeout_demo", "--output", str(tmp_path / "timeouts.png"))
     assert all(f"\n{way} " in printed for way in WAYS)
+    assert re.search(
+        "\nBy default the first timeout ends the run: .* had no result within its timeout of 0.005 s", printed
+    )
     assert (tmp_path / "timeouts.png").read_bytes().startswith(b"\x89PNG")
 
 
