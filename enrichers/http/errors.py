@@ -74,13 +74,21 @@ def cause_of_status(status: int) -> Cause:
 
 
 def status_error(
-    subject: str, status: int, body: bytes, secrets: Secrets, *, wait: float | None, lasting: str | None
+    subject: str,
+    status: int,
+    body: bytes,
+    secrets: Secrets,
+    *,
+    wait: float | None,
+    lasting: str | None,
+    target: str = "",
 ) -> EnricherError:
     """The error for an answer whose status is not a success.
 
     Args:
         subject: names the enricher and the key.
         wait: the seconds after which the request may be repeated, if the answer says so.
+        target: the host of a redirect that is not followed.
         lasting: why no attempt helps, if the answer says so: then the status does not decide.
     """
     # GitHub refuses with 403 what others refuse with 429. Only a limit says when to return.
@@ -89,6 +97,12 @@ def status_error(
         cause = cause._replace(text=f"{cause.text} ({status} {HTTPStatus(status).phrase})")
     if str(status) not in cause.text:
         cause = cause._replace(text=f"{cause.text} (status {status})")
+    if target:
+        # Not its path, which may hold a token.
+        text = (
+            f'it is redirected to {target}, and redirects="never" forbids to follow (status {status}); use the new URL'
+        )
+        cause = cause._replace(text=text)
     if lasting is not None:
         # Every other key would get the same.
         cause = Cause(f"not retried, because {lasting} (status {status})")

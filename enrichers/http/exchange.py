@@ -27,8 +27,9 @@ from enrichers.http.error_bodies import lasting_refusal
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import Fresh, HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
+from enrichers.http.redirects import RefusedError
 from enrichers.http.request_plan import Plan, Plans, Request
-from enrichers.http.session import Answer, Client, RefusedError
+from enrichers.http.session import Answer, Client
 from enrichers.http.url_parts import without_values
 
 T = TypeVar("T")
@@ -246,6 +247,7 @@ class Exchange:
             self._plans.secrets,
             wait=heard.hints.wait,
             lasting=lasting_refusal(status, body, heard.error),
+            target=heard.answer.forbidden,
         )
 
     def _parsed(self, answer: Answer) -> Any:

@@ -27,8 +27,9 @@ from enrichers.http.error_bodies import lasting_refusal, parsed_error
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import Fresh, asked, check_headers
 from enrichers.http.limit_headers import read_hints
+from enrichers.http.redirects import RefusedError
 from enrichers.http.request_plan import Request
-from enrichers.http.session import Answer, Client, RefusedError
+from enrichers.http.session import Answer, Client
 from enrichers.http.url_parts import read_url, shown_url
 
 REQUEST_TIMEOUT = 30.0

@@ -13,13 +13,27 @@ from aiohttp.client import URL  # type: ignore[attr-defined]
 
 from enrichers.http.url_parts import as_written
 
+NO_TARGET = "something that is not a URL of http or https"
 _REFERENCE = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
 _UNSENDABLE = re.compile(r"[\x00-\x1f\x7f]")
 _NEEDS_ESCAPE = re.compile(rb"[\x20\x80-\xff]")
 
 
-class TargetError(ValueError):
+class RefusedError(Exception):
+    """An answer that is not accepted, or a redirect that is not followed; the message says why. `retryable`: whether
+    the next answer may be different. `status`: of the answer, if one was read."""
+
+    def __init__(self, problem: str, retryable: bool = False, status: int | None = None) -> None:
+        super().__init__(problem)
+        self.retryable = retryable
+        self.status = status
+
+
+class TargetError(RefusedError):
     """A redirect leads to something that cannot be requested."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it is redirected to {NO_TARGET}")
 
 
 def target_of(url: URL, location: str) -> URL:

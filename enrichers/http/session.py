@@ -25,7 +25,7 @@ from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.secrets import chain
 from enrichers.http.bodies import ACCEPTED, BodyError, decompressed, too_large
 from enrichers.http.proxies import Proxy, proxy_for
-from enrichers.http.redirects import TargetError, target_of
+from enrichers.http.redirects import NO_TARGET, RefusedError, TargetError, target_of
 from enrichers.http.request_plan import Request
 from enrichers.http.url_parts import as_written
 
@@ -50,26 +50,14 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    forbidden: str = ""
+    """The host to which it redirects, if `redirects` forbids to follow."""
 
     @property
     def is_framed(self) -> bool:
         """Whether it says where its body ends. If not, the body ends with the connection, for whatever reason."""
         framed = "Content-Length" in self.headers or "chunked" in self.headers.get("Transfer-Encoding", "").lower()
         return framed or self.status == HTTPStatus.NO_CONTENT
-
-
-class RefusedError(Exception):
-    """An answer that is not accepted, or a redirect that is not followed; the message says why.
-
-    Attributes:
-        retryable: whether the next answer may be different.
-        status: of the answer; None: none was read.
-    """
-
-    def __init__(self, problem: str, retryable: bool = False, status: int | None = None) -> None:
-        super().__init__(problem)
-        self.retryable = retryable
-        self.status = status
 
 
 class Client:
@@ -139,27 +127,29 @@ class Client:
         """
         method, body = request.method, request.body
         url = as_written(request.url)
+        status = None
         for _ in range(MOST_REDIRECTS + 1):
             response = await self._send(method, url, headers, body)
+            status = response.status
             try:
                 content = await self._content(response)
                 location = response.headers.get("Location") if response.status in _REDIRECTS else None
-                if location is None or self._redirects == "never":
+                if location is None:
                     return Answer(response.status, response.headers, content)
-                target = _target_of(url, location)
+                if self._redirects == "never":
+                    return Answer(response.status, response.headers, content, _host_of(url, location))
+                target = target_of(url, location)
                 if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                     method, body = "GET", None
                 if not _same_host(url, target):
                     headers = self._elsewhere(url, target, method, headers)
-            except RefusedError as error:
+            except BaseException as error:
                 response.close()
-                error.status = response.status
-                raise
-            except BaseException:
-                response.close()
+                if isinstance(error, RefusedError):
+                    error.status = status
                 raise
             url = target
-        raise RefusedError(f"it is redirected more than {MOST_REDIRECTS} times", status=response.status)
+        raise RefusedError(f"it is redirected more than {MOST_REDIRECTS} times", status=status)
 
     async def _send(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
@@ -271,11 +261,11 @@ class Client:
         return context
 
 
-def _target_of(url: URL, location: str) -> URL:
+def _host_of(url: URL, location: str) -> str:
     try:
-        return target_of(url, location)
+        return str(target_of(url, location).origin())
     except TargetError:
-        raise RefusedError("it is redirected to something that is not a URL of http or https") from None
+        return NO_TARGET
 
 
 def _same_host(url: URL, target: URL) -> bool:

@@ -252,8 +252,16 @@ async def test_X5_another_host_never_gets_credentials() -> None:
             assert "a POST is redirected" in str(await failure(enricher, "x"))
             assert len(other.requests) == 1
         async with asked(service, redirects="never") as enricher:
-            service.answer_next(FakeAnswer(status=302, headers={"Location": "/rows/y"}))
-            assert "302 Found" in str(await failure(enricher, "x"))
+            for host, location in ((service.url, "/rows/y?token=t"), ("http://h:1", "http://u:p@h:1/y?token=t")):
+                service.answer_next(FakeAnswer(b"moved", 302, headers={"Location": location}))
+                text = str(await failure(enricher, "x"))
+                assert f'it is redirected to {host}, and redirects="never" forbids to follow (status 302)' in text
+                assert "token" not in text
+                assert "u:p" not in text
+        async with asked(service, redirects="never", missing_statuses=(302,)) as enricher:
+            for location in ("/rows/y", "ftp://h"):
+                service.answer_next(FakeAnswer(status=302, headers={"Location": location}))
+                assert await enricher.lookup("x") is None
 
 
 @pytest.mark.parametrize("location", ["ftp://h/x", "http://[", "javascript:alert(1)", "http://:x"])
