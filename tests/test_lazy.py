@@ -6,6 +6,7 @@ import ast
 import pydoc
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -107,6 +108,29 @@ def test_submodules_are_there_without_an_import_of_their_own() -> None:
 def test_names_of_a_missing_library_are_not_listed_and_help_works(library: str, module: str, name: str) -> None:
     program = f"import {module} as m, pydoc\npydoc.render_doc(m)\nprint({name!r} in dir(m), '__doc__' in dir(m))"
     assert printed(f"import sys; sys.modules[{library!r}] = None\n{program}").split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("broken", ["raise ImportError('no libssl.so')", "import libssl_of_the_library"])
+@pytest.mark.parametrize(
+    ("library", "module"),
+    [
+        ("aiohttp", "enrichers.http"),
+        ("asyncpg", "enrichers.postgres"),
+        ("redis", "enrichers.redis"),
+        ("sqlalchemy", "enrichers.sql"),
+        ("asyncpg", "asyncio_operator.coordinators.postgres"),
+        ("redis", "asyncio_operator.coordinators.redis"),
+        ("redis", "asyncio_operator.services.redis_values"),
+    ],
+)
+def test_a_library_that_is_installed_and_broken_is_not_called_absent(
+    tmp_path: Path, library: str, module: str, broken: str
+) -> None:
+    (tmp_path / f"{library}.py").write_text(broken)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\ntry:\n    import {module}\n"
+    text = printed(f"{program}except ImportError as error:\n    print(error)")
+    assert "libssl" in text
+    assert "pip install" not in text
 
 
 def test_a_star_import_of_the_state_works_without_rocksdict() -> None:

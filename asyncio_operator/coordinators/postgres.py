@@ -23,7 +23,9 @@ from asyncio_operator.hints import not_installed
 
 try:
     import asyncpg
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "asyncpg":
+        raise
     raise not_installed("a budget in PostgreSQL", "asyncpg", "postgres") from error
 
 from asyncio_operator.services.causes import caused, own_words

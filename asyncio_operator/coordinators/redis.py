@@ -22,7 +22,9 @@ from asyncio_operator.hints import not_installed
 
 try:
     from redis.exceptions import ConnectionError as LostConnectionError
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "redis":
+        raise
     raise not_installed("a budget in Redis", "redis", "redis") from error
 
 from asyncio_operator.services.causes import caused, own_words

@@ -15,7 +15,9 @@ from asyncio_operator.hints import not_installed
 
 try:
     import redis.asyncio  # noqa: F401
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "redis":
+        raise
     raise not_installed("a cache in Redis", "redis", "redis") from error
 
 from redis.exceptions import MasterDownError, ReadOnlyError

@@ -57,7 +57,9 @@ def write(
 def _figure(panels: Sequence[tuple[str, Story]], title: str | None, columns: int) -> Figure:
     try:
         from matplotlib.figure import Figure
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
         raise ConfigurationError(
             "pictures need matplotlib, which is not installed; run: pip install 'asyncio-operator[plot]'"
         ) from error

@@ -18,7 +18,9 @@ from asyncio_operator.enricher import not_installed
 
 try:
     import aiohttp  # noqa: F401
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "aiohttp":
+        raise
     raise not_installed("HttpEnricher", "aiohttp", "http") from error
 
 from enrichers.http.enricher import HttpEnricher

@@ -16,7 +16,9 @@ from asyncio_operator.enricher import not_installed
 
 try:
     import asyncpg  # noqa: F401
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "asyncpg":
+        raise
     raise not_installed("PostgresEnricher", "asyncpg", "postgres") from error
 
 from enrichers.postgres.enricher import PostgresEnricher

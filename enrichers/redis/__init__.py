@@ -12,7 +12,9 @@ from asyncio_operator.enricher import not_installed
 
 try:
     import redis.asyncio  # noqa: F401
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "redis":
+        raise
     raise not_installed("RedisEnricher", "redis", "redis") from error
 
 from enrichers.redis.enricher import RedisEnricher

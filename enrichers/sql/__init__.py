@@ -16,7 +16,9 @@ from asyncio_operator.enricher import not_installed
 try:
     import greenlet  # noqa: F401  # SQLAlchemy installs without it, and then its asynchronous engine does not work
     import sqlalchemy.ext.asyncio  # noqa: F401
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name not in ("greenlet", "sqlalchemy"):
+        raise
     raise not_installed("SqlEnricher", "sqlalchemy[asyncio]", "sql") from error
 
 from enrichers.sql.enricher import SqlEnricher
