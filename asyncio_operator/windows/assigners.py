@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from asyncio_operator.checks import Duration, duration, lasting, seconds
 from asyncio_operator.elements import MAX_TIMESTAMP
@@ -48,40 +48,33 @@ class SlidingWindows:
     slide: Duration
     offset: Duration = 0
 
-    def __post_init__(self) -> None:
-        _check(self.offset, size=self.size, slide=self.slide)
+    _milliseconds: tuple[int, int, int] = field(init=False, repr=False, compare=False)
 
-    def assign(self, timestamp: int, /) -> list[TimeWindow]:
+    def __post_init__(self) -> None:
+        lengths = lasting("size", self.size), lasting("slide", self.slide)
+        signed = isinstance(self.offset, int | float | timedelta) and not isinstance(self.offset, bool)
+        duration("offset", abs(self.offset) if signed else self.offset)
+        times = tuple(round(each * 1000) for each in (*lengths, seconds(self.offset)))
+        object.__setattr__(self, "_milliseconds", times)
+
+    def assign(self, timestamp: int, /) -> Sequence[TimeWindow]:
         """The windows that the timestamp is in, the earliest first."""
-        size, slide, offset = (_milliseconds(each) for each in (self.size, self.slide, self.offset))
+        size, slide, offset = self._milliseconds
         last = timestamp - (timestamp - offset) % slide
         first = last - (size - 1 - (timestamp - last)) // slide * slide
         return [TimeWindow(start, start + size) for start in range(first, last + 1, slide)]
 
 
-@dataclass(frozen=True, slots=True)
-class TumblingWindows:
+class TumblingWindows(SlidingWindows):
     """Windows of one size that follow each other, so every element is in one; otherwise as `SlidingWindows`."""
 
-    size: Duration
-    offset: Duration = 0
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        _check(self.offset, size=self.size)
+    def __init__(self, size: Duration, offset: Duration = 0) -> None:
+        super().__init__(size, size, offset)
 
     def assign(self, timestamp: int, /) -> tuple[TimeWindow]:
         """The window that the timestamp is in."""
-        size = _milliseconds(self.size)
-        start = timestamp - (timestamp - _milliseconds(self.offset)) % size
+        size, _, offset = self._milliseconds
+        start = timestamp - (timestamp - offset) % size
         return (TimeWindow(start, start + size),)
-
-
-def _milliseconds(value: Duration) -> int:
-    return round(seconds(value) * 1000)
-
-
-def _check(offset: Any, **lengths: object) -> None:
-    for name, length in lengths.items():
-        lasting(name, length)
-    signed = isinstance(offset, int | float | timedelta) and not isinstance(offset, bool)
-    duration("offset", abs(offset) if signed else offset)
