@@ -306,6 +306,16 @@ class Enricher(ABC):
     once. A key without a row is a miss. Several rows of a key keep their order.
     """
 
+    def respell(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """Written, besides `lookup_columns`, by a class whose keys may be written in other types of Python than those
+        of `key_schema`. Called with the keys of a call that do not fit it; returns the same keys, aligned, in types
+        that may fit. Keys that still do not fit are misses. By default all are.
+
+        Raises:
+            EnricherError: a key is of a type that no key has.
+        """
+        return keys
+
     lookup_rows: Callable[[pa.Array], Awaitable[tuple[pa.Table, Any, Any]]] | None = None
     """Written, besides `lookup_columns`, by a class that is `in_memory` and has its rows in one table, as ``async def
     lookup_rows(self, keys: pyarrow.Array) -> tuple[pyarrow.Table, rows, positions]``. Tasks call it in place of

@@ -170,9 +170,18 @@ async def ask(
         find: `lookup_rows` of the enricher, to be asked in place of `lookup_columns`.
 
     Raises:
+        EnricherError: see `Enricher.respell`.
         ResultError: the answer is not such a table.
     """
     asked, places = tables.asked(keys)
+    # Keys in Arrow have one type, which the driver has checked.
+    if getattr(keys, "array", None) is None and len(misfits := np.flatnonzero(places < 0)):
+        unfit = [keys[i] for i in misfits]
+        if (respelled := enricher.respell(unfit)) is not unfit:
+            keys = list(keys)
+            for i, key in zip(misfits, respelled, strict=True):
+                keys[i] = key
+            asked, places = tables.asked(keys)
     if not len(asked):
         return ColumnAnswers(tables.empty, places, np.zeros_like(places))
     answer = await (find or enricher.lookup_columns)(asked)

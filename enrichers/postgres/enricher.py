@@ -185,6 +185,15 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         statement = self._described()
         return await self._columns_of(statement, self._asked_keys(statement, keys))
 
+    def respell(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """The keys as the server writes them, such as a UUID as text.
+
+        Raises:
+            EnricherError: a key cannot be compared with its column.
+        """
+        canonical = self._canonical(self._described(), keys)
+        return [key if one is None else one for key, one in zip(keys, canonical, strict=True)]
+
     async def rows(self) -> pa.Table:
         """Every row of the table that has a key, as Arrow columns, from one statement: for a whole table in memory.
 

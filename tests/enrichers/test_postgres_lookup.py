@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -18,6 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.arrow.answer_tables import answer_tables, ask
+from asyncio_operator.lookup import Lookup
 from asyncio_operator.services import span_attributes
 from enrichers import PostgresEnricher
 from enrichers.postgres.arrow_keys import asked_keys
@@ -224,6 +227,19 @@ async def test_a_key_of_a_type_that_cannot_match_is_an_error_that_names_it(
                 await enricher.lookup(key)
             assert caught.value.retryable is False
             assert all(text in str(caught.value) for text in (repr(key), type(key).__name__, '"t"'))
+            with pytest.raises(EnricherError, match=re.escape(str(caught.value))):
+                await ask(enricher, answer_tables(enricher.key_schema(), enricher.schema()), [key])
+
+
+@pytest.mark.parametrize("key", ["k", ["l", "k"]])
+async def test_A3_a_uuid_finds_its_row_in_a_lookup_beside_a_key_of_a_wrong_type(database: Database, key: Any) -> None:
+    await database.execute(f"CREATE TABLE t (k uuid, l int, v int); INSERT INTO t VALUES ('{UUID}', 1, 5)")
+    keys: list[Any] = [uuid.UUID(UUID), UUID, 7, "x", uuid.UUID(int=1)]
+    asked = keys if key == "k" else [(1, one) for one in keys]
+    async with Lookup(PostgresEnricher(database.dsn, table="t", key=key, columns=["v"])) as lookup:
+        answers = await asyncio.gather(*map(lookup.get, asked), return_exceptions=True)
+    assert [answers[i] for i in (0, 1, 3, 4)] == [{"v": 5}, {"v": 5}, None, None]
+    assert "a key of type int cannot be compared with a column of type text" in str(answers[2])
 
 
 async def test_keys_of_several_columns_must_have_as_many_parts(database: Database) -> None:
