@@ -183,7 +183,7 @@ def test_T12_a_late_element_fires_its_window_anew_until_the_lateness_is_over(mak
 def test_T13_without_timestamps_the_clock_ends_windows_and_nothing_is_late(make_parts):
     clock = ManualClock(0.0)
     parts = make_parts(clock)
-    operator = WindowOperator(TumblingWindows(10), ProcessingTimeTrigger(), Values(), **parts)
+    operator = WindowOperator(TumblingWindows(10), ProcessingTimeTrigger(), Values(), **parts, allowed_lateness=60)
     list(operator.advance_watermark(2**62))
     assert plain(operator.process("a", 1)) == []
     clock.set(9.998)
@@ -195,6 +195,7 @@ def test_T13_without_timestamps_the_clock_ends_windows_and_nothing_is_late(make_
     assert plain(operator.advance_processing_time()) == [("a", 0, 10_000, [1, 2])]
     clock.set(10.0)
     assert plain(operator.process("a", 3)) == plain(operator.advance_processing_time()) == []
+    assert left_over(parts)[0] == 1, "the allowed lateness is none of the clock's"
     clock.set(3_600.0)
     assert plain(operator.advance_processing_time()) == [("a", 10_000, 20_000, [3])]
     assert (left_over(parts), operator.dropped) == ((0, 0), 0)
@@ -233,6 +234,34 @@ def test_T13_a_window_of_event_time_goes_with_the_watermark_whatever_the_clock_s
     assert plain(operator.process("a", 4, 0)) == []
     assert plain(operator.advance_watermark(9_998)) == [("a", 0, 10_000, [4])]
     assert plain(operator.advance_processing_time()) == []
+    assert plain(operator.advance_watermark(9_999)) == []
+    assert left_over(parts) == (0, 0)
+
+
+def test_T13_a_window_that_is_purged_goes_on_with_the_next_elements(make_parts):
+    class Says(Trigger):
+        def on_element(self, element, timestamp, window, ctx):
+            ctx.register_event_time_timer(5)
+            return TriggerResult(element[1])
+
+        def on_event_time(self, time, window, ctx):
+            return TriggerResult.PURGE if time == 5 else TriggerResult.CONTINUE
+
+    parts = make_parts()
+    operator = WindowOperator(TumblingWindows(10), Says(), Values(), **parts)
+
+    def numbers(number, result):
+        fired = operator.process("a", (number, result.value), 1)
+        return [[number for number, _ in each.value] for each in fired]
+
+    assert numbers(1, TriggerResult.CONTINUE) == []
+    assert numbers(2, TriggerResult.FIRE) == [[1, 2]]
+    assert numbers(3, TriggerResult.FIRE_AND_PURGE) == [[1, 2, 3]]
+    assert numbers(4, TriggerResult.FIRE) == [[4]]
+    assert numbers(5, TriggerResult.PURGE) == []
+    assert numbers(6, TriggerResult.FIRE) == [[6]]
+    assert plain(operator.advance_watermark(5)) == []
+    assert numbers(7, TriggerResult.FIRE) == [[7]]
     assert plain(operator.advance_watermark(9_999)) == []
     assert left_over(parts) == (0, 0)
 
