@@ -219,7 +219,10 @@ class LookupCache:
         (law L13). An answer is not used longer than here, and not beyond the time of its refresh."""
         longest = min((cells.milliseconds for cells in (self._fresh, self._used) if cells is not None), default=inf)
         rows, misses = min(self._written.milliseconds, longest), min(self._missing.milliseconds, longest)
-        return Memory(1000 * seconds, timed, self._now, rows), Memory(1000 * seconds, timed, self._now, misses)
+        return (
+            Memory(1000 * seconds, timed, self._now, rows, cached=True),
+            Memory(1000 * seconds, timed, self._now, misses, cached=self._options.cache_missing),
+        )
 
     def noted_in(self, place: str) -> NotedKeys:
         """The keys whose answers a place has."""

@@ -71,9 +71,19 @@ class Memory:
         timed: outcomes say where they came from.
         clock: returns the time.
         limit: that of a cache: no answer is returned when this much time has passed since it came.
+        cached: the answers count as those of the cache behind it (law L12: a cache takes the place of the memory).
     """
 
-    def __init__(self, seconds: float, timed: bool, clock: Callable[[], float], limit: float | None = None) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        timed: bool,
+        clock: Callable[[], float],
+        limit: float | None = None,
+        *,
+        cached: bool = False,
+    ) -> None:
+        self.cached = cached
         self._seconds = seconds
         self._limit = inf if limit is None else limit
         self._longest = min(seconds, self._limit)
@@ -106,7 +116,10 @@ class Memory:
             return None
         outcomes = list(map(known.get, keys, repeat(PENDING)))
         asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
-        batch.outcomes = [shared(outcome) for outcome in outcomes] if self._timed else outcomes
+        if self._timed:
+            mark = _from_cache if self.cached else shared
+            outcomes = [outcome if outcome is PENDING else mark(outcome) for outcome in outcomes]
+        batch.outcomes = outcomes
         return asked
 
     def _recall_columns(self, batch: KeyBatch) -> list[int] | None:
@@ -264,6 +277,10 @@ class Memory:
         else:
             del self._forgotten[key]
         return left > 0
+
+
+def _from_cache(outcome: Any) -> Answer:
+    return Answer(answer_of(outcome), "cache", 0, None)
 
 
 def size_of(outcomes: Sequence[Any]) -> int:

@@ -92,7 +92,11 @@ class Places:
     def _recall_from(self, memory: Memory, batch: KeyBatch) -> Sequence[int] | None:
         asked = memory.recall(batch)
         if asked is not None:
-            self._figures.shared += len(batch.keys) - len(asked)
+            known = len(batch.keys) - len(asked)
+            if memory.cached:
+                self._figures.cache_hits += known
+            else:
+                self._figures.shared += known
         return asked
 
     def _recall_cached(self, cache: LookupCache, batch: KeyBatch) -> Sequence[int]:

@@ -110,7 +110,7 @@ def test_O1_calls_of_many_partitions_run_at_once(spark: SparkSession) -> None:
 
 
 def test_X6_the_options_are_those_of_enrich(spark: SparkSession) -> None:
-    """As SQL writes them: figures, statuses, and what comes again in a later Arrow batch."""
+    """As SQL writes them: figures, statuses, and a cache for what comes again in a later Arrow batch."""
     metrics = EnrichmentMetrics(spark)
     register_lookup(
         spark, "with_all", enricher(), cache=Cache(max_rows=71), on="nowhere", timeout=1e-9, metrics=metrics
@@ -128,9 +128,9 @@ def test_X6_the_options_are_those_of_enrich(spark: SparkSession) -> None:
         got = spark.sql(query).collect()
         out = enrich(spark.table("few"), enricher(), on="k", capacity=1, buffer=1, cache=Cache(max_rows=72), **options)
         assert got == out.selectExpr("id", "the_x", "s.status", "s.source").collect()
-    assert {(row.status, row.source) for row in got} == {("found", "call"), ("found", "shared"), ("failed", "call")}
+    assert {(row.status, row.source) for row in got} == {("found", "call"), ("found", "cache"), ("failed", "call")}
     figures = metrics.statistics()
-    assert (figures.rows, figures.found, figures.failures, figures.shared) == (21, 9, 3, 10)
+    assert (figures.rows, figures.found, figures.failures, figures.cache_hits) == (21, 9, 3, 10)
 
 
 def test_X6_a_trace_and_limits_of_a_job_are_those_of_enrich(spark: SparkSession) -> None:

@@ -54,15 +54,18 @@ def _from_journal(scope: Scope) -> dict[Hashable, list[tuple[Row, Out]]]:
 
 
 def law_l4_a_full_cache_drops_the_least_recently_used(book: Book, found: Finding) -> None:
-    """An answer is not served from a cache that has taken `max_rows` other keys since the last use of its own."""
+    """An answer is not served from a cache that has taken `max_rows` other keys since the last use of its own, save to
+    a task that called for the key itself and remembers (law L13)."""
     for scope in _seen(book, found):
         most = scope.cache.get("max_rows")
         if most is None or not scope.heap:
             continue
         writes, hits, spans = _since_last_uses(scope, _hits(scope, "cache"), book)
+        called = {run: {key for call in run.calls for key in call.keys} for run in scope.runs}
         for (run, row, out), others in zip(hits, distinct_between(writes, spans), strict=True):
             found.decided()
-            if others >= most:
+            remembered = run.setting.get("remember") and row.key in called[run]
+            if others >= most and not remembered:
                 what = f"row {row.row} of {run.name} has an answer from the cache for key {text_of(row.key)}, and"
                 what = f"{what} {others} other keys were written since, of {most} that fit"
                 found.broken(what, out.at, row.event, out.event)
