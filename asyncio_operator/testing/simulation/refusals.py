@@ -37,20 +37,26 @@ def wrong_refusal(scenario: Scenario, outcome: Outcome, attempt: str, error: Bud
         yield f"a call may still be made: {error}"
     before = [*takewhile(lambda event: (event["event"], event.get("task")) != ("task_ended", attempt), outcome.history)]
     spent = _spent(before, scenario, unit)
-    # What a worker held that is not heard any more counts as spent: it was killed, or its last message was lost.
-    is_heard = not any(event["event"] == "fault" and (event["what"] == "kill" or "budget" in event) for event in before)
-    if error.spent > spent * (1 + A_LITTLE) and is_heard:
+    if error.spent > spent * (1 + A_LITTLE) and _all_are_heard(before):
         yield f"{spent:g} {unit} were spent: {error}"
 
 
 def wrong_row(scenario: Scenario, outcome: Outcome) -> str:
     """What is wrong with a row without money: nothing if all calls together, and one more, may pass a limit."""
+    if not _all_are_heard(outcome.history):
+        return ""
     spend = {} if scenario.budget is None else scenario.budget.spend or {}
     for unit, most in spend.items():
         heaviest = 1.0 if unit == "calls" else outcome.heaviest.get(unit, 0.0)
         if _spent(outcome.history, scenario, unit, at_most=True) + heaviest > most * (1 - A_LITTLE):
             return ""
     return f"is over a budget that had {spend} to spend"
+
+
+def _all_are_heard(before: Iterable[Event]) -> bool:
+    """Whether the coordinator hears all workers: what one holds that was killed, or whose last message was lost, counts
+    as spent."""
+    return not any(event["event"] == "fault" and (event["what"] == "kill" or "budget" in event) for event in before)
 
 
 def _spent(before: Iterable[Event], scenario: Scenario, unit: str, *, at_most: bool = False) -> float:

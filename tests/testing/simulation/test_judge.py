@@ -229,9 +229,9 @@ def test_Y1_G12_a_row_without_money_gets_nulls_and_no_other_does(status: bool) -
     lookup = Lookup(options, Service(tokens=1.0))
     scenario = Scenario(1, (lookup,), (Task((1, 2, 3, 4)),), rows=ROWS)
 
-    def wrong(most: float, judged: float, *, on_spent: Literal["fail", "null"] = "null") -> list[str]:
+    def wrong(most: float, judged: float, *kills: Kill, on_spent: Literal["fail", "null"] = "null") -> list[str]:
         budget = Budget("shared", spend={"tokens": most}, on_spent="null")
-        outcome = Simulation.from_scenario(replace(scenario, budget=budget)).outcome()
+        outcome = Simulation.from_scenario(replace(scenario, budget=budget, kills=kills)).outcome()
         budget = Budget("shared", spend={"tokens": judged}, on_spent=on_spent)
         return [one for one in broken(replace(scenario, budget=budget), outcome) if one.startswith("X1")]
 
@@ -239,6 +239,8 @@ def test_Y1_G12_a_row_without_money_gets_nulls_and_no_other_does(status: bool) -
     assert len(wrong(2.0, 2.0, on_spent="fail")) == 2
     if status:
         assert [one.partition(" is over a budget")[1] != "" for one in wrong(2.0, 9.0)] == [True, True]
+        # What a killed worker held may have been spent.
+        assert wrong(2.0, 9.0, Kill(0, 0.001)) == []
 
 
 def test_Y1_G12_a_job_that_goes_on_without_money_does_not_end() -> None:
