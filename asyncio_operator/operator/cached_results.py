@@ -117,7 +117,15 @@ class SharedCall:
 class Refresh(Flight):
     """A call for an old result, which no element waits for at first. It is in no queue."""
 
-    __slots__ = ()
+    __slots__ = ("shared",)
+
+    def __init__(self, shared: SharedCall, value: Any, number: int, admitted: float) -> None:
+        super().__init__(None, value, number, admitted, 0)
+        self.shared = shared
+
+    @property
+    def awaited(self) -> bool:
+        return bool(self.shared.followers)
 
     @property
     def element(self) -> Any:
@@ -210,8 +218,9 @@ class CachedOutcomes:
         """Law L6: the result that an element has just got is old."""
         name = identity(key)
         if name not in self._running:
-            flight = Refresh(None, self._value, next(self._numbers), self._now(), 0)
-            self._calls[flight] = self._running[name] = SharedCall(key, name)
+            call = self._running[name] = SharedCall(key, name)
+            flight = Refresh(call, self._value, next(self._numbers), self._now())
+            self._calls[flight] = call
             self._recorder.admitted(flight)
             self.refreshes.append(flight)
 

@@ -188,8 +188,9 @@ class ElementSource:
                 continue
             self.waiting -= 1
             answered += 1
-            if answered == AT_ONCE:
-                # As if there was no more input now: the loop turns before more of it is read.
+            if answered >= AT_ONCE and not self._next:
+                # As if there was no more input now: the loop turns before more of it is read. Restored elements are in
+                # memory, and nothing would wake the run for them.
                 self._reader.wanted = True
                 return
 

@@ -138,6 +138,7 @@ class WindowOperator:
             self._contents.add(value)
             self._follow(result, window)
         self.dropped += late and not kept
+        self._give()
         return iter(self._take())
 
     def advance_watermark(self, timestamp: int) -> Iterator[WindowResult]:
@@ -154,6 +155,8 @@ class WindowOperator:
 
     def _advance(self, advance: Callable[[], bool]) -> Iterator[WindowResult]:
         more = advance()
+        while more and self._emit is not None:
+            more = advance()
         return self._rest(self._take(), more, advance)
 
     def _rest(self, fired: list[WindowResult], more: bool, advance: Callable[[], bool]) -> Iterator[WindowResult]:
@@ -161,6 +164,12 @@ class WindowOperator:
         while more:
             more = advance()
             yield from self._take()
+
+    def _give(self) -> None:
+        """Pass on what has fired. Last, because `emit` may use the state, and change its key and namespace."""
+        if self._emit is not None:
+            for result in self._take():
+                self._emit(result)
 
     def _take(self) -> list[WindowResult]:
         fired, self._fired = self._fired, []
@@ -184,12 +193,13 @@ class WindowOperator:
         if by_clock == namespace.endswith(CLOCK) and timer.timestamp == self._over(window, by_clock):
             self._contents.clear()
             self._trigger.clear(window, self._context)
+        self._give()
 
     def _follow(self, result: TriggerResult, window: TimeWindow) -> None:
         if type(result) is not TriggerResult:
             raise StateError(f"{self._trigger!r} gave {describe(result)}: a trigger must return a TriggerResult")
         if TriggerResult.FIRE in result and (value := self._contents.get()) is not None:
-            (self._emit or self._fired.append)(WindowResult(self._service.current_key, window, value))
+            self._fired.append(WindowResult(self._service.current_key, window, value))
         if TriggerResult.PURGE in result:
             self._contents.clear()
 

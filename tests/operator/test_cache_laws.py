@@ -6,7 +6,7 @@ import asyncio
 import logging
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,15 @@ from asyncio_operator import (
     FixedBackoff,
     FunctionError,
     Hedge,
+    OperatorSnapshot,
     RateLimit,
     Record,
     Retry,
     Watermark,
 )
+from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.lookup import cache_directories
+from asyncio_operator.operator.cached_results import Refresh, SharedCall
 from asyncio_operator.testing import ManualClock, VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.helpers import Life, collect, collect_timed, nap, now, run_on, same, virtual
@@ -573,3 +576,27 @@ def test_O19_O4_whatever_the_options_every_element_leaves_once_also_through_snap
     assert Counter(got) == Counter(values)
     if mode == "ordered":
         assert got == values
+
+
+@pytest.mark.parametrize("mode", MODES)
+@virtual
+async def test_O19_O10_restored_elements_that_are_in_the_cache_need_no_further_input(mode: str) -> None:
+    operator = AsyncWaitOperator(Asked(seconds=0), cache=True, **MODES[mode])
+    await collect(operator.process(range(500)))
+
+    async def nothing() -> AsyncIterator[int]:
+        for none in range(0):
+            yield none
+
+    snapshot = OperatorSnapshot(tuple((value, 0) for value in range(500)))
+    async with asyncio.timeout(1):
+        assert sorted(await collect(operator.process(nothing(), restore=snapshot))) == [*range(500)]
+
+
+@virtual
+async def test_O19_no_element_waits_for_a_refresh_until_it_has_a_follower() -> None:
+    call = SharedCall(1, 1)
+    flight = Refresh(call, 1, 0, 0.0)
+    assert Call([flight]).awaited is False
+    call.followers.append(Flight(None, 1, 1, 0.0, 0))
+    assert Call([flight]).awaited is True

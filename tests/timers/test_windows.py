@@ -300,6 +300,36 @@ def test_T11_more_windows_than_a_pass_takes_fire_as_results_are_taken(make_parts
     assert left_over(parts) == (0, 0)
 
 
+def test_T11_emit_gets_all_that_an_advance_fires(make_parts):
+    parts = make_parts()
+    found: list[WindowResult] = []
+    operator = WindowOperator(TumblingWindows(1), EventTimeTrigger(), Values(), **parts, emit=found.append)
+    for second in range(2_500):
+        operator.process("a", second, second * 1_000)
+    assert list(operator.advance_watermark(2**63 - 1)) == []
+    assert len(found) == 2_500
+    assert left_over(parts) == (0, 0)
+
+
+def test_T11_what_emit_does_with_the_same_state_is_apart(make_parts):
+    parts, found = make_parts(), []
+    second = WindowOperator(TumblingWindows(100), EventTimeTrigger(), Values(), **parts, name="second")
+
+    def emit(result):
+        found.append((result.key, *result.window, result.value))
+        second.process("all", 0, result.window.max_timestamp)
+
+    first = WindowOperator(SlidingWindows(10, 5), EarlyByCount(1), Values(), **parts, name="first", emit=emit)
+    first.process("a", 1, 7_000)
+    first.process("b", 2, 7_000)
+    early = [("a", 0, 10_000, [1]), ("a", 5_000, 15_000, [1]), ("b", 0, 10_000, [2]), ("b", 5_000, 15_000, [2])]
+    assert sorted(found) == early
+    first.advance_watermark(20_000)
+    assert sorted(found) == sorted(2 * early)
+    list(second.advance_watermark(2**63 - 1))
+    assert left_over(parts) == (0, 0)
+
+
 def test_T13_a_driver_fires_windows_and_emit_gets_the_results(make_parts):
     async def main():
         parts = make_parts(asyncio.get_running_loop().time)
