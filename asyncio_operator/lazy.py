@@ -54,7 +54,7 @@ def member(place: str, name: str, library: str = "", extra: str = "") -> Any:
     try:
         return getattr(import_module(place), name)
     except ModuleNotFoundError as error:
-        if not library or error.name != library:
+        if not library or (error.name or "").partition(".")[0] != library:
             raise
         from asyncio_operator.hints import not_installed  # Here: `hints` costs more than this module.
 

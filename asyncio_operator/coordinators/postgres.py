@@ -24,7 +24,7 @@ from asyncio_operator.hints import not_installed
 try:
     import asyncpg
 except ModuleNotFoundError as error:
-    if error.name != "asyncpg":
+    if (error.name or "").partition(".")[0] != "asyncpg":
         raise
     raise not_installed("a budget in PostgreSQL", "asyncpg", "postgres") from error
 

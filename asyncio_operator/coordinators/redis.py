@@ -23,7 +23,7 @@ from asyncio_operator.hints import not_installed
 try:
     from redis.exceptions import ConnectionError as LostConnectionError
 except ModuleNotFoundError as error:
-    if error.name != "redis":
+    if (error.name or "").partition(".")[0] != "redis":
         raise
     raise not_installed("a budget in Redis", "redis", "redis") from error
 

@@ -16,7 +16,7 @@ from asyncio_operator.hints import not_installed
 try:
     import redis.asyncio  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name != "redis":
+    if (error.name or "").partition(".")[0] != "redis":
         raise
     raise not_installed("a cache in Redis", "redis", "redis") from error
 

@@ -58,7 +58,7 @@ def _figure(panels: Sequence[tuple[str, Story]], title: str | None, columns: int
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
+        if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise ConfigurationError(
             "pictures need matplotlib, which is not installed; run: pip install 'asyncio-operator[plot]'"

@@ -19,7 +19,7 @@ from asyncio_operator.enricher import not_installed
 try:
     import aiohttp  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name != "aiohttp":
+    if (error.name or "").partition(".")[0] != "aiohttp":
         raise
     raise not_installed("HttpEnricher", "aiohttp", "http") from error
 

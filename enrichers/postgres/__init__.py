@@ -17,7 +17,7 @@ from asyncio_operator.enricher import not_installed
 try:
     import asyncpg  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name != "asyncpg":
+    if (error.name or "").partition(".")[0] != "asyncpg":
         raise
     raise not_installed("PostgresEnricher", "asyncpg", "postgres") from error
 

@@ -13,7 +13,7 @@ from asyncio_operator.enricher import not_installed
 try:
     import redis.asyncio  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name != "redis":
+    if (error.name or "").partition(".")[0] != "redis":
         raise
     raise not_installed("RedisEnricher", "redis", "redis") from error
 

@@ -17,7 +17,7 @@ try:
     import greenlet  # noqa: F401  # SQLAlchemy installs without it, and then its asynchronous engine does not work
     import sqlalchemy.ext.asyncio  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name not in ("greenlet", "sqlalchemy"):
+    if (error.name or "").partition(".")[0] not in ("greenlet", "sqlalchemy"):
         raise
     raise not_installed("SqlEnricher", "sqlalchemy[asyncio]", "sql") from error
 

@@ -68,7 +68,7 @@ async def found(database: Database, key: Any, **options: Any) -> dict[str, Any]:
         row = await enricher.lookup(key)
         assert isinstance(row, dict), options
         [[in_few], *_] = await in_columns(enricher, [key])
-        [[in_many], *_] = await in_columns(enricher, [key, *strangers] if isinstance(key, int) else [key])
+        [[in_many], *_] = await in_columns(enricher, [key, *strangers] if type(key) is int else [key])
         assert row == in_few == in_many
         return row
 
