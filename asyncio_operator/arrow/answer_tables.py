@@ -167,7 +167,7 @@ async def ask(
 
     Args:
         keys: Python's or `ArrowKeys`, as `AnswerTables.asked` takes them.
-        find: `lookup_rows` of the enricher, to be asked in place of `lookup_columns`.
+        find: `lookup_rows` of the enricher, called instead of `lookup_columns`.
 
     Raises:
         EnricherError: see `Enricher.respell`.

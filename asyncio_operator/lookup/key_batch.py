@@ -21,7 +21,7 @@ PENDING: Any = object()
 """The placeholder of an outcome that has not arrived yet."""
 
 IN_COLUMNS: Any = object()
-"""In place of an answer that is in the columns of its batch."""
+"""An outcome that is in the columns of its batch."""
 
 
 class Answer:

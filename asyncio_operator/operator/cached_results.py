@@ -73,7 +73,7 @@ class ResultCache:
         numbers: Iterator[int],
         now: Callable[[], float],
     ) -> tuple[CachedOutcomes, OpenedWithCache]:
-        """What decides for the elements of a run that begins, and what is opened in place of its function."""
+        """What decides for the elements of a run that begins, and what is opened instead of its function."""
         cached = CachedOutcomes(self, options.cache_key, options.flatten, outcomes, buffer, recorder, numbers, now)
         return cached, OpenedWithCache(function, self, cached)
 

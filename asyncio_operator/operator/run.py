@@ -268,17 +268,13 @@ class Run:
                     element, outputs = entry.element, entry.outputs or ()
                     kind = type(element)
                     if stays:
-                        due = firing is not None and kind is Watermark
+                        due: bool | None = firing is not None and kind is Watermark
                         while firing is not None and not lanes.failed and (due or firing.collected):
                             for record in self._collected(firing, lanes):
                                 yield record
-                            if due and not lanes.failed:
-                                try:
-                                    due = firing.fire(element.timestamp)
-                                except BaseException as error:
-                                    life.fail(error)
-                                    await asyncio.wait([life.task])
-                                    return
+                            if due and not lanes.failed and (due := _fired(firing, element.timestamp, life)) is None:
+                                await asyncio.wait([life.task])
+                                return
                             if due:
                                 await asyncio.sleep(0)
                         for output in outputs[:-1] if flatten else ():
@@ -331,6 +327,15 @@ class Run:
             entry = element = output = None
             outputs = ()
             await parts.end()
+
+
+def _fired(firing: Firing, timestamp: int, life: Life) -> bool | None:
+    """Fire timers that are due at a watermark. Returns whether more are due; None: the error of one ends the run."""
+    try:
+        return firing.fire(timestamp)
+    except BaseException as error:
+        life.fail(error)
+        return None
 
 
 def _future_on(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

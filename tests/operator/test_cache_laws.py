@@ -179,12 +179,12 @@ async def test_O19_retries_of_a_shared_call_are_made_once():
 async def test_O19_batches_have_each_key_once():
     batches: list[Any] = []
 
-    class Doubled(BatchAsyncFunction[int, int]):
+    class Twice(BatchAsyncFunction[int, int]):
         async def invoke_batch(self, values: Any) -> Any:
             batches.append(list(values))
             return [2 * value for value in values]
 
-    outputs = await times(Doubled(), 2, 1, 2, 1, 3, 2, batching=Batching(max_size=2), mode="ordered")
+    outputs = await times(Twice(), 2, 1, 2, 1, 3, 2, batching=Batching(max_size=2), mode="ordered")
     assert outputs == 2 * [[2, 4, 2, 6, 4]]
     assert batches == [[1, 2], [3]]
 

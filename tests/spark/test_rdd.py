@@ -144,7 +144,7 @@ def test_O19_each_key_of_a_partition_is_called_for_once_and_a_cache_on_disk_serv
 
 
 def test_T9_each_partition_has_timers_that_were_made_in_its_worker(spark: SparkSession, tmp_path: Path) -> None:
-    class Doubled(AsyncFunction[int, int]):
+    class Twice(AsyncFunction[int, int]):
         def make_timers(self) -> InternalTimerService:
             (tmp_path / f"{os.getpid()}").touch()
             self.timers = InternalTimerService(on_event_time=self.fired)
@@ -159,7 +159,7 @@ def test_T9_each_partition_has_timers_that_were_made_in_its_worker(spark: SparkS
             return 2 * value
 
     elements = [Record(1, 1), Watermark(10), Record(3, 2), Watermark(20)]
-    function = Doubled()
+    function = Twice()
     rdd = spark.sparkContext.parallelize([*elements, *elements], 2)
     out = map_partitions(rdd, function, timers=function.make_timers).collect()
     assert out == 2 * [Record(2, 1), Record("fired", 10), Watermark(10), Record(6, 2), Watermark(20)]
