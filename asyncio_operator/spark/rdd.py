@@ -183,7 +183,7 @@ class PartitionTask:
 
 
 def _write_each_result_alone() -> None:
-    """Law X15: Spark's serialiser writes some thousand small results together. It would take them all for `show(2)`."""
+    """Law X15: Spark's serialiser writes thousands of small results together, and would take them all for `show(2)`."""
     frame = _frame_with("serializer", "outfile")
     if frame is not None and type(frame.f_locals["serializer"]) is AutoBatchedSerializer:
         # Any batch is larger than this, so the first size of a batch, which is one result, stays.
