@@ -309,10 +309,11 @@ class Enricher(ABC):
     def respell(self, keys: Sequence[Any]) -> Sequence[Any]:
         """Written, besides `lookup_columns`, by a class whose keys may be written in other types of Python than those
         of `key_schema`. Called with the keys of a call that do not fit it; returns the same keys, aligned, in types
-        that may fit. Keys that still do not fit are misses. By default all are.
+        that may fit. Keys that still do not fit are misses. By default all are. Keys of a DataFrame can only be
+        refused: their types stay.
 
         Raises:
-            EnricherError: a key is of a type that no key has.
+            EnricherError: a key is of a type that no key has, or the source may have it and its type cannot hold it.
         """
         return keys
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import describe as shown
+from asyncio_operator.enricher import shown_type
 from enrichers.names import Keys, shown_keys
 from enrichers.threads import run_in_thread
 
@@ -145,5 +146,8 @@ def shown_query(query: str) -> str:
 
 
 def shown_columns(schema: pa.Schema) -> str:
-    """Names and types of columns, for messages."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    """Names and types of columns, for messages. A decimal of more digits than Spark's is that of a numeric."""
+    return ", ".join(
+        f"{field.name} {'numeric' if pa.types.is_decimal256(field.type) else shown_type(field.type)}"
+        for field in schema
+    )

@@ -27,7 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from struct import pack, unpack
 from typing import Any, ClassVar
 
@@ -119,10 +119,16 @@ class Floats(Kind):
         return canonical
 
 
+_WIDE = Context(prec=10_000)
+"""For all digits of a column: PostgreSQL declares at most 1,000 before the point, and as many after it."""
+
+
 @dataclass(frozen=True)
 class Numerics(Kind):
-    """Exact decimal numbers; a float means the shortest decimal that reads back as it."""
+    """Exact decimal numbers, of any size or of one; a float means the shortest decimal that reads back as it."""
 
+    precision: int | None = None
+    scale: int = 0
     family = "number"
     most_digits: ClassVar[int] = 131_072  # before the point; asyncpg would send a number of more as another one
     from_row = "({0} if {0} == {0} else decimal_nan)"
@@ -132,7 +138,15 @@ class Numerics(Kind):
             raise self._mismatch(key)
         number = Decimal(repr(key)) if isinstance(key, float) else Decimal(key)
         canonical: Decimal = canonical_key(number)
-        return canonical if canonical.is_nan() or canonical.adjusted() < self.most_digits else None
+        return canonical if canonical.is_nan() or self._holds(canonical) else None
+
+    def _holds(self, number: Decimal) -> bool:
+        if self.precision is None:
+            return number.adjusted() < self.most_digits
+        if not number or not number.is_finite():
+            return not number
+        fits = number.adjusted() < self.precision - self.scale
+        return fits and number == number.quantize(Decimal(1).scaleb(-self.scale), context=_WIDE)
 
 
 @dataclass(frozen=True)

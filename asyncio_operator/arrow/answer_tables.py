@@ -174,10 +174,11 @@ async def ask(
         ResultError: the answer is not such a table.
     """
     asked, places = tables.asked(keys)
-    # Keys in Arrow have one type, which the driver has checked.
-    if getattr(keys, "array", None) is None and len(misfits := np.flatnonzero(places < 0)):
-        unfit = [keys[i] for i in misfits]
-        if (respelled := enricher.respell(unfit)) is not unfit:
+    if len(misfits := np.flatnonzero(places < 0)):
+        in_arrow = getattr(keys, "array", None) is not None
+        unfit = keys.at(misfits) if in_arrow else [keys[i] for i in misfits]  # type: ignore[attr-defined]
+        # Keys in Arrow are only judged: they have one type, which the driver has checked.
+        if (respelled := enricher.respell(unfit)) is not unfit and not in_arrow:
             keys = list(keys)
             for i, key in zip(misfits, respelled, strict=True):
                 keys[i] = key

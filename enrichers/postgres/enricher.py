@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int, shown_type
+from asyncio_operator.enricher import Found, decimals_fit, duration, function_name, natural, positive_int, shown_type
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.causes import TooLargeError, own_words
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
@@ -189,9 +189,13 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         """The keys as the server writes them, such as a UUID as text.
 
         Raises:
-            EnricherError: a key cannot be compared with its column.
+            EnricherError: a key cannot be compared with its column, or its column can hold it and `key_schema` cannot.
         """
-        canonical = self._canonical(self._described(), keys)
+        statement = self._described()
+        canonical = self._canonical(statement, keys)
+        for key, one in zip(keys, canonical, strict=True):
+            if one is not None:
+                self._check_held(statement, key, one if len(statement.key) > 1 else (one,))
         return [key if one is None else one for key, one in zip(keys, canonical, strict=True)]
 
     async def rows(self) -> pa.Table:
@@ -345,6 +349,18 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
                 problem = f"{self._about(keys)}: {uncast}{words}; choose another type in columns, such as 'string'"
                 return EnricherError(problem, retryable=False)
         return None
+
+    def _check_held(self, statement: Statement, key: Any, parts: Sequence[Any]) -> None:
+        """Refuse a key that a numeric can hold, and the type of its keys cannot: NaN, infinity, or too many digits."""
+        for part, column in zip(parts, statement.key_schema, strict=True):
+            if pa.types.is_decimal(column.type) and not decimals_fit([part], column.type):
+                scale, digits = column.type.scale, column.type.precision - column.type.scale
+                raise EnricherError(
+                    f"{self._about([key])}: the numeric column {column.name!r} may hold it, but keys of a lookup are "
+                    f"numbers with at most {digits} digits before the point and {scale} after it; "
+                    f'pass columns={{"{column.name}": "double"}}, or select the column as text in a query',
+                    retryable=False,
+                )
 
     def _refuse(self, key: Any, problem: str) -> NoReturn:
         """A row that holds a value that a row of Spark cannot hold."""

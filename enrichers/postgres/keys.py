@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from enrichers.key_kinds import Integers, Kind
+from enrichers.key_kinds import Integers, Kind, Numerics
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Part:
         match self.column, self.parameter:
             case Integers(bits), Integers(wider):
                 return bits <= wider
+            case Numerics(), Numerics(None):
+                return True
         return False
 
 

@@ -143,8 +143,9 @@ def _enum(kind: PgType) -> Column:
 
 def _numeric(modifier: int) -> Column:
     precision, scale = decimal_size(modifier)
-    key = _key(key_kinds.Numerics(), "${0}::numeric[]")
-    if (precision, scale) == _declared(modifier):
+    declared = _declared(modifier)
+    key = _key(key_kinds.Numerics(*declared or ()), "${0}::numeric[]")
+    if (precision, scale) == declared:
         return Column(pa.decimal128(precision, scale), guard="({0} <> 'NaN'::numeric)", key=key, packed=_TEXT)
     guard = f"(abs({{0}}) < 1e{precision - scale}::numeric AND {{0}} = round({{0}}, {scale}))"
     # More zeros than the decimal has digits may follow the last digit, and Arrow would not drop them.

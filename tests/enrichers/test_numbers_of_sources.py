@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -65,8 +67,6 @@ def dsn(postgres: PostgresServer) -> Any:
 
 
 async def executed(dsn: str, *statements: str) -> None:
-    import asyncpg
-
     connection = await asyncpg.connect(dsn)
     try:
         for statement in statements:
@@ -132,6 +132,85 @@ def test_X12_a_numeric_key_of_postgres_finds_no_other_row(dsn: str) -> None:
         assert in_columns(enricher, [(Decimal("1e30"), 1), *others]) == ["large"]
         assert in_columns(enricher, [(Decimal("7.000"), 1), *others]) == ["seven"]
         assert in_columns(enricher, [(Decimal(wrapped), 1), *others]) == ["other"]
+
+
+NO_DECIMALS: list[Any] = [math.nan, Decimal("NaN"), math.inf, Decimal("-Infinity")]
+KEYS: list[Any] = [*NO_DECIMALS, 10**39, 1e50, -1e-39, 1e37, 0.05, 7, *map(Decimal, ("1e28", "1e38", "1e39", "1.50"))]
+KEYS += map(Decimal, ("0", "1e-19", "1e-38", "1e-39", "1e-41", "1e-100", "1e49", "1e130000", "1200", "99900"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["numeric", "numeric(10,2)", "numeric(50,10)", "numeric(90,40)", "numeric(3,-2)", "numeric(2,2)", "exact"]
+)
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"table": "t", "key": "k", "columns": ["v"]},
+        {"table": "t", "key": ["i", "k"], "columns": ["v"]},
+        {"table": "t", "key": "k", "columns": ["k", "v"]},
+        {"query": "SELECT * FROM t WHERE k = ANY ($1)", "key": "k"},
+    ],
+)
+async def test_X12_a_key_that_a_numeric_can_hold_is_found_or_an_error_of_it_alone(
+    database: Database, kind: str, source: dict[str, Any]
+) -> None:
+    await database.execute(f"CREATE DOMAIN exact AS numeric(38,18); CREATE TABLE t (i int, k {kind}, v text)")
+    held = [await is_inserted(database, key) for key in KEYS]
+    enricher = PostgresEnricher(database.dsn, **source)
+    arrow = enricher.key_schema().field("k").type
+    async with Lookup(enricher) as lookup:
+        keys = KEYS if source["key"] == "k" else [(1, key) for key in KEYS]
+        answers = await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
+    for key, is_held, answer in zip(KEYS, held, answers, strict=True):
+        if not is_held:
+            assert answer is None, key
+        elif fitted(exactly(key), arrow) is None:
+            assert isinstance(answer, EnricherError), key
+            assert "the numeric column 'k' may hold it, but keys of a lookup are numbers with at most" in str(answer)
+            assert f"{key!r}: the" in str(answer) or f"{key!r}): the" in str(answer)
+        else:
+            assert isinstance(answer, dict), (key, answer)
+            assert Decimal(answer["v"]) == exactly(key)
+
+
+def exactly(key: Any) -> Decimal:
+    """A key as the number that it means."""
+    return Decimal(repr(key)) if isinstance(key, float) else Decimal(key)
+
+
+async def is_inserted(database: Database, key: Any) -> bool:
+    """Whether the column takes a key as it is. The table has each number once."""
+    try:
+        await database.execute(
+            f"INSERT INTO t SELECT 1, x, x FROM (VALUES ('{exactly(key)}'::numeric)) AS n (x) "
+            "WHERE NOT EXISTS (SELECT FROM t WHERE k = x);"
+            "DELETE FROM t WHERE k <> v::numeric"
+        )
+    except asyncpg.NumericValueOutOfRangeError:
+        return False
+    return bool(await database.fetch("SELECT FROM t WHERE k = $1", exactly(key)))
+
+
+async def test_X12_the_remedies_for_such_a_key_find_its_row(database: Database) -> None:
+    await database.execute("CREATE TABLE t (k numeric, v text); INSERT INTO t VALUES ('NaN', 'a'), (1e50, 'b')")
+    query = "SELECT k::text AS k, v FROM t WHERE k = ANY ($1::text[]::numeric[])"
+    sources: list[dict[str, Any]] = [{"table": "t"}, {"query": "SELECT * FROM t WHERE k = ANY ($1)"}]
+    for table in sources:
+        async with Lookup(
+            PostgresEnricher(database.dsn, key="k", columns={"k": "double", "v": "string"}, **table)
+        ) as by:
+            assert [await by.get(key) for key in (1e50, 10**50)] == 2 * [{"k": 1e50, "v": "b"}]
+            for key in (math.nan, Decimal("NaN")):
+                row = await by.get(key)
+                assert isinstance(row, dict)
+                assert row["v"] == "a"
+    async with Lookup(PostgresEnricher(database.dsn, key="k", table="t")) as by:
+        with pytest.raises(
+            EnricherError, match=r"cannot be compared with a column of type number; the key is k numeric$"
+        ):
+            await by.get("NaN")
+    async with Lookup(PostgresEnricher(database.dsn, key="k", query=query)) as by:
+        assert [await by.get(key) for key in ("NaN", f"1{50 * '0'}", "7")] == [{"v": "a"}, {"v": "b"}, None]
 
 
 async def test_X12_a_numeric_of_a_changed_column_is_an_error(database: Database) -> None:

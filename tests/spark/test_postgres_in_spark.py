@@ -142,6 +142,35 @@ def test_X12_decimals_of_any_scale_find_the_rows_of_a_numeric_without_one(
         enrich(spark.sql("SELECT 'x' AS n"), numbers, on="n")
 
 
+@pytest.mark.parametrize("number", ["double('NaN')", "double('Infinity')", "1e50D", "1e-50D"])
+def test_X12_a_double_that_only_a_numeric_can_hold_is_an_error_of_its_key_alone(
+    spark: SparkSession, shop: PostgresServer, tmp_path: Path, number: str
+) -> None:
+    numbers = PostgresEnricher(shop.dsn, table="shop.numbers", key="n")
+    df = spark.sql(f"SELECT explode(array(1e30D, {number}, 7D)) AS n").coalesce(1)
+    faces: list[dict[str, Any]] = [
+        {},
+        {"cache": Cache()},
+        {"journal": Journal(str(tmp_path))},
+        {"strategy": "distinct"},
+    ]
+    for options in faces:
+        rows = enrich(df, numbers, on="n", on_error="null", status_column="status", **options).collect()
+        assert {row.n: (row.name, row.status.status) for row in rows if row.n in (1e30, 7.0)} == {
+            1e30: ("large", "found"),
+            7.0: (None, "missing"),
+        }
+        [failed] = [row.status for row in rows if row.n not in (1e30, 7.0)]
+        assert failed.status == "failed"
+        assert "the numeric column 'n' may hold it" in failed.error_message
+    with pytest.raises(PythonException, match="the numeric column 'n' may hold it"):
+        enrich(df, numbers, on="n").collect()
+    register_lookup(spark, "numbers_of", numbers)
+    df.createOrReplaceTempView("doubles")
+    with pytest.raises(PythonException, match="the numeric column 'n' may hold it"):
+        spark.sql("SELECT * FROM numbers_of(TABLE(doubles), on => 'n')").collect()
+
+
 def test_X5_the_password_is_nowhere(spark: SparkSession, shop: PostgresServer) -> None:
     dsn = shop.tcp_dsn()
     enricher = PostgresEnricher(lambda: dsn, table="shop.customers", key="id")
