@@ -23,7 +23,7 @@ HEADER = ("id", "what", "ours", "theirs", "ratio", "target", "met")
 OTHERS = ("__main__", "growth", "measuring", "peers", "simulate")
 """Modules that are separate programs, and the shared module."""
 
-MORE = ("adaptive", "composite", "hedge", "http", "opening", "permits", "retries", "time_to_live")
+MORE = ("adaptive", "composite", "hedge", "http", "limits", "opening", "retries", "time_to_live")
 """What has a target too, and runs beside S1 to S19 if nothing is named. Others with a target take a minute or more."""
 
 Benchmarks = dict[str, Callable[[], Rows]]

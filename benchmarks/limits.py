@@ -1,0 +1,164 @@
+"""What limits cost: the CPU of a key under each of them, and the two questions to a budget that has permits.
+
+Each lookup asks for keys that are new to it, of an enricher that answers at once, and no limit holds a call back. So
+what a key costs more than in a lookup without options is the price of the limit. Law G8: under a budget it is less than
+a microsecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import timeit
+from collections.abc import Iterator
+from statistics import median
+from time import process_time
+from typing import Any
+
+import pyarrow as pa
+
+from asyncio_operator import AdaptiveCapacity, CircuitBreaker, Enricher, RateLimit
+from asyncio_operator.budget.account import answer
+from asyncio_operator.budget.permits import Permits
+from asyncio_operator.budget.spec import Budget, Limit
+from asyncio_operator.engine.contracts import Allowance
+from asyncio_operator.engine.inputs import as_input
+from asyncio_operator.engine.shares import own_allowance
+from asyncio_operator.lookup.key_batch import KeyBatch
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from benchmarks import Rows
+from benchmarks.measuring import worker_loop
+
+KEYS, BATCH = 50_000, 1_000
+TURNS = 5
+CALLS = 100_000
+ROUNDS = 7
+
+OPTIONS: dict[str, tuple[dict[str, Any], float | None]] = {
+    "no limit": ({}, None),
+    "a rate limit": ({"rate_limit": RateLimit(10**7)}, 0.25),
+    "a circuit breaker": ({"circuit_breaker": CircuitBreaker()}, None),
+    "an adaptive capacity": ({"capacity": AdaptiveCapacity(initial=100)}, None),
+    "a budget": ({"budget": Budget("G8", Limit(10**9, 60.0))}, 1.0),
+    "a budget in tokens": ({"budget": Budget("tokens", Limit(10**9, 60.0), Limit(1e12, 60.0, "tokens"))}, None),
+}
+"""The options of each lookup, and the microseconds that a key may cost more than without them."""
+
+
+def limits() -> Rows:
+    """A key under a limit that holds no call back, and law G8: calls between grants."""
+    rounds = [{what: _key(options) for what, (options, _) in OPTIONS.items()} for _ in range(1 + TURNS)][1:]
+    each = {what: median(costs[what] for costs in rounds) for what in OPTIONS}
+    plain = each["no limit"]
+    for what, (_, most) in OPTIONS.items():
+        yield (
+            "G8",
+            f"a key under {what} / under none",
+            f"{each[what]:.2f} us",
+            f"{plain:.2f} us",
+            each[what] / plain,
+            "",
+        )
+        if most is not None:
+            more = each[what] - plain
+            yield "G8", "what it costs more / aim", f"{more:.2f} us", f"{most:.2f} us", more / most, "<= 1"
+    yield from _permits()
+
+
+class _Echo(Enricher):
+    def schema(self) -> pa.Schema:
+        return pa.schema([("x", pa.int64())])
+
+    async def lookup(self, key: int) -> dict[str, int]:
+        return {"x": key}
+
+
+class _Weighing(_Echo):
+    def weigh(self, keys: Any) -> dict[str, float]:
+        return {"tokens": 1300.0}
+
+
+def _key(options: dict[str, Any]) -> float:
+    """Microseconds of CPU for a key of a lookup with these options."""
+    budget = options.get("budget")
+    enricher = _Weighing() if budget is not None and len(budget.limits) > 1 else _Echo()
+    batches = [KeyBatch(list(range(at, at + BATCH)), BATCH, None, True) for at in range(0, KEYS, BATCH)]
+    gc.collect()
+    with worker_loop() as runner:
+        return runner.run(_looked_up(enricher, batches, LookupOptions(remember=60.0, **options))) / KEYS * 1e6
+
+
+async def _looked_up(enricher: Enricher, batches: list[KeyBatch], options: LookupOptions) -> float:
+    """Seconds of CPU for the lookup of batches, from their first key on."""
+    loop = asyncio.get_running_loop()
+    given: dict[KeyBatch, int] = {}
+
+    def deliver(batch: KeyBatch, ready: int) -> None:
+        loop.call_soon(pipeline.emitted, ready - given.get(batch, 0), batch if batch.ended else None)
+        given[batch] = ready
+
+    allowance = own_allowance(options.budget, "the lookup", enricher.weigh)
+    if allowance is not None:
+        await _granted(allowance)
+
+    def read() -> Iterator[KeyBatch]:
+        yield from batches
+
+    pipeline = LookupPipeline(enricher, as_input(read()), deliver, options, allowance=allowance)
+    started = process_time()
+    await pipeline.run()
+    passed = process_time() - started
+    assert batches[-1].outcomes[-1] == {"x": KEYS - 1}
+    assert pipeline.figures.calls == KEYS
+    if allowance is not None:
+        await allowance.settled()
+    return passed
+
+
+async def _granted(allowance: Allowance) -> None:
+    """Wait until the budget has given this worker permits for all keys."""
+    now, news = asyncio.get_running_loop().time, asyncio.Event()
+    admission = allowance.join(news.set, print)
+    weights = {"calls": float(KEYS), "keys": float(KEYS), "tokens": 1300.0 * KEYS}
+    while admission.next_start(weights, now()) > now():
+        news.clear()
+        await news.wait()
+    admission.leave()
+
+
+def _permits() -> Rows:
+    """A call under a budget between two messages: to ask whether it may start, and to start it."""
+    calls = Limit(10**8, 60.0)
+    tokens = Limit(1e12, 60.0, "tokens")
+    for what, budget, weights in (
+        ("one limit", Budget("b", calls), {"calls": 1.0, "keys": 1.0}),
+        (
+            "two limits, calls in flight, dollars",
+            Budget("b", calls, tokens, in_flight=10**8, spend={"usd": 1e9}),
+            {"calls": 1.0, "keys": 1.0, "tokens": 1300.0, "usd": 0.01},
+        ),
+    ):
+        seconds = _seconds(budget, weights)
+        yield "G8", f"a call under a budget of {what}", f"{seconds * 1e9:.0f} ns", "1000 ns", seconds / 1e-6, "<= 1"
+
+
+def _seconds(budget: Budget, weights: dict[str, float]) -> float:
+    """For `next_start` and `started` of one call, while permits last."""
+    held, now = Permits(budget, "worker"), 0.0
+    state: dict[str, Any] = {}
+    heavy = {unit: amount * CALLS * ROUNDS for unit, amount in weights.items()}
+    while held.next_start(heavy, now) > now:
+        state, reply = answer(state, held.message(now), now + 1.0)
+        held.answered(reply, now, now)
+        now += 0.01
+
+    if held._slots is not None:
+        # Its share grows with use, which would take long here.
+        held._slots.allowed = CALLS * ROUNDS
+
+    def call() -> None:
+        assert held.next_start(weights, now) == now
+        held.started(weights, now)
+
+    return min(timeit.repeat(call, number=CALLS, repeat=ROUNDS)) / CALLS
