@@ -210,7 +210,11 @@ def _bytes(value: Any) -> bytes:
 # -- keys
 
 
-def canonical_keys(keys: Sequence[Any], kind: Kind) -> Sequence[Any]:
+FINITE_ONLY = frozenset(("mysql", "mariadb", "mssql"))
+"""Dialects whose numbers are finite. Drivers of theirs refuse others."""
+
+
+def canonical_keys(keys: Sequence[Any], kind: Kind, dialect: str) -> Sequence[Any]:
     """The canonical forms of keys, aligned with them. None for a key that no row can have.
 
     Raises:
@@ -218,8 +222,14 @@ def canonical_keys(keys: Sequence[Any], kind: Kind) -> Sequence[Any]:
     """
     canonical = kind.canonical_many(keys)
     if isinstance(kind, Floats | Numerics):
-        # Few databases hold infinity and not-a-number, and several drivers refuse them.
-        return [None if key is None or not math.isfinite(key) else key for key in canonical]
+        if dialect in FINITE_ONLY:
+            return [None if key is None or not math.isfinite(key) else key for key in canonical]
+        if dialect == "sqlite":
+            # Its numbers are doubles, or integers. It stores not-a-number as null.
+            return [
+                key if key is not None and (math.isfinite(key) or abs(key) == math.inf) else None for key in canonical
+            ]
+        return canonical
     if not isinstance(kind, Texts):
         return canonical
     # Half of a surrogate pair, which no database can hold.
@@ -242,7 +252,8 @@ def parameter_type(column: Column, dialect: str) -> types.TypeEngine[Any]:
     if isinstance(column.kind, Uuids):
         return types.Uuid(as_uuid=False)
     if isinstance(column.kind, Numerics):
-        return types.NullType() if dialect == "sqlite" else types.Numeric(MAX_PRECISION, FREE_SCALE)
+        # Without a precision: some drivers make a cast of the type, which would round a key.
+        return types.NullType() if dialect == "sqlite" else types.Numeric()
     if kinds.is_integer(arrow):
         return types.BigInteger() if arrow.bit_width > 32 else types.Integer()
     if kinds.is_timestamp(arrow):

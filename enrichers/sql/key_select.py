@@ -93,9 +93,9 @@ class Described:
         """
         kinds = [column.kind for column in self.key.values()]
         if len(kinds) == 1:
-            return canonical_keys(keys, kinds[0])
+            return canonical_keys(keys, kinds[0], self.dialect)
         columns = zip(*keys, strict=True) if keys else [()] * len(kinds)
-        parts = [canonical_keys(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+        parts = [canonical_keys(values, kind, self.dialect) for values, kind in zip(columns, kinds, strict=True)]
         return [None if None in key else key for key in zip(*parts, strict=True)]
 
 
@@ -196,7 +196,7 @@ class Statement:
             field = pa.field(name, column.arrow)
             if not isinstance(column.kind, Others):
                 values = self._values(values, field, [record[names.index(name)] for record in records])
-            parts.append(canonical_keys(values, column.kind))
+            parts.append(canonical_keys(values, column.kind, self._dialect))
         return [*parts[0]] if len(parts) == 1 else [None if None in key else key for key in zip(*parts, strict=True)]
 
     def _values(self, column: Sequence[Any], field: pa.Field, keys: Sequence[Any]) -> Sequence[Any]:

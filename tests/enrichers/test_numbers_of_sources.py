@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sqlite3
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.arrow.answer_tables import answer_tables, ask
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
-from enrichers import PostgresEnricher, TableEnricher
+from enrichers import PostgresEnricher, SqlEnricher, TableEnricher
 from enrichers.http.answers import Answers, UnreadableError
 from enrichers.postgres.enricher import MOST_AS_ROWS
 from enrichers.redis import RedisEnricher
@@ -155,22 +156,63 @@ async def test_X12_a_key_that_a_numeric_can_hold_is_found_or_an_error_of_it_alon
     database: Database, kind: str, source: dict[str, Any]
 ) -> None:
     await database.execute(f"CREATE DOMAIN exact AS numeric(38,18); CREATE TABLE t (i int, k {kind}, v text)")
-    held = [await is_inserted(database, key) for key in KEYS]
+    held = [await inserted(database, key) for key in KEYS]
     enricher = PostgresEnricher(database.dsn, **source)
     arrow = enricher.key_schema().field("k").type
     async with Lookup(enricher) as lookup:
         keys = KEYS if source["key"] == "k" else [(1, key) for key in KEYS]
-        answers = await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
-    for key, is_held, answer in zip(KEYS, held, answers, strict=True):
-        if not is_held:
-            assert answer is None, key
-        elif fitted(exactly(key), arrow) is None:
+        answers: list[Any] = await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
+    for key, row, answer in zip(KEYS, held, answers, strict=True):
+        if row is not None and fitted(exactly(key), arrow) is None:
             assert isinstance(answer, EnricherError), key
             assert "the numeric column 'k' may hold it, but keys of a lookup are numbers with at most" in str(answer)
             assert f"{key!r}: the" in str(answer) or f"{key!r}): the" in str(answer)
         else:
-            assert isinstance(answer, dict), (key, answer)
-            assert Decimal(answer["v"]) == exactly(key)
+            assert (answer if answer is None else answer["v"]) == row, key
+
+
+SIZES = ["numeric", "numeric(10,2)", "numeric(38,30)", "numeric(50,10)", "numeric(2,2)", "float8"]
+
+
+@pytest.mark.parametrize(("kind", "parts"), [*((kind, parts) for kind in SIZES for parts in (1, 2)), ("float4", 1)])
+async def test_X12_a_number_that_sqlalchemy_can_ask_postgres_for_is_found_or_an_error_of_it_alone(
+    database: Database, kind: str, parts: int
+) -> None:
+    await database.execute(f"CREATE TABLE t (i int, k {kind}, v text)")
+    held = [await inserted(database, key) for key in KEYS]
+    url = database.server.tcp_dsn().partition("?")[0].replace("postgresql://", "postgresql+asyncpg://")
+    table = (database.name, "t")
+    enricher = SqlEnricher(url, table=table, key=["i", "k"][-parts:], columns=["v"])
+    arrow = enricher.key_schema().field("k").type
+    async with Lookup(enricher) as lookup:
+        keys = KEYS if parts == 1 else [(1, key) for key in KEYS]
+        answers = await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
+    for key, row, answer in zip(KEYS, held, answers, strict=True):
+        if row is not None and kind.startswith("numeric") and fitted(exactly(key), arrow) is None:
+            assert isinstance(answer, EnricherError), key
+            assert "the column 'k' is decimal(" in str(answer)
+            assert "name another type for it with schema=" in str(answer)
+        else:
+            assert answer == (None if row is None else {"v": row}), key
+    await database.execute("DELETE FROM t WHERE k::numeric > 1e300 AND k::numeric < 'Infinity'")
+    async with Lookup(SqlEnricher(url, table=table, key="k", columns=["v"], schema="k double, v string")) as lookup:
+        for key in (math.nan, 1e37, 1e50):
+            row = held[KEYS.index(key)]
+            assert await lookup.get(key) == (None if row is None else {"v": row})
+
+
+@pytest.mark.parametrize(("kind", "fits"), [("REAL", True), ("NUMERIC", False), ("DECIMAL(10,2)", False)])
+async def test_X12_infinity_in_sqlite_is_found_or_an_error_of_it_alone(tmp_path: Path, kind: str, fits: bool) -> None:
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        connection.execute(f"CREATE TABLE t (k {kind}, v text)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(math.inf, "inf"), (1.5, "1.5"), (math.nan, "null")])
+    connection.close()
+    async with Lookup(SqlEnricher(f"sqlite+aiosqlite:///{tmp_path / 't.db'}", table="t", key="k")) as lookup:
+        keys = [math.inf, Decimal("Infinity"), 1.5, -math.inf, math.nan, Decimal("NaN"), Decimal("1e400")]
+        answers = await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
+    assert answers[2:] == [{"v": "1.5"}, None, None, None, None]
+    for answer in answers[:2]:
+        assert answer == {"v": "inf"} if fits else "key inf: the column 'k' is decimal(" in str(answer)
 
 
 def exactly(key: Any) -> Decimal:
@@ -178,17 +220,17 @@ def exactly(key: Any) -> Decimal:
     return Decimal(repr(key)) if isinstance(key, float) else Decimal(key)
 
 
-async def is_inserted(database: Database, key: Any) -> bool:
-    """Whether the column takes a key as it is. The table has each number once."""
+async def inserted(database: Database, key: Any) -> str | None:
+    """The value of a key's row, which is inserted if the column takes the key as it is."""
+    number = f"'{exactly(key)}'::numeric"
     try:
         await database.execute(
-            f"INSERT INTO t SELECT 1, x, x FROM (VALUES ('{exactly(key)}'::numeric)) AS n (x) "
-            "WHERE NOT EXISTS (SELECT FROM t WHERE k = x);"
-            "DELETE FROM t WHERE k <> v::numeric"
+            f"INSERT INTO t SELECT 1, x, x FROM (VALUES ({number})) AS n (x) "
+            "WHERE NOT EXISTS (SELECT FROM t WHERE k = x); DELETE FROM t WHERE k <> v::numeric"
         )
+        return next((v for [v] in await database.fetch(f"SELECT v FROM t WHERE k = {number}")), None)
     except asyncpg.NumericValueOutOfRangeError:
-        return False
-    return bool(await database.fetch("SELECT FROM t WHERE k = $1", exactly(key)))
+        return None
 
 
 async def test_X12_the_remedies_for_such_a_key_find_its_row(database: Database) -> None:
