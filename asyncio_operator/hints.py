@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -40,10 +41,19 @@ def missing_here(error: BaseException) -> Missing | None:
 
 def not_installed(what: str, library: str, extra: str) -> ConfigurationError:
     """The error for something that needs a library; `extra` is the extra of this package that installs it."""
+    lacks = "of which a part is missing" if _is_found(library) else "which is not installed"
     return ConfigurationError(
-        f"{what} needs {library}, which is not installed in {sys.executable}: pip install 'asyncio-operator[{extra}]'; "
-        "with Spark, in the Python of every worker"
+        f"{what} needs {library}, {lacks} in {sys.executable}: pip install 'asyncio-operator[{extra}]'; with Spark, in "
+        "the Python of every worker"
     )
+
+
+def _is_found(library: str) -> bool:
+    """Whether a library is installed, perhaps in a version that is too old. False for one with an extra."""
+    try:
+        return find_spec(library) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def remedy(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pydoc
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,6 +132,14 @@ def test_a_library_that_is_installed_and_broken_is_not_called_absent(
     text = printed(f"{program}except ImportError as error:\n    print(error)")
     assert "libssl" in text
     assert "pip install" not in text
+
+
+@pytest.mark.parametrize("module", ["enrichers.redis", "asyncio_operator.services.redis_values"])
+def test_a_library_that_is_too_old_to_have_a_part_is_not_called_absent(tmp_path: Path, module: str) -> None:
+    (tmp_path / "redis.py").write_text("")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\ntry:\n    import {module}\n"
+    text = printed(f"{program}except Exception as error:\n    print(error)")
+    assert f"needs redis, of which a part is missing in {sys.executable}: pip install 'asyncio-operator[redis]'" in text
 
 
 def test_a_star_import_of_the_state_works_without_rocksdict() -> None:

@@ -232,10 +232,7 @@ class Database:
             address, given = _in_unicode(url, arguments)
             self._engine = create_async_engine(address, connect_args=given, poolclass=NullPool, hide_parameters=True)
         except ImportError as error:
-            problem = ConfigurationError(
-                f"url: the driver of {sa.make_url(url).drivername!r} is not installed ({error}); install it with pip, "
-                "with Spark also in the Python of every worker"
-            )
+            problem = ConfigurationError(f"url: {_unimported(sa.make_url(url), error)}")
         except Exception as error:
             problem = ConfigurationError(f"url: SQLAlchemy does not take it{own_words(error, self.secrets)}")
         else:
@@ -275,6 +272,17 @@ class Database:
                 asked.cancel()
                 await asyncio.wait([asked])
             await closed_in_time(connection.close())
+
+
+def _unimported(url: sa.URL, error: ImportError) -> str:
+    """Whether a driver is absent, or there and broken, as without a library of its own; and what to do."""
+    # The driver psycopg_async is of the module psycopg.
+    absent = isinstance(error, ModuleNotFoundError) and url.get_driver_name().startswith(error.name or " ")
+    what, remedy = ("is not installed", "it with pip") if absent else ("cannot be imported", "what it needs")
+    return (
+        f"the driver of {url.drivername!r} {what} ({error}); install {remedy}, with Spark also in the Python of every "
+        "worker"
+    )
 
 
 def _in_unicode(url: str, arguments: Mapping[str, Any]) -> tuple[sa.URL, dict[str, Any]]:

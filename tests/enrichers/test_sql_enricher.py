@@ -467,6 +467,25 @@ async def test_a_driver_that_is_not_installed_is_named() -> None:
         SqlEnricher("mssql+aioodbc://u:s3cret@h/x", table="t", key="id").schema()
 
 
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ("raise ImportError('libodbc.so.2: cannot open shared object file')", "(libodbc.so.2: cannot open shared"),
+        ("import no_such_pyodbc", "(No module named 'no_such_pyodbc')"),
+        ("from os import no_such_name", "(cannot import name 'no_such_name' from 'os'"),
+    ],
+)
+async def test_a_driver_that_is_installed_and_broken_is_not_called_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, words: str
+) -> None:
+    (tmp_path / "aioodbc.py").write_text(broken)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"the driver of 'mssql\+aioodbc' cannot be imported") as raised:
+        SqlEnricher("mssql+aioodbc://u:s3cret@h/x", table="t", key="id").schema()
+    assert words in str(raised.value)
+    assert "not installed" not in str(raised.value)
+
+
 def test_L8_a_connection_that_is_cut_says_nothing_to_a_loop_that_is_closed(path: Path, url: str) -> None:
     """pytest raises what the thread of a connection raises."""
     execute(path, "CREATE TABLE t (id TEXT, v INTEGER)")
