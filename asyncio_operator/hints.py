@@ -41,10 +41,12 @@ def missing_here(error: BaseException) -> Missing | None:
 
 def not_installed(what: str, library: str, extra: str) -> ConfigurationError:
     """The error for something that needs a library; `extra` is the extra of this package that installs it."""
-    lacks = "of which a part is missing" if _is_found(library) else "which is not installed"
+    if _is_found(library):
+        problem = f"{what} needs {library}, of which a part is missing in {sys.executable}"
+    else:
+        problem = f"{what} needs {library}, which is not installed in {sys.executable}"
     return ConfigurationError(
-        f"{what} needs {library}, {lacks} in {sys.executable}: pip install 'asyncio-operator[{extra}]'; with Spark, in "
-        "the Python of every worker"
+        f"{problem}: pip install 'asyncio-operator[{extra}]'; with Spark, in the Python of every worker"
     )
 
 

@@ -278,11 +278,11 @@ def _unimported(url: sa.URL, error: ImportError) -> str:
     """Whether a driver is absent, or there and broken, as without a library of its own; and what to do."""
     # The driver psycopg_async is of the module psycopg.
     absent = isinstance(error, ModuleNotFoundError) and url.get_driver_name().startswith(error.name or " ")
-    what, remedy = ("is not installed", "it with pip") if absent else ("cannot be imported", "what it needs")
-    return (
-        f"the driver of {url.drivername!r} {what} ({error}); install {remedy}, with Spark also in the Python of every "
-        "worker"
-    )
+    if absent:
+        problem = f"the driver of {url.drivername!r} is not installed ({error}); install it with pip"
+    else:
+        problem = f"the driver of {url.drivername!r} cannot be imported ({error}); install what it needs"
+    return f"{problem}, with Spark also in the Python of every worker"
 
 
 def _in_unicode(url: str, arguments: Mapping[str, Any]) -> tuple[sa.URL, dict[str, Any]]:
