@@ -418,7 +418,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/timers": 1_500,
     "asyncio_operator/trace": 1_450,
     "asyncio_operator/view": 300,
-    "asyncio_operator/windows": 460,
+    "asyncio_operator/windows": 380,
     "enrichers": 3_100,
     "enrichers/http": 3_550,
     "enrichers/postgres": 2_600,

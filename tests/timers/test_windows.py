@@ -394,4 +394,4 @@ def test_windows_refuse_what_is_wrong(make_parts):
             SlidingWindows(*arguments)
     with pytest.raises(ConfigurationError, match="n is 0"):
         CountTrigger(0)
-    assert TumblingWindows(10, offset=timedelta(seconds=-3)).assign(2_000) == (TimeWindow(-3_000, 7_000),)
+    assert TumblingWindows(10, offset=timedelta(seconds=-3)).assign(2_000) == [TimeWindow(-3_000, 7_000)]
