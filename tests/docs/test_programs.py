@@ -98,7 +98,7 @@ def test_only_the_programs_of_systems_that_are_not_here_are_run_by_no_test() -> 
     "page",
     [
         "howto/rate-limits.md",
-        "howto/slow-calls.md",
+        "choosing.md",
         "howto/cache.md",
         "howto/pay-once.md",
         "howto/keep-failures.md",

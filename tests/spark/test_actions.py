@@ -1,4 +1,4 @@
-"""What docs/lookups.md says about actions: which calls Spark has made that a user may not expect, and what helps."""
+"""What docs/concepts.md says about actions: which calls Spark has made that a user may not expect, and what helps."""
 
 from __future__ import annotations
 

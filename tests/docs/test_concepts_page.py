@@ -1,4 +1,4 @@
-"""The program of docs/ordering.md: rows overtake each other within the delay that the page says, and no further."""
+"""The programs of docs/concepts.md: rows overtake each other within the delay that the page says, and no further."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ pytestmark = pytest.mark.spark
 
 
 def test_Q6_no_row_comes_later_than_the_delay_behind_the_newest_before_it(spark: Any) -> None:
-    names = run_programs("ordering.md", spark=spark)
+    names = run_programs("concepts.md", spark=spark)
     order = [row.sensor for row in names["placed"].collect()]
     assert sorted(order) == [*range(100)]
     assert [sensor // 11 for sensor in order] == sorted(sensor // 11 for sensor in order), "eleven, then eleven more"
 
 
 def test_Q6_with_a_delay_of_0_only_rows_of_equal_times_overtake_each_other(spark: Any) -> None:
-    assert "With 0, only neighbours of equal times overtake each other." in (DOCS / "ordering.md").read_text()
-    names = run_programs("ordering.md", spark=spark)
+    assert "With 0, only neighbours of equal times overtake each other." in (DOCS / "concepts.md").read_text()
+    names = run_programs("concepts.md", spark=spark)
     enrich, rooms, readings = names["enrich"], names["rooms"], names["readings"]
     twins = readings.selectExpr("sensor", "timestamp_seconds(sensor DIV 2) AS at")
     for rows in (readings, twins):
