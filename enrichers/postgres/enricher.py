@@ -365,11 +365,13 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
     def _refuse(self, key: Any, problem: str) -> NoReturn:
         """A row that holds a value that a row of Spark cannot hold."""
         number, _, value = problem.partition(":")
-        field = self._described().answer.field(int(number))
-        remedy = f'pass columns={{"{field.name}": "double"}}, ' * pa.types.is_decimal(field.type)
+        statement = self._described()
+        field = statement.answer.field(int(number))
+        remedies = [f'pass columns={{"{field.name}": "double"}}'] * pa.types.is_decimal(field.type)
+        remedies += ["convert it in a query"] + ["leave the column out"] * (field.name in statement.schema.names)
         raise EnricherError(
-            f"{self._about([key])}: the column {field.name!r} holds {value}, which does not fit "
-            f"{shown_type(field.type)}; {remedy}convert it in a query, or leave the column out",
+            f"{self._about([] if key is None else [key])}: the column {field.name!r} holds {value}, which does not fit "
+            f"{shown_type(field.type)}; {', '.join(remedies[:-1])}, or {remedies[-1]}",
             retryable=False,
         )
 

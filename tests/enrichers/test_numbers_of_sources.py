@@ -233,6 +233,19 @@ async def inserted(database: Database, key: Any) -> str | None:
         return None
 
 
+async def test_X12_a_whole_table_says_which_value_its_keys_cannot_hold_and_its_remedy_works(database: Database) -> None:
+    await database.execute("CREATE TABLE t (k numeric, v text); INSERT INTO t VALUES ('NaN', 'a'), (1e50, 'b')")
+    table = TableEnricher(PostgresEnricher(database.dsn, table="t", key="k"), key="k")
+    with pytest.raises(EnricherError, match=r"all rows: the column 'k' holds NaN, which does not fit") as raised:
+        await table.open()
+    assert str(raised.value).endswith('; pass columns={"k": "double"}, or convert it in a query')
+    columns = {"k": "double", "v": "string"}
+    table = TableEnricher(PostgresEnricher(database.dsn, table="t", key="k", columns=columns), key="k")
+    async with Lookup(table) as lookup:
+        assert await lookup.get(1e50) == {"v": "b"}
+        assert await lookup.get(Decimal("NaN")) == {"v": "a"}
+
+
 async def test_X12_the_remedies_for_such_a_key_find_its_row(database: Database) -> None:
     await database.execute("CREATE TABLE t (k numeric, v text); INSERT INTO t VALUES ('NaN', 'a'), (1e50, 'b')")
     query = "SELECT k::text AS k, v FROM t WHERE k = ANY ($1::text[]::numeric[])"

@@ -15,6 +15,8 @@ import pytest
 
 from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
 from asyncio_operator.arrow import column_answers
+from asyncio_operator.arrow.answer_tables import answer_tables, ask
+from asyncio_operator.arrow.arrow_keys import ArrowKeys
 from asyncio_operator.arrow.column_answers import ColumnAnswers, compacted
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
@@ -42,6 +44,31 @@ class Columns(Enricher):
     async def lookup_columns(self, keys: pa.Array) -> Any:
         self.asked.append(keys)
         return self.answer(keys)
+
+
+class Refusing(Columns):
+    """Refuses keys from 2**40 on, which its type does not hold and its source may have; others are misses."""
+
+    def respell(self, keys: Sequence[Any]) -> Sequence[Any]:
+        if max(keys) >= 2**40:
+            raise EnricherError(f"the source may have {max(keys)}", retryable=False)
+        return [*keys]
+
+
+@pytest.mark.parametrize("in_arrow", [False, True])
+def test_A1_a_key_that_does_not_fit_may_be_refused_and_no_other_key_of_its_batch_fails(in_arrow: bool) -> None:
+    enricher, keys = Refusing(), [2, 2**35, 2**40, 3]
+    tables = answer_tables(enricher.key_schema(), ROWS)
+    with pytest.raises(EnricherError, match=f"the source may have {2**40}"):
+        asyncio.run(ask(enricher, tables, ArrowKeys(pa.array(keys)) if in_arrow else keys))
+    assert not enricher.asked
+    keys.remove(2**40)
+    found = asyncio.run(ask(enricher, tables, ArrowKeys(pa.array(keys)) if in_arrow else keys))
+    assert [answer is not None for answer in found] == [True, False, False]
+    answers = looked_up(enricher, 2, 2**35, 2**40, 3)
+    assert answers[:2] == [{"name": "2", "n": 2}, None]
+    assert isinstance(answers[2], EnricherError)
+    assert answers[3] is None
 
 
 def rows_of(keys: pa.Array) -> pa.Table:
