@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.arrow.answer_tables import answer_tables, ask
+from asyncio_operator.arrow.arrow_keys import ArrowKeys
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
 from enrichers import PostgresEnricher, SqlEnricher, TableEnricher
@@ -231,6 +232,32 @@ async def inserted(database: Database, key: Any) -> str | None:
         return next((v for [v] in await database.fetch(f"SELECT v FROM t WHERE k = {number}")), None)
     except asyncpg.NumericValueOutOfRangeError:
         return None
+
+
+@pytest.mark.parametrize("kind", ["numeric", "numeric(10,2)"])
+async def test_X12_a_double_of_a_dataframe_that_only_a_numeric_can_hold_is_an_error_of_it_alone(
+    database: Database, kind: str
+) -> None:
+    await database.execute(
+        f"CREATE TABLE t (i int, k {kind}, v text); INSERT INTO t VALUES (1, 'NaN', 'a'), (1, 1.5, 'b')"
+    )
+    for names in (["k"], ["i", "k"]):
+        async with database.enricher(table="t", key=names, columns=["v"]) as enricher:
+            tables = answer_tables(enricher.key_schema(), enricher.schema())
+            for number in (math.nan, 1e50):
+                keys = pa.array([1.5, number])
+                if len(names) > 1:
+                    keys = pa.StructArray.from_arrays([pa.array([1, 1]), keys], ["0", "1"])
+                if kind == "numeric" or math.isnan(number):
+                    with pytest.raises(EnricherError, match="the numeric column 'k' may hold it") as raised:
+                        await ask(enricher, tables, ArrowKeys(keys))
+                    shown = repr(number) if len(names) == 1 else f"(1, {number!r})"
+                    assert f"key {shown}: the" in str(raised.value)
+                    assert (raised.value.retryable, raised.value.any_key) == (False, False)
+                    keys = keys[:1]
+                answers = [*await ask(enricher, tables, ArrowKeys(keys))]
+                rows = [None if answer is None else answer.answer() for answer in answers]
+                assert rows == [{"v": "b"}, None][: len(keys)]
 
 
 async def test_X12_a_whole_table_says_which_value_its_keys_cannot_hold_and_its_remedy_works(database: Database) -> None:
