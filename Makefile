@@ -43,7 +43,7 @@ help:
 	@echo "make bench-peers, make bench-growth  against other libraries (installs 2.4 GB); how cost grows"
 	@echo "make pictures  draw the diagrams of the pages, and the picture of the README from a run of Spark"
 	@echo "make docs    build the documentation site into site/"
-	@echo "make dist    build the wheel and the sdist into dist/"
+	@echo "make dist    build the wheels and the sdists into dist/: the library, and its proof"
 	@echo "make release-check, make compat  what a release is tested for; the tests with the oldest versions of what it needs"
 	@echo "make check   what CI runs: formatting, lint, types, tests"
 	@echo "make lint    check formatting, lint, and the words that this project avoids"
@@ -94,7 +94,7 @@ mutants: venv
 	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
 simulate: venv
-	@$(BIN)/python -m benchmarks.simulate $(ARGS)
+	@$(BIN)/python -m tests.simulate $(ARGS)
 
 pictures: java venv
 	@$(BIN)/python tools/diagrams.py
@@ -105,7 +105,8 @@ docs: venv
 	@$(BIN)/python tools/docs.py $(ARGS)
 
 dist: venv
-	@$(BIN)/python -m hatchling build $(ARGS)
+	@$(BIN)/python -m hatchling build -d dist $(ARGS)
+	@cd proof && ../$(BIN)/python -m hatchling build -d ../dist $(ARGS)
 
 release-check: venv
 	@$(BIN)/python -m pytest tests/release tests/test_import.py $(ARGS)

@@ -37,7 +37,9 @@ def test_every_path_that_the_page_of_the_architecture_names_exists() -> None:
     assert len(page.splitlines()) <= 80
     paths = re.findall(r"`([\w/]+(?:\.(?:py|html)|/))`", page)
     assert len(paths) > 80
-    roots = [ROOT if path.startswith(("asyncio_operator/", "enrichers/", "tests/")) else CORE for path in paths]
+    roots = [
+        ROOT if path.startswith(("asyncio_operator/", "enrichers/", "proof/", "tests/")) else CORE for path in paths
+    ]
     assert [path for root, path in zip(roots, paths, strict=True) if not (root / path).exists()] == []
 
 

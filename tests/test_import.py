@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.test_layers import PACKAGES, ROOT, module_of, sources_of_the_project
 
-OWN = ("asyncio_operator", "enrichers")
+OWN = tuple(PACKAGES)
 
 LIGHT = (
     "asyncio_operator",
@@ -98,8 +97,7 @@ print(len(modules))
 
 def test_every_module_can_be_imported_alone_and_without_a_warning() -> None:
     """Each with its package, and nothing else of this library that it could lean on: what was imported is forgotten."""
-    paths = [path.relative_to(ROOT) for package in OWN for path in (ROOT / package).rglob("*.py")]
-    modules = sorted({".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths})
+    modules = sorted(map(module_of, sources_of_the_project()))
     assert len(modules) > 100
     assert printed(ALONE.format(of_others=", ".join(OF_OTHERS), modules=modules, own=OWN)) == str(len(modules))
 
@@ -135,6 +133,11 @@ FOR_ALL = "`from enrichers import *` imports all enrichers"
         ("asyncpg", "from enrichers.postgres import PostgresEnricher", "PostgresEnricher needs asyncpg"),
         ("asyncpg", "from enrichers import *", "PostgresEnricher needs asyncpg"),
         ("redis", "from enrichers import *", "RedisEnricher needs redis"),
+        (
+            "asyncio_operator_proof",
+            "from asyncio_operator.testing import Simulation",
+            "Simulation needs asyncio_operator_proof",
+        ),
         ("sqlalchemy", "from enrichers import SqlEnricher", "SqlEnricher needs sqlalchemy[asyncio]"),
         ("greenlet", "from enrichers import SqlEnricher", "SqlEnricher needs sqlalchemy[asyncio]"),
     ],

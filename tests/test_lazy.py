@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.test_import import ROOT, printed
-from tests.test_layers import module_of
+from tests.test_import import printed
+from tests.test_layers import ROOT, module_of
 
 
 def imports(nodes: list[ast.stmt]) -> dict[str, set[str]]:
     """Names of this library that these statements import, by module."""
     found: dict[str, set[str]] = {}
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("asyncio_operator."):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("asyncio_operator"):
             found.setdefault(node.module or "", set()).update(alias.name for alias in node.names)
     return found
 
@@ -103,6 +103,7 @@ def test_submodules_are_there_without_an_import_of_their_own() -> None:
     [
         ("rocksdict", "asyncio_operator.state", "RocksDBStateBackend"),
         ("aiohttp", "asyncio_operator.testing", "FakeService"),
+        ("asyncio_operator_proof", "asyncio_operator.testing", "Simulation"),
         ("pyarrow", "asyncio_operator.enricher", "as_schema"),
     ],
 )

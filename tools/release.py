@@ -1,4 +1,4 @@
-"""Checks the wheel and the sdist with twine, and prints figures of a release. `make release-check` runs it.
+"""Checks the wheels and the sdists with twine, and prints figures of a release. `make release-check` runs it.
 
 The figures are their sizes, and what importing the library costs.
 twine has an environment of its own in build/twine: it needs two dozen packages that nothing else here needs.
@@ -63,7 +63,8 @@ def main() -> None:
     """Print them."""
     with tempfile.TemporaryDirectory() as directory:
         build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", directory]
-        subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+        for source in (ROOT, ROOT / "proof"):
+            subprocess.run(build, cwd=source, check=True, capture_output=True)
         files = sorted(Path(directory).iterdir())
         check(files)
         for path in files:

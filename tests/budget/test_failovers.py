@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from asyncio_operator import Budget, Limit
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.terms import SETTLING
-from benchmarks.simulate.budget import always
-from benchmarks.simulate.cluster import Cluster, Network
 from tests.budget.helpers import Coordinator, exchange, may_start
 from tests.budget.test_faults_simulated import check
+from tests.simulate.budget import always
+from tests.simulate.cluster import Cluster, Network
 
 WINDOWS = Budget("b", Limit(40, 10.0))
 SLOTS = Budget("b", Limit(100, 2.0), in_flight=4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Budget, Limit
 from asyncio_operator.checks import seconds
-from benchmarks.simulate.cluster import Cluster, Network, above_the_mean, exceeded
+from tests.simulate.cluster import Cluster, Network, above_the_mean, exceeded
 
 limits = st.builds(
     Limit, st.sampled_from([1, 3, 20, 100]), st.sampled_from([0.3, 1.0, 2.0]), burst=st.sampled_from([None, 2, 30])

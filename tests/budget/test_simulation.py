@@ -6,9 +6,9 @@ import pytest
 
 from asyncio_operator import Budget, Limit
 from asyncio_operator.budget.in_flight import TURN
-from benchmarks.simulate.budget import SCENARIOS, Scenario, always, run
-from benchmarks.simulate.cluster import Cluster, Network
 from tests.budget.helpers import most_in_a_window
+from tests.simulate.budget import SCENARIOS, Scenario, always, run
+from tests.simulate.cluster import Cluster, Network
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.what)

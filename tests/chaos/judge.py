@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from asyncio_operator.testing import History
-from asyncio_operator.testing.history.checker import check_history
+from asyncio_operator_proof.history.checker import check_history
 from tests.chaos.cluster import Task
 from tests.chaos.faults import Strike
 from tests.chaos.jobs import FLUSH_EVERY, Job

@@ -23,10 +23,10 @@ from tests.mutants.bugs import Bug
 
 FOLDERS = {
     "arrow": ("arrow", "lookup"),
-    "budget": ("budget", "engine", "lookup", "testing/simulation"),
+    "budget": ("budget", "engine", "lookup", "proof/simulation"),
     "coordinators": ("coordinators",),
     "engine": ("engine", "operator", "lookup"),
-    "journal": ("journal", "lookup", "testing/simulation", "spark/worker"),
+    "journal": ("journal", "lookup", "proof/simulation", "spark/worker"),
     "lookup": ("lookup", "spark/worker"),
     "loop": ("loop", "operator"),
     "operator": ("operator",),
@@ -34,7 +34,7 @@ FOLDERS = {
     "queues": ("queues", "operator"),
     "checks.py": ("policies", "operator"),
     "function.py": ("operator",),
-    "spark": ("spark/worker", "spark/driver", "testing/simulation"),
+    "spark": ("spark/worker", "spark/driver", "proof/simulation"),
     "state": ("state", "timers", "lookup"),
     "timers": ("timers", "state"),
     "view": ("view",),

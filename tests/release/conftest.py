@@ -1,4 +1,4 @@
-"""A wheel and an sdist, built once for all tests of a process, and environments that know what a user's would."""
+"""Wheels and sdists, built once for all tests of a process, and environments that know what a user's would."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Built(NamedTuple):
 
     wheel: Path
     sdist: Path
+    proof: Path
+    proof_sdist: Path
 
 
 def build(source: Path, target: Path, *kinds: str) -> list[Path]:
@@ -42,15 +44,16 @@ def run(command: list[str], cwd: Path) -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """What `make dist` makes."""
     sdist, wheel = build(ROOT, tmp_path_factory.mktemp("dist"), "sdist", "wheel")
-    return Built(wheel, sdist)
+    proof_sdist, proof = build(ROOT / "proof", tmp_path_factory.mktemp("proof"), "sdist", "wheel")
+    return Built(wheel, sdist, proof, proof_sdist)
 
 
-def environment(directory: Path, wheel: Path, beside: Iterable[Path] = ()) -> Path:
-    """The Python of a new environment with a wheel in it, and whatever lies in other folders."""
+def environment(directory: Path, wheels: Iterable[Path], beside: Iterable[Path] = ()) -> Path:
+    """The Python of a new environment with wheels in it, and whatever lies in other folders."""
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python), "install"]
-    run([*pip, "--no-deps", "--no-index", "--no-compile", str(wheel)], directory)
+    run([*pip, "--no-deps", "--no-index", "--no-compile", *map(str, wheels)], directory)
     packages = Path(
         run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], directory).strip()
     )
@@ -60,15 +63,15 @@ def environment(directory: Path, wheel: Path, beside: Iterable[Path] = ()) -> Pa
 
 @pytest.fixture(scope="session")
 def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel and nothing else."""
-    return environment(tmp_path_factory.mktemp("bare"), built.wheel)
+    """The Python of an environment with the wheel of the library and nothing else."""
+    return environment(tmp_path_factory.mktemp("bare"), [built.wheel])
 
 
 @pytest.fixture(scope="session")
 def furnished(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel and all that the tests have, but for this repository."""
+    """The Python of an environment with both wheels and all that the tests have, but for this repository."""
     return environment(
         tmp_path_factory.mktemp("furnished"),
-        built.wheel,
+        [built.wheel, built.proof],
         {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")},
     )

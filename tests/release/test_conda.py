@@ -20,7 +20,9 @@ def test_the_recipe_has_the_version_the_python_and_the_bounds_of_the_extras() ->
     assert recipe["context"]["version"] == project["version"]
     assert (recipe["about"]["summary"], recipe["about"]["license"]) == (project["description"], project["license"])
     assert recipe["requirements"]["run"] == [f"python {project['requires-python']}"]
-    extras = {name: texts for name, texts in project["optional-dependencies"].items() if name not in ("all", "dev")}
+    extras = {
+        name: texts for name, texts in project["optional-dependencies"].items() if name not in ("all", "dev", "proof")
+    }
     wanted = [Requirement(text) for texts in extras.values() for text in texts]
     bounds = {f"{NAMES.get(one.name, one.name)} {_in_order(one)}" for one in wanted}
     assert sorted(bounds) == recipe["requirements"]["run_constraints"]

@@ -1,4 +1,4 @@
-"""What is released: a wheel with the two packages and nothing else, and an sdist from which the same wheel is built."""
+"""What is released: wheels with their packages and nothing else, and sdists from which the same wheels are built."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tomllib
 import zipfile
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -31,9 +32,17 @@ def metadata(wheel: Path) -> Message:
     return email.message_from_bytes(about)
 
 
-def project() -> dict[str, dict[str, list[str]]]:
-    found: dict[str, dict[str, list[str]]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+def project(folder: Path = ROOT) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
     return found
+
+
+def files_in(folder: Path, package: str) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in (folder / package).rglob("*")
+        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
+    }
 
 
 def test_the_wheel_holds_the_packages_their_types_and_the_licence_and_nothing_else(built: Built) -> None:
@@ -42,14 +51,22 @@ def test_the_wheel_holds_the_packages_their_types_and_the_licence_and_nothing_el
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, info}
     of_info = {name.removeprefix(info + "/") for name in names if name.startswith(info)}
     assert of_info == {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE"}
-    in_tree = {
-        path.relative_to(ROOT).as_posix()
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*")
-        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
-    }
+    in_tree = set().union(*(files_in(ROOT, package) for package in PACKAGES))
     assert names - {f"{info}/{name}" for name in of_info} == in_tree
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
+
+
+def test_the_wheel_of_the_proof_has_the_same_version_and_needs_that_of_the_library(built: Built) -> None:
+    names, about = set(members(built.proof)), metadata(built.proof)
+    info = f"asyncio_operator_proof-{__version__}.dist-info"
+    of_info = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")}
+    assert names == files_in(ROOT / "proof", "asyncio_operator_proof") | of_info
+    assert "asyncio_operator_proof/py.typed" in names
+    assert members(built.proof)[f"{info}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+    assert about.get_all("Requires-Dist") == [f"asyncio-operator=={__version__}"]
+    assert project()["optional-dependencies"]["proof"] == [f"asyncio-operator-proof=={__version__}"]
+    assert (about["Version"], about["Requires-Python"]) == (__version__, project()["requires-python"])
+    assert about.get_payload() == (ROOT / "proof" / "README.md").read_text("utf-8")
 
 
 def test_the_wheel_is_for_any_machine_and_requires_nothing_that_is_not_an_extra(built: Built) -> None:
@@ -84,13 +101,18 @@ def test_the_changelog_tells_of_the_version() -> None:
     assert re.search(rf"^## \[{re.escape(__version__)}\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
 
 
-def test_the_sdist_builds_the_same_wheel(built: Built, tmp_path: Path) -> None:
-    with tarfile.open(built.sdist) as archive:
+@pytest.mark.parametrize(
+    ("kind", "folder", "same"), [("sdist", ".", "wheel"), ("sdist", "proof", "proof"), ("proof_sdist", ".", "proof")]
+)
+def test_an_sdist_builds_the_same_wheel(built: Built, tmp_path: Path, kind: str, folder: str, same: str) -> None:
+    """That of the library holds the proof too."""
+    with tarfile.open(getattr(built, kind)) as archive:
         archive.extractall(tmp_path, filter="data")
     [source] = tmp_path.iterdir()
-    [wheel] = build(source, tmp_path / "dist", "wheel")
-    assert wheel.name == built.wheel.name
-    assert members(wheel) == members(built.wheel)
+    [wheel] = build(source / folder, tmp_path / "dist", "wheel")
+    expected: Path = getattr(built, same)
+    assert wheel.name == expected.name
+    assert members(wheel) == members(expected)
 
 
 def test_the_sdist_holds_what_the_makefile_needs(built: Built) -> None:
@@ -98,7 +120,7 @@ def test_the_sdist_holds_what_the_makefile_needs(built: Built) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"Makefile", "LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "constraints.txt", "tools/setup"}
     assert needed <= names
-    for folder in ("asyncio_operator", "enrichers", "tests", "examples", "benchmarks", "docs", "tools"):
+    for folder in ("asyncio_operator", "enrichers", "proof", "tests", "examples", "benchmarks", "docs", "tools"):
         assert any(name.startswith(folder + "/") for name in names), folder
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "build", "dist"))]
 
@@ -112,7 +134,7 @@ def test_every_lower_bound_is_what_make_compat_installs() -> None:
     allowed = {
         canonicalize_name(wanted.name): Version(bound.version)
         for extra in extras
-        if extra not in ("all", "dev")
+        if extra not in ("all", "dev", "proof")
         for wanted in map(Requirement, extras[extra])
         for bound in wanted.specifier
         if bound.operator == ">="

@@ -44,6 +44,10 @@ NEEDS = [
         "spark",
     ),
     ("from asyncio_operator.testing import FakeService", "FakeService needs aiohttp, which is not installed", "http"),
+    *(
+        (f"from asyncio_operator.testing import {name}", f"{name} needs asyncio_operator_proof", "proof")
+        for name in ("Simulation", "check_history", "History", "history_laws", "history_of_trace")
+    ),
     (
         TRACED,
         "pictures need matplotlib, which is not installed",
@@ -89,3 +93,15 @@ def test_with_all_extras_every_public_name_is_there(furnished: Path, tmp_path: P
         "print(sys.modules['enrichers'].__file__)"
     )
     assert str(furnished.parents[1]) in run([str(furnished), "-I", "-W", "error", "-c", program], tmp_path)
+
+
+def test_with_both_wheels_a_simulation_runs_and_its_history_is_checked(furnished: Path, tmp_path: Path) -> None:
+    program = (
+        "from asyncio_operator.testing import Simulation, check_history\n"
+        "simulation = Simulation(42)\n"
+        "simulation.check()\n"
+        "print(check_history(simulation.run()).violations, __import__('asyncio_operator_proof').__file__)"
+    )
+    said = run([str(furnished), "-I", "-W", "error", "-c", program], tmp_path)
+    assert said.startswith("[] ")
+    assert str(furnished.parents[1]) in said

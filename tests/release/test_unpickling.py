@@ -15,7 +15,7 @@ from asyncio_operator.errors import StateError
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.testing import FakeEnricher
-from tests.release.conftest import ROOT
+from tests.test_layers import sources_of_the_project
 
 LOADERS = {"load", "loads", "Unpickler", "read_pickle"}
 MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"}
@@ -37,8 +37,7 @@ def calls(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def sources() -> list[tuple[str, ast.AST]]:
-    paths = [path for package in ("asyncio_operator", "enrichers") for path in (ROOT / package).rglob("*.py")]
-    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+    return [(path, ast.parse(source)) for path, source in sources_of_the_project().items()]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,0 +1,1 @@
+"""The proof: a simulation of `enrich`, and a checker of histories. Import both from `asyncio_operator.testing`."""

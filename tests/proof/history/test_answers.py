@@ -1,0 +1,336 @@
+"""The checker of histories and the laws of lookups and caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncio_operator_proof.history.same_keys import canonical
+from tests.proof.history.stories import Story, broken, judged
+
+
+def answered(
+    row: int, out: float, key: Any = "a", source: str = "call", answer: Any = None, **more: Any
+) -> dict[str, Any]:
+    return {"row": row, "out": out, "key": key, "source": source, "answer": [1] if answer is None else answer, **more}
+
+
+# -- lookups
+
+
+def test_Y2_a_null_key_that_is_looked_up_is_seen() -> None:
+    def story(**out: Any) -> Story:
+        story = Story().task().row(0, 1, 0, key="a", source="call").call(0, 1, ["a"])
+        return story.row(0, 1, 1, key=["b", None], **{"status": "missing", "source": "none", "attempts": 0, **out})
+
+    assert judged(story(), "L1")
+    assert broken(story(status="found")) == {"L1"}
+    assert broken(story(attempts=1)) == {"L1"}
+    assert broken(Story().task().row(0, 1, key=None, status="missing").call(0, 1, [None])) == {"L1"}
+
+
+def test_Y2_a_call_for_a_key_that_no_row_had_is_seen() -> None:
+    assert judged(Story().task().row(0, 1, key="a").call(0, 1, ["a"]), "L1")
+    assert broken(Story().task().row(0, 1, key="a").call(0, 1, ["b"])) == {"L1"}
+
+
+def test_Y2_a_source_that_cannot_be_is_seen() -> None:
+    assert broken(Story().task().row(0, 1, key="a", source="call")) == {"L1"}
+    assert broken(Story().task().row(0, 1, key="a", source="none")) == {"L1"}
+    assert broken(Story(cache={}).task().row(0, 1, key="a", source="cache")) == {"L1"}
+    early = Story().task().row(2, 3, key="a", source="call").row(0, 1, 1, key="a", source="call").call(0, 1, ["a"])
+    assert "L1" in broken(early)
+
+
+@pytest.mark.parametrize("source", ["call", "shared"])
+@pytest.mark.parametrize(("begin", "end"), [(5.5, 7.0), (7.0, 8.0), (5.5, None)])
+def test_L1_a_call_that_ends_after_the_row_left_gave_it_no_answer(source: str, begin: float, end: float | None) -> None:
+    def story(out: float) -> Story:
+        story = Story().task().row(5, out, key="a", source=source, answer=[1])
+        return story.call(begin, end, ["a"], answers=[[1]])
+
+    if end is not None:
+        assert broken(story(end)) == set()
+    assert broken(story(6.0)) - {"L2"} == {"L1"}
+
+
+def test_L1_a_call_that_ended_before_a_row_came_is_not_its_own() -> None:
+    def story(second: float) -> Story:
+        story = Story(remember=0).task().row(0, 1, 0, key="a", source="call", answer=[1])
+        story.call(0, 1, ["a"], answers=[[1]])
+        return story.row(5, 6, 1, key="a", source="call", answer=[9]).call(second, second + 0.5, ["a"], answers=[[9]])
+
+    assert judged(story(5.0), "L1")
+    report = story(50.0).report()
+    assert set(report.broken) == {"L1"}
+    assert "are not recorded" not in report.undecided["L2"]
+
+
+def test_L1_a_call_that_failed_is_no_source_of_an_answer() -> None:
+    assert broken(Story().task().row(0, 1, key="a", source="call").call(0, 1, ["a"], "error")) >= {"L1"}
+
+
+def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
+    def story(second: float, outcome: str = "result", **setting: Any) -> Story:
+        story = Story(remember=0, **setting).task()
+        story.row(0, 9, 0, key="a", source="call").row(0, 9, 1, key="a", source="call")
+        return story.call(0, 1, ["a"], outcome).call(second, 2, ["a"])
+
+    assert broken(story(1.0)) == set()
+    assert broken(story(0.9)) == {"L2"}
+    batches = story(0.9, asks_per_batch=True).report()
+    assert not batches.broken
+    assert "L2" in batches.undecided
+    # Its caller had left it: it was cancelled, or ran past its deadline.
+    assert broken(story(0.9, "cancelled")) == set()
+    assert "L2" not in broken(story(0.9, timeout=0.9))
+
+
+def test_Y2_L2_a_retry_that_a_row_left_at_its_deadline_may_go_on_for_other_keys() -> None:
+    """Seed 40008828. The call at 1.9 may belong to the lookup before, whose deadline is at 2 s."""
+
+    def story(at: float) -> Story:
+        story = Story(timeout=2.0, max_attempts=3, delay=0.1, on_error="null", mode="unordered").task()
+        story.row(0, 2, 0, key="a", source="call", status="timed_out", attempts=1).call(0, 1.8, ["a"], "error")
+        story.row(1.9, 9, 1, key="a", source="call").call(1.9, 2.4, ["a"], "error").call(2.5, 2.6, ["a"], "error")
+        return story.call(3.7, 9, ["a", "b"]).row(3.7, 9, 2, key="b", source="call").call(at, 9, ["a"])
+
+    assert "L2" not in broken(story(3.9))
+    assert "L2" in broken(story(3.8))
+
+
+def test_Y2_rows_of_a_key_that_a_table_is_asked_for_again_are_no_attempts() -> None:
+    def story(**setting: Any) -> Story:
+        story = Story(remember=0, on_error="null", **setting).task().row(0, 9, key="a", source="call")
+        return story.call(0, 1, ["a"], "error").call(2, 3, ["a"])
+
+    assert "R5" in broken(story())
+    assert "R5" not in broken(story(asks_per_batch=True))
+
+
+def test_Y2_an_answer_that_no_call_gave_is_seen() -> None:
+    def story(answer: Any, source: str = "call") -> Story:
+        story = Story(mode="unordered").task().row(0, 1, 0, key="a", source="call", answer=[1])
+        return story.row(0, 1, 1, key="a", source=source, answer=answer).call(0, 1, ["a"], answers=[[1]])
+
+    assert judged(story([1], "shared"), "L2")
+    assert broken(story([2], "shared")) == {"L2"}
+    assert broken(story([2])) == {"L2"}
+
+
+def test_Y2_L1_a_row_may_share_an_older_answer_when_a_circuit_breaker_refused_the_call() -> None:
+    """Seed 20004688."""
+
+    def story(failures: int) -> Story:
+        story = Story(
+            on_error="null",
+            cache={"expire_after_write": 1.0, "stale_if_error": True},
+            circuit_breaker={"minimum_calls": 2, "failure_ratio": 0.5, "open_for": 9.0},
+        )
+        story.task(end=1.0, task="before", worker="w").row(0, 1, 0, key="a", task="before", source="call", answer=[1])
+        story.call(0, 0.5, ["a"], task="before", answers=[[1]]).task(2.0, worker="w")
+        for row in range(failures):
+            error = {"status": "failed", "source": "call", "error": "E"}
+            story.row(3, 4, row, key=row, **error).call(3, 4, [row], "error", error="E")
+        story.row(5, 6, 8, key="a", source="stale", error="CircuitOpenError", answer=[1])
+        return story.row(5, 6, 9, key="a", source="shared", error="CircuitOpenError", answer=[1])
+
+    assert broken(story(failures=2)) == set()
+    assert "L1" in broken(story(failures=0))
+
+
+def test_Y2_an_error_that_is_taken_for_a_miss_is_seen() -> None:
+    def story(outcome: str) -> Story:
+        return Story().task().row(0, 1, key="a", source="shared", status="missing").call(0, 1, ["a"], outcome)
+
+    assert judged(story("result"), "L3")
+    assert "L3" in broken(story("error"))
+
+
+def test_Y2_a_miss_with_rows_is_seen() -> None:
+    def story(status: str, answer: Any) -> Story:
+        story = Story().task().row(0, 1, key="a", source="call", status=status, answer=answer)
+        return story.call(0, 1, ["a"], answers=[answer])
+
+    assert judged(story("missing", []), "L9")
+    assert broken(story("found", [])) == {"L9"}
+    assert broken(story("missing", [1])) == {"L9"}
+
+
+SAME = [
+    ({"float": "nan"}, {"float": "nan"}),
+    (0.0, -0.0),
+    ({"decimal": "1.5"}, {"decimal": "1.500"}),
+    ({"decimal": "0"}, {"decimal": "-0.00"}),
+    ({"decimal": "1e999999"}, {"decimal": "0.1e1000000"}),
+    ({"decimal": "NaN"}, {"decimal": "-nan"}),
+    ({"instant": "2026-01-31T12:00:00+01:00"}, {"instant": "2026-01-31T11:00:00+00:00"}),
+    (["a"], "a"),
+    (1, 1.0),
+]
+OTHER = [
+    *((1, True), ("1", 1), (["a", "b"], "ab"), ({"bytes": "00"}, {"bytes": "01"}), ({"float": "inf"}, "inf")),
+    ({"decimal": "9" * 37 + "1"}, {"decimal": "9" * 37 + "2"}),
+    ({"decimal": "1e999999999"}, {"decimal": "1e-999999999"}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_Y2_one_key_in_two_forms_is_one_key(one: Any, other: Any) -> None:
+    assert canonical(one) == canonical(other)
+    story = Story(batch={"max_size": 2}).task().row(0, 1, 0, key=one).row(0, 1, 1, key=other)
+    assert "L10" in broken(story.call(0, 1, [one, other]))
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER)
+def test_Y2_two_keys_are_two(one: Any, other: Any) -> None:
+    assert canonical(one) != canonical(other)
+    story = Story(batch={"max_size": 2}).task().row(0, 1, 0, key=one).row(0, 1, 1, key=other)
+    assert judged(story.call(0, 1, [one, other]), "L10")
+
+
+def test_Y2_a_key_that_was_not_remembered_is_seen() -> None:
+    def story(second: float, others: int = 0, **setting: Any) -> Story:
+        story = Story(**{"remember": 10.0, **setting}).task(end=50)
+        story.row(0, 1, 0, key="a", source="call").call(0, 1, ["a"])
+        for row in range(others):
+            story.row(2, 3, row + 2, key=row, source="call").call(2, 3, [row])
+        return story.row(second, second + 1, 1, key="a", source="call").call(second, second + 1, ["a"])
+
+    assert judged(story(11.0), "L12")
+    assert broken(story(10.9)) == {"L12"}
+    assert broken(story(10.9, remember=0)) == set()
+    # Among many keys it may be forgotten.
+    assert broken(story(10.9, others=3, remember_rows=3)) == set()
+    assert broken(story(10.9, others=2, remember_rows=3)) == {"L12"}
+
+
+# -- caches
+
+
+def cached(*hits: dict[str, Any], outcome: str = "result", answers: Any = ([1],), **cache: Any) -> Story:
+    """A task that asks for "a" between 0 and 1, and then reads rows."""
+    story = Story(mode="unordered", cache=cache, on_error="null").task()
+    story.row(0, 1, 0, key="a", source="call", answer=answers[0] if answers else None)
+    if answers and answers[0] == []:
+        story.after[-1]["status"] = "missing"
+    story.call(0, 1, ["a"], outcome, answers=list(answers) if answers else None)
+    for hit in hits:
+        begin = hit.pop("at", hit["out"])
+        story.row(begin, **hit)
+    return story
+
+
+def test_Y2_an_answer_past_its_time_is_seen() -> None:
+    def story(at: float) -> Story:
+        return cached(answered(1, at, source="cache"), expire_after_write=10.0)
+
+    assert judged(story(10.999), "L5")
+    assert broken(story(11.002)) == {"L5"}
+
+
+def test_Y2_an_answer_that_was_not_used_for_long_is_seen() -> None:
+    def story(*times: float) -> Story:
+        return cached(*(answered(1 + i, at, source="cache") for i, at in enumerate(times)), expire_after_access=10.0)
+
+    assert judged(story(10.9, 20.8), "L5")
+    assert broken(story(10.9, 21.0)) == {"L5"}
+
+
+def test_Y2_a_cached_miss_past_its_time_or_that_must_not_be_is_seen() -> None:
+    def story(at: float, **cache: Any) -> Story:
+        return cached(answered(1, at, source="cache", answer=[], status="missing"), answers=([],), **cache)
+
+    assert judged(story(5.999, missing_ttl=5.0), "L3")
+    assert broken(story(6.002, missing_ttl=5.0)) == {"L3"}
+    assert broken(story(2.0, cache_missing=False)) == {"L3"}
+    # The time of misses goes before that of other answers.
+    assert judged(story(5.999, missing_ttl=5.0, expire_after_write=1.0), "L3")
+
+
+def test_Y2_an_answer_that_is_not_the_current_one_is_seen() -> None:
+    def story(answer: Any) -> Story:
+        story = cached(answered(2, 20.0, source="cache", answer=answer), expire_after_write=10.0)
+        return story.row(12.0, 13.0, 1, key="a", source="call", answer=[2]).call(12.0, 13.0, ["a"], answers=[[2]])
+
+    assert judged(story([2]), "L5")
+    assert broken(story([1])) == {"L5"}
+
+
+def test_Y2_a_hit_in_a_cache_that_was_too_full_is_seen() -> None:
+    def story(others: int) -> Story:
+        story = cached(answered(99, 50.0, source="cache"), max_rows=3)
+        for row in range(others):
+            story.row(2 + row, 3 + row, row + 1, key=row, source="call", answer=[1])
+            story.call(2 + row, 3 + row, [row], answers=[[1]])
+        return story
+
+    assert judged(story(2), "L4")
+    assert broken(story(3)) == {"L4"}
+
+
+def test_Y2_a_refresh_too_early_or_none_at_all_is_seen() -> None:
+    def story(refresh: float | None, hit: float = 6.5) -> Story:
+        story = cached(answered(1, hit, source="cache"), refresh_after=5.0)
+        return story if refresh is None else story.call(refresh, refresh + 1, ["a"], refresh=True, answers=[[1]])
+
+    assert judged(story(6.5), "L6")
+    assert broken(story(5.9)) == {"L6"}
+    assert broken(story(None)) == {"L6"}
+    assert broken(story(None, hit=5.9)) == set()
+
+
+def test_Y2_a_stale_answer_without_a_failure_is_seen() -> None:
+    def story(outcome: str | None, **cache: Any) -> Story:
+        story = cached(answered(1, 21.0, source="stale", at=20.0), expire_after_write=10.0, **cache)
+        return story if outcome is None else story.call(20.0, 21.0, ["a"], outcome)
+
+    assert judged(story("error", stale_if_error=True), "L6")
+    assert broken(story("error")) == {"L6"}
+
+
+def test_Y2_a_stale_answer_for_a_call_that_timed_out_and_runs_on_is_right() -> None:
+    def story(attempt_timeout: float, **retry: Any) -> Story:
+        cache = {"stale_if_error": True, "expire_after_write": 5.0}
+        story = Story(cache=cache, attempt_timeout=attempt_timeout, on_error="null", **retry).task()
+        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+        return story.row(20.0, 22.0, 1, key="a", source="stale", answer=[1]).call(20.0, 25.0, ["a"], "timed_out")
+
+    assert broken(story(2.0)) == set()
+    assert broken(story(3.0)) == {"L6"}
+    # An earlier call of the key was retried: the limit of this one runs from its own start.
+    again = story(2.0, max_attempts=2, delay=0.5).call(17.0, 17.5, ["a"], "error").row(17.0, 22.0, 2, key="a")
+    assert "L6" not in broken(again)
+
+
+def test_Y2_a_stale_answer_beside_a_good_one_is_seen() -> None:
+    def story(**end: Any) -> Story:
+        story = cached(answered(1, 21.0, source="stale", at=20.0), stale_if_error=True)
+        return story.call(20.0, 21.0, ["a"], **end)
+
+    assert broken(story(answers=[[2]])) >= {"L6"}
+    assert "L6" not in broken(story(answers=[[2], [3]]))
+    assert "L6" not in broken(story())
+
+
+def test_Y2_workers_do_not_share_a_cache_in_memory() -> None:
+    def story(worker: str, store: str) -> Story:
+        story = Story(cache={"store": store}).task(end=5, worker="w").task(at=6, task="u", worker=worker)
+        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+        return story.row(7, 7, 0, key="a", task="u", source="cache", answer=[1])
+
+    assert broken(story("w", "heap")) == set()
+    assert broken(story("x", "heap")) == {"L1"}
+    assert broken(story("x", "redis")) == set()
+
+
+def test_L12_a_row_may_share_an_answer_that_is_later_found_to_be_of_no_use() -> None:
+    def story(answers: list[Any]) -> Story:
+        story = Story(remember=60.0, on_error="null").task(end=5.0)
+        story.row(0, 3, 0, key="a", status="failed", source="call", attempts=1)
+        story.row(2, 3, 1, key="a", status="failed", source="shared", attempts=1)
+        return story.call(0, 1, ["a"], answers=answers)
+
+    assert "L12" not in broken(story([{"invalid": "text"}]))
+    assert "L12" in broken(story([["x"]]))

@@ -1,0 +1,156 @@
+"""The checker of histories and the laws of hedged calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.proof.history.stories import Story, broken, judged
+
+
+def hedged(start: float = 0.2, calls: int = 9, copy_ends: float = 0.5, **setting: Any) -> Story:
+    """Calls, the last of which gets a copy."""
+    story = Story(hedge={"after": 0.2, "extra": 0.1}, **setting).task()
+    for row in range(calls):
+        story.row(0, 1, row, key=row, source="call").call(
+            0, 1.0 if row == calls - 1 else 0.1, [row], call=f"first{row}"
+        )
+    return story.call(start, copy_ends, [calls - 1], copy_of=f"first{calls - 1}")
+
+
+def test_Y2_a_copy_that_comes_too_early_is_seen() -> None:
+    assert judged(hedged(0.2), "H1")
+    assert broken(hedged(0.19)) == {"H1"}
+
+
+def test_Y2_one_copy_too_many_is_seen() -> None:
+    assert judged(hedged(calls=9), "H1")
+    assert broken(hedged(calls=8)) == {"H1"}
+
+
+def test_Y2_a_copy_of_a_call_that_ended_or_must_not_be_repeated_is_seen() -> None:
+    assert judged(hedged(), "H2")
+    assert broken(hedged(idempotent=False)) == {"H2"}
+    assert "H2" in broken(hedged(1.1, copy_ends=1.2))
+
+
+def test_Y2_an_answer_of_the_loser_is_seen() -> None:
+    def story(answer: Any, status: str = "found", error: str | None = None) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null").task()
+        story.row(0, 1.0, key="a", source="call", answer=answer, status=status, error=error)
+        story.row(0, 1.0, 1, key="b", source="call", answer=[3]).call(0, 0.1, ["b"], answers=[[3]])
+        story.call(0, 0.9, ["a"], "error", call="first", error="OSError")
+        return story.call(0.2, 0.5, ["a"], copy_of="first", answers=[[2]])
+
+    assert judged(story([2]), "H1")
+    assert "H1" in broken(story([9]))
+    assert "H1" in broken(story(None, "failed", "OSError"))
+
+
+def test_H1_the_loser_does_not_run_on() -> None:
+    def story(end: float, within: float | None = 0.1, **setting: Any) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", returns_within=within, **setting).task()
+        story.row(0, 0.5, key="a", source="call").row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
+        story.call(0, end, ["a"], "cancelled", call="first")
+        return story.call(0.2, 0.5, ["a"], copy_of="first")
+
+    assert judged(story(0.6), "H1")
+    assert broken(story(0.7)) == {"H1"}
+    assert broken(story(0.7, within=None)) == set()
+    # The copy may have answered too late.
+    assert broken(story(0.55, attempt_timeout=0.5)) == set()
+
+
+def test_Y2_a_status_that_does_not_count_the_copy_is_seen() -> None:
+    def story(attempts: int) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}).task().row(0, 1, key="a", source="call", attempts=attempts)
+        story.row(0, 1, 1, key="b", source="call", attempts=1).call(0, 0.1, ["b"])
+        return story.call(0, 0.9, ["a"], "cancelled", call="first").call(0.2, 0.5, ["a"], copy_of="first")
+
+    assert judged(story(2), "H3")
+    assert broken(story(1)) == {"H3"}
+
+
+@pytest.mark.parametrize(("first", "laws"), [(None, set()), (True, {"B4", "H3", "R5", "R7"})])
+def test_Y2_of_a_batch_and_its_copy_that_both_fail_the_error_of_the_batch_counts(
+    first: bool | None, laws: set[str]
+) -> None:
+    story = Story(
+        hedge={"after": 0.2, "extra": 0.9}, batch={"max_size": 2}, max_attempts=2, delay=0.5, on_error="null"
+    ).task()
+    for row, key in enumerate("ab"):
+        story.row(0, 0.6, row, key=key, source="call", attempts=2)
+    story.call(0, 0.3, ["a", "b"], "error", call="first", retryable=first)
+    story.call(0.2, 0.5, ["a", "b"], "error", copy_of="first", retryable=True)
+    story.call(0.5, 0.6, ["a"]).call(0.5, 0.6, ["b"])
+    assert broken(story) <= laws
+    assert bool(broken(story)) == bool(laws)
+
+
+def both(status: str = "found", out: float = 1.0, first: str = "error", copy: str = "result", **more: Any) -> Story:
+    """A call that ends at 0.5 s, and its copy, which ends at 1 s."""
+    story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null", mode="unordered", **more).task()
+    story.row(0, out, key="a", source="call", status=status).row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
+    story.call(0, 0.5, ["a"], first, call="first")
+    return story.call(0.2, 1.0, ["a"], copy, copy_of="first")
+
+
+def test_H1_a_copy_is_awaited_when_its_call_fails() -> None:
+    assert judged(both(), "H1")
+    assert judged(both("failed", copy="error"), "H1")
+    assert broken(both("failed", copy="cancelled")) == {"H1"}
+    assert broken(both("failed", 0.5, copy="error")) == {"H1"}
+    # A limit may have cut it.
+    assert broken(both("timed_out", copy="cancelled", timeout=1.0)) == set()
+
+
+def test_H1_a_call_is_awaited_when_its_copy_fails() -> None:
+    def story(first: str, status: str = "found", out: float = 2.0) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null", mode="unordered").task()
+        story.row(0, out, key="a", source="call", status=status)
+        story.row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
+        return story.call(0, 2.0, ["a"], first, call="first").call(0.2, 1.0, ["a"], "error", copy_of="first")
+
+    assert judged(story("result"), "H1")
+    assert broken(story("cancelled", "failed")) == {"H1"}
+    assert broken(story("error", "failed", 1.0)) == {"H1"}
+
+
+def test_H1_no_retry_starts_while_the_copy_runs() -> None:
+    def story(again: float) -> Story:
+        story = both(out=2.0, copy="error", max_attempts=2, delay=0.0)
+        return story.call(again, 2.0, ["a"])
+
+    assert judged(story(1.0), "H1")
+    assert "H1" in broken(story(0.9))
+
+
+def test_H2_a_call_that_was_refused_or_failed_before_is_not_repeated() -> None:
+    def story(attempt: int) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", circuit_breaker={}, max_attempts=3).task()
+        story.row(0, 1.0, key="a", source="call").row(0, 0.1, 1, key="b", source="call")
+        story.call(0, 0.1, ["b"], attempt=1).call(0, 1.0, ["a"], "cancelled", call="first", attempt=attempt)
+        return story.call(0.2, 0.5, ["a"], copy_of="first", attempt=attempt)
+
+    assert judged(story(1), "H2")
+    assert broken(story(2)) == {"H2"}
+
+
+@pytest.mark.parametrize(("attempts", "laws"), [(2, set()), (3, {"H2"})])
+def test_H2_the_status_of_a_row_shows_that_its_call_was_refused_before(attempts: int, laws: set[str]) -> None:
+    story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", circuit_breaker={}, max_attempts=3).task()
+    story.row(0, 0.5, key="a", source="call", attempts=attempts).row(0, 0.1, 1, key="b", source="call")
+    story.call(0, 0.1, ["b"]).call(0, 0.5, ["a"], "cancelled", call="first")
+    assert broken(story.call(0.2, 0.5, ["a"], copy_of="first")) == laws
+
+
+def test_H1_an_answer_of_no_use_does_not_win() -> None:
+    def story(answer: Any) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null", mode="unordered", returns_within=0.0).task()
+        story.row(0, 0.9, key="a", source="call", answer=[2]).row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
+        story.call(0, 0.5, ["a"], call="first", answers=[answer])
+        return story.call(0.2, 0.9, ["a"], copy_of="first", answers=[[2]])
+
+    assert "H1" not in broken(story({"invalid": "0"}))
+    assert "H1" in broken(story([1]))
