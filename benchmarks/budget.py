@@ -74,7 +74,7 @@ def s16() -> Rows:
 
 async def _logged(path: str, key: int) -> dict[str, Any]:
     call: Any = running.get()
-    os.write(_opened(path), START.pack(call._call.admitted, time.monotonic()))
+    os.write(_opened(path), START.pack(call.started, time.monotonic()))
     await asyncio.sleep(LATENCY)
     return {"answer": key}
 

@@ -7,13 +7,13 @@ arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from asyncio_operator.checks import flag, number
-from asyncio_operator.errors import ConfigurationError, describe, said
+from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error, said
 
 COUNTED = ("calls", "keys")
 """Units that are counted, and that nothing else may weigh."""
@@ -25,6 +25,11 @@ ALLOWED = f"from 0 to {LARGEST_AMOUNT:g}"
 
 Weights = Mapping[str, float]
 """Amounts by unit, such as ``{"calls": 1, "keys": 20, "tokens": 1300}``."""
+
+Weigh = Callable[[Sequence[Any]], Weights]
+"""Estimates the weight of a call, from the values that it is called with."""
+
+ONE: Weights = {"calls": 1.0, "keys": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,40 @@ def checked_weights(what: str, weights: object) -> dict[str, float]:
         unit: number(f"{what}[{describe(unit)}]", amount, ALLOWED, lambda one: 0 <= one <= LARGEST_AMOUNT)
         for unit, amount in weights.items()
     }
+
+
+def overridden(weigh: Weigh, base: object) -> Weigh | None:
+    """A method `weigh`; None if it is `base`, that of the base class, which weighs nothing."""
+    return None if getattr(weigh, "__func__", None) is base else weigh
+
+
+def weighed(name: str, weigh: Weigh, values: Sequence[Any]) -> dict[str, float]:
+    """What one call for these values weighs. `name` is that of what is called.
+
+    Raises:
+        ResultError: it could not be weighed.
+    """
+    try:
+        return checked_weights("its result", weigh(values))
+    except ConfigurationError as error:
+        raise ResultError(f"{name}.weigh gave no weights for {describe(values)}: {error}") from error
+    except Exception as error:
+        raise ResultError(
+            f"{name}.weigh failed for {describe(values)} with {describe_error(error)}; it must return amounts by unit, "
+            'such as {"tokens": 1300}'
+        ) from error
+
+
+def weighing(name: str, weigh: Weigh | None) -> Callable[[int, Callable[[], Sequence[Any]]], Weights]:
+    """A function of the number of values of a call, and of a function that gives them: what the call weighs."""
+    context = copy_context()
+
+    def weights(count: int, values: Callable[[], Sequence[Any]]) -> Weights:
+        counted = ONE if count == 1 else {"calls": 1.0, "keys": float(count)}
+        # Law O17: what it sets is seen by no call.
+        return counted if weigh is None else {**counted, **context.copy().run(weighed, name, weigh, values())}
+
+    return weights
 
 
 def _checked_hints(limits: object) -> dict[str, Hint]:

@@ -16,21 +16,21 @@ from math import inf
 from random import random
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.budget.usage import ONE, Weigh, running
 from asyncio_operator.engine.attempt_ends import AttemptEnds, Retries
-from asyncio_operator.engine.budgeted import BudgetedCalls, Weigh
 from asyncio_operator.engine.contracts import Allowance, Endings, Keys, Source, Window
 from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
+from asyncio_operator.engine.gate import Gate
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
-from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
+from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.telemetry.annotations import Notes, answered_with
 
@@ -51,7 +51,7 @@ class Attempts:
         name: of what is called, for messages.
         timers: of the run, by the loop's time. Who has made them closes them.
         keys: which keys are occupied, if elements have keys.
-        limiter, breaker_clock: see `Limits`. `hedger` may be that of an earlier run with the same ``options.hedge``.
+        limiter, breaker_clock: see `Gate`. `hedger` may be that of an earlier run with the same ``options.hedge``.
         allowance: what the run may take of a budget; None: there is none.
         noted: calls keep the HTTP status that they say (`annotate`).
         first: called with an element from a window of the source. Default: `invoke`.
@@ -91,15 +91,10 @@ class Attempts:
         self.working = 0
         self._figures = figures = endings.figures
         self.instant, self.results = reader.instant, None
-        self.budget: BudgetedCalls | None = None
-        self._reporting = noted or allowance is not None
+        self._noted = noted
         self._values = values or _values
-        value_of = self.value_of
         if noted:
-            invoke, value_of = _noted(invoke, value_of), _itself
-        if allowance is not None:
-            self.budget = BudgetedCalls(allowance, weigh, name, timers.clock, self.news, self._fail, figures)
-            invoke = self.budget.within(invoke, value_of)
+            invoke = _noted(invoke, self.value_of)
         if first is not None:
             invoke = _either(invoke, first)
         self.lanes = Lanes(invoke, self, options, timers=timers, name=name)
@@ -112,8 +107,20 @@ class Attempts:
         # Whether every result is an outcome.
         self._satisfied = options.retry is None or options.retry.if_result is None
         self._failing = FailingBatches(name, batch_method, self._batched)
-        self._limits = Limits(options.capacity, options.rate_limit, options.circuit_breaker, limiter, breaker_clock)
-        self._breaks = options.circuit_breaker is not None
+        self._gate = Gate(
+            options,
+            name,
+            timers.clock,
+            self.news,
+            self.lanes.fail,
+            figures,
+            recorder,
+            self._resize,
+            limiter,
+            breaker_clock,
+            allowance,
+            weigh,
+        )
         self._recorder = recorder
         self._timers = timers
         self._now = timers.clock
@@ -148,12 +155,13 @@ class Attempts:
         self._ends.stop()
         if self.hedging is not None:
             self.hedging.stop()
-        if self.budget is not None:
-            self.budget.leave()
+        self._gate.leave()
         self._reader.stop()
 
-    def _fail(self, error: BaseException) -> None:
-        self.lanes.fail(error)
+    def _resize(self, capacity: int) -> None:
+        """A call has returned, and this many may run now."""
+        self.lanes.resize(capacity)
+        self.news()
 
     def news(self) -> None:
         """There may be something to start now."""
@@ -178,7 +186,8 @@ class Attempts:
         for flight in flights:
             flight.late += 1
         if not call.present:
-            self._limits.abandoned(call)
+            assert call.ticket is not None
+            self._gate.abandoned(call.ticket)
             self.lanes.cut(call)
 
     # -- the intake of the lanes
@@ -225,7 +234,7 @@ class Attempts:
 
     def _start(self) -> tuple[Call, Any] | None:
         """The call that starts now, and what it is called with; None if none may."""
-        limits, schedule = self._limits, self._schedule
+        gate, schedule = self._gate, self._schedule
         self._reader.wanted = False
         for _ in range(REFUSALS):
             now = self._now()
@@ -233,17 +242,15 @@ class Attempts:
             if self._timers.earliest <= now:
                 # Before a call of new input, law R8: the next attempts that are due.
                 self._timers.ring(now)
-            if not limits.has_room():
-                return None
-            start = limits.next_start(now)
+            start = gate.next_start(now)
             if start > now:
                 self._try_again = start
                 schedule.prepare(now)
                 return None
-            hedging = self.hedging if limits.circuit in (None, "closed") else None
-            if hedging is not None and (copy := hedging.next_copy(now, self.budget)) is not None:
+            hedging = None if gate.is_shut else self.hedging
+            if hedging is not None and (copy := hedging.next_copy(now, gate)) is not None:
                 return self._started(copy, now)
-            call, self._try_again = schedule.next_call(now, limits.calls)
+            call, self._try_again = schedule.next_call(now, gate.calls)
             if call is None:
                 return None
             if not self.instant:
@@ -251,14 +258,7 @@ class Attempts:
                 now = self._now()
                 if not self._in_time(call, now):
                     continue
-            refusal = limits.refusal(now)
-            if refusal is not None:
-                # It counts as a failed attempt, so retries and back-off bridge an open circuit.
-                self.begin(call, now)
-                self._ends.fail(call.present, refusal, now)
-                continue
-            # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.
-            if self.budget is not None and not self._admitted(call, now, self.budget):
+            if not self._admitted(call, now):
                 if self._try_again > now:
                     return None
                 continue
@@ -269,13 +269,9 @@ class Attempts:
         return None
 
     def _started(self, call: Call, now: float) -> tuple[Call, Any]:
-        self._limits.started(call, now)
-        if self._breaks:
-            self._recorder.circuit(self._limits.circuit, now)
+        call.ticket = self._gate.started(call.weights or ONE, now)
         self._figures.calls += 1
-        if self.budget is not None:
-            self.budget.started(call, now)
-        return call, call if self._reporting else self.value_of(call)
+        return call, call if self._noted else self.value_of(call)
 
     def _in_time(self, call: Call, now: float) -> bool:
         """End the elements of the call that are past their deadline. Returns whether any element is left."""
@@ -288,18 +284,21 @@ class Attempts:
             self._ends.overdue(flight, now)
         return bool(call.flights)
 
-    def _admitted(self, call: Call, now: float, budget: BudgetedCalls) -> bool:
-        """Whether the budget lets the call start now. If not, the next call is sought at once, or at `_try_again`."""
-        self._try_again = now
+    def _admitted(self, call: Call, now: float) -> bool:
+        """Whether the gate lets the call start now. If not, the next call is sought at once, or at `_try_again`."""
+        gate, self._try_again = self._gate, now
         try:
-            start = budget.next_start(call, now)
-        except (BudgetExceeded, CoordinatorError, ResultError) as error:
+            if call.weights is None and gate.weighs:
+                call.weights = gate.weights(call.count, lambda: call.values)
+            start = gate.admit(call.weights or ONE, now)
+        except (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError) as error:
             # One element may be what weighs too much.
-            if call.count > 1 and not isinstance(error, CoordinatorError):
+            if call.count > 1 and isinstance(error, BudgetExceeded | ResultError):
                 self._schedule.split_unstarted(call)
             else:
+                # It counts as a failed attempt, so retries and back-off bridge an open circuit.
                 self.begin(call, now)
-                self._ends.fail(call.flights, error, now)
+                self._ends.fail(call.present, error, now)
             return False
         if start <= now:
             return True
@@ -314,6 +313,8 @@ class Attempts:
     def begin(self, call: Call, started: float) -> float:
         """A call starts. Returns the seconds that it may take."""
         call.started = started
+        if self._gate.weighs and call.ticket is not None:
+            running.set(call.ticket)
         if call.run is not None:
             call.deadline = started + self._timeout
             return call.limit(self._attempt_timeout) - started
@@ -334,10 +335,7 @@ class Attempts:
 
     def complete(self, call: Call, result: Any) -> None:
         now = self._now()
-        self._limits.succeeded(call, now)
-        if self._breaks:
-            self._recorder.circuit(self._limits.circuit, now)
-        self.returned(call)
+        self._returned(call, now)
         if self.hedging is not None:
             self.hedging.answered(call, now)
         try:
@@ -368,10 +366,7 @@ class Attempts:
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self._now()
-        self._limits.failed(call, now, error)
-        if self._breaks:
-            self._recorder.circuit(self._limits.circuit, now)
-        self.returned(call)
+        self._returned(call, now, error)
         flights = call.present
         decisive = error if self.hedging is None else self.hedging.failed(call, error, now)
         if decisive is None:
@@ -387,9 +382,8 @@ class Attempts:
         if self.hedging is not None:
             self.hedging.left(call, late, "timed_out", now)
         if not going_on:
-            self._limits.failed(call, now, None)
-            if self._breaks:
-                self._recorder.circuit(self._limits.circuit, now)
+            assert call.ticket is not None
+            self._gate.judge(call.ticket, now, TimeoutError())
         for flight in late:
             flight.late += 1
             if self._keys is not None:
@@ -398,17 +392,16 @@ class Attempts:
             self._ends.pass_limit(flight, now)
         return call.limit(self._attempt_timeout) - started if going_on else None
 
-    def returned(self, call: Call) -> None:
+    def returned(self, call: Call, error: BaseException | None) -> None:
+        self._returned(call, self._now(), error)
+
+    def _returned(self, call: Call, now: float, error: BaseException | None = None) -> None:
         """The call has returned, in time or late."""
-        self._limits.returned()
-        if self.budget is not None:
-            self.budget.returned(call)
-        if self._limits.capacity is not None:
-            self.lanes.resize(self._limits.capacity)
-            self.news()
+        assert call.ticket is not None
+        self._gate.ended(call.ticket, now, error)
         for flight in call.late:
             flight.late -= 1
-            self._recorder.call_returned(flight, self._now())
+            self._recorder.call_returned(flight, now)
             if self._keys is not None and not flight.late:
                 self._keys.release(flight.entry)
                 if flight.held and not flight.ended:
@@ -447,7 +440,3 @@ def _either(
 
 def _values(call: Call) -> Sequence[Any]:
     return call.values
-
-
-def _itself(call: Call) -> Call:
-    return call

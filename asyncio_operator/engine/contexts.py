@@ -59,16 +59,30 @@ class OwnContexts:
         invoke: makes a call.
         complete: takes the result of a call. It runs in the context of that call, because a result may be an iterable
             that runs code of the function.
+        begin: called before each call, in its context too; None: nothing is.
     """
 
-    def __init__(self, context: Context, invoke: Callable[[Any], Awaitable[Any]], complete: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        invoke: Callable[[Any], Awaitable[Any]],
+        complete: Callable[..., Any],
+        begin: Callable[[Any, float], float] | None,
+    ) -> None:
         self._context = context
         self._invoke = invoke
         self._complete = complete
+        self._begin = begin
         self._own = context
 
-    def invoke(self, value: Any) -> Awaitable[Any]:
+    def begin(self, slot: Any, started: float) -> float:
+        assert self._begin is not None
         self._own = self._context.copy()
+        return self._own.run(self._begin, slot, started)
+
+    def invoke(self, value: Any) -> Awaitable[Any]:
+        if self._begin is None:
+            self._own = self._context.copy()
         return call_within(self._own, self._invoke, value)
 
     def complete(self, slot: Any, result: Any) -> None:

@@ -43,8 +43,8 @@ class Window(Protocol):
     @property
     def begin(self) -> Callable[[Any, float], float] | None:
         """A function that is called with a slot and the time when its call starts, and returns the seconds that the
-        call may take. None: every call may take the lanes' `timeout`. An error that this function or a method below
-        raises ends the run."""
+        call may take. None: every call may take the lanes' `timeout`. Context variables that it sets are seen by the
+        call. An error that this function or a method below raises ends the run."""
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yields pairs of a slot, which identifies the outcome, and a value for the function."""
@@ -58,8 +58,8 @@ class Window(Protocol):
     def timed_out(self, slot: Any, started: float) -> float | None:
         """The call is past its limit. It is cancelled, unless this returns a new limit, in seconds from its start."""
 
-    def returned(self, slot: Any) -> None:
-        """A call that was past its limit has returned. This is the last report about the slot."""
+    def returned(self, slot: Any, error: BaseException | None) -> None:
+        """A call that was past its limit has returned, or raised an error. This is the last report about the slot."""
 
     def value_of(self, slot: Any) -> Any:
         """The value with which the function was called, for a message."""

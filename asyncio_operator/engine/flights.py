@@ -7,9 +7,12 @@ Times are in seconds, and this module reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from asyncio_operator.budget.usage import Hint, Weights
 
 SLACK = 1e-6
 """Seconds by which a deadline may be missed through rounding: a call's limit and an element's deadline are sums and
@@ -133,6 +136,59 @@ class Run:
         return [flight for owner, positions in self.pieces for flight in owner.flights(positions)]
 
 
+class Reports(Protocol):
+    """Takes what calls say of themselves."""
+
+    def on_loop(self, report: Callable[..., None], *arguments: Any) -> None:
+        """Call it on the thread of the loop."""
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None: ...
+
+
+class Ticket:
+    """A call that was let start. Under a budget, `usage` finds it in the context of the call, and reports to it.
+
+    What a thread reports before it ends comes to the loop before its result does.
+
+    Attributes:
+        weights: what it is estimated to weigh.
+        started, age, judged: see `Limits`.
+        over: whether it has returned.
+        settled: what it has turned out to weigh, as far as the call has said.
+        billed: whether its source bills it, as far as the call or its error has said; None if neither has.
+    """
+
+    age = 0.0
+    judged = over = False
+    settled: dict[str, float] | None = None
+    billed: bool | None = None
+
+    def __init__(self, gate: Reports, weights: Weights, started: float) -> None:
+        self._gate = gate
+        self.weights = weights
+        self.started = started
+
+    def settle(self, weights: Weights) -> None:
+        self._gate.on_loop(self._settle, weights)
+
+    def bill(self, whether: bool) -> None:
+        self._gate.on_loop(self._bill, whether)
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
+        self._gate.on_loop(self._gate.hint, limits, retry_after)
+
+    def _settle(self, weights: Weights) -> None:
+        if self.over:
+            return
+        settled = self.settled = self.settled or {}
+        for unit, amount in weights.items():
+            settled[unit] = settled.get(unit, 0.0) + amount
+
+    def _bill(self, whether: bool) -> None:
+        if not self.over:
+            self.billed = whether or bool(self.billed)
+
+
 class Call:
     """A call for one element, or for the elements of a batch.
 
@@ -147,28 +203,20 @@ class Call:
         half: whether it belongs to an attempt that has begun: it is a part of a batch that failed, or the copy of a
             slow call.
         started: when it started.
-        age: the same by the clock of the circuit breaker.
-        weights: under a budget, what it is estimated to weigh; None before that is known, and after it has returned.
-        settled: what it has turned out to weigh, as far as the call has said.
-        billed: whether its source bills it, as far as the call or its error has said; None if neither has.
-        weighed: what it weighed in the units of the enricher, known when it has returned.
-        admitted: when the budget let it start.
+        weights: under a budget, what it is estimated to weigh; None before that is known.
+        ticket: of the gate, from its start on.
         http_status: of its answer, if that is asked for and the call has said it.
     """
 
     __slots__ = (
         "_flights",
-        "admitted",
-        "age",
-        "billed",
         "deadline",
         "half",
         "http_status",
         "late",
         "run",
-        "settled",
         "started",
-        "weighed",
+        "ticket",
         "weights",
     )
 
@@ -183,13 +231,9 @@ class Call:
         self.late: dict[Flight, None] = {}
         self.half = half
         self.started = 0.0
-        self.age = 0.0
-        self.weights: Mapping[str, float] | None = None
-        self.settled: dict[str, float] | None = None
-        self.billed: bool | None = None
-        self.weighed: dict[str, float] | None = None
+        self.weights: Weights | None = None
+        self.ticket: Ticket | None = None
         self.http_status: int | None = None
-        self.admitted: float
 
     @property
     def flights(self) -> list[Flight]:

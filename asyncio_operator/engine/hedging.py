@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from asyncio_operator.engine.budgeted import BudgetedCalls
 from asyncio_operator.engine.deadlines import LAST_TURNS
 from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
@@ -30,6 +29,7 @@ from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.retry import asked_wait
 
 if TYPE_CHECKING:
+    from asyncio_operator.engine.gate import Gate
     from asyncio_operator.engine.timers import Timers
 
 
@@ -87,7 +87,7 @@ class Hedging:
         if not self._armed and not self._wanted:
             self._watch_oldest()
 
-    def next_copy(self, now: float, budget: BudgetedCalls | None) -> Call | None:
+    def next_copy(self, now: float, gate: Gate) -> Call | None:
         """The copy that starts now; None if none may."""
         if not self._wanted:
             return None
@@ -104,7 +104,7 @@ class Hedging:
                 self._arm(allowed)
             return None
         copy = Call(list(first.present), half=True)
-        if budget is not None and not self._admitted(copy, first, now, budget):
+        if gate.weighs and not self._admitted(copy, first, now, gate):
             return None
         del self._single[first]
         self._pairs[first], self._pairs[copy] = copy, first
@@ -115,12 +115,12 @@ class Hedging:
             self._recorder.copy_started(flight, now)
         return copy
 
-    def _admitted(self, copy: Call, first: Call, now: float, budget: BudgetedCalls) -> bool:
+    def _admitted(self, copy: Call, first: Call, now: float, gate: Gate) -> bool:
         """Whether the budget lets the copy start now. If not, it is asked again at each start, and when it says."""
-        if not first.late:
-            copy.weights = first.weights
         try:
-            start = budget.next_start(copy, now)
+            copy.weights = gate.weights(copy.count, lambda: copy.values) if first.late else first.weights
+            assert copy.weights is not None
+            start = gate.admit(copy.weights, now)
         except (BudgetExceeded, CoordinatorError, ResultError):
             # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
             start = inf

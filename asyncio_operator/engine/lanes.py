@@ -241,7 +241,8 @@ class Lanes:
         context, first_context, apart = lane.context, lane.first_context, lane.apart
         if apart:
             # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
-            own = OwnContexts(first_context, invoke, complete)
+            own = OwnContexts(first_context, invoke, complete, begin)
+            begin = None if begin is None else own.begin
             invoke, complete, context, doubtful = own.invoke, own.complete, first_context, ()
         window.working += 1
         if begin is None and lane.limit != self._timeout:
@@ -258,6 +259,8 @@ class Lanes:
             lane.started = started = now if instant else clock()
             if begin is not None:
                 limit = begin(slot, started)
+                # It may have said which call it is, in the context. That is no change by the call.
+                first_context = copy_context()
                 if limit != lane.limit or not lane.watched:
                     lane.limit = limit
                     watch(lane)
@@ -270,7 +273,7 @@ class Lanes:
             else:
                 late = lane.expired
                 if late:
-                    self._call_ended_late(lane, swallowed=True)
+                    self._call_ended_late(lane, None)
                 elif results is not None:
                     results[slot] = result
                 else:
@@ -346,7 +349,7 @@ class Lanes:
         if not self._loop.is_running():
             raise error
         if lane.expired:
-            self._call_ended_late(lane, swallowed=not isinstance(error, asyncio.CancelledError))
+            self._call_ended_late(lane, error)
             return True
         lane.window.failed(lane.slot, error, lane.started)
         if self._stopping:
@@ -396,8 +399,8 @@ class Lanes:
         if len(held) >= self._capacity:
             logger.error("calls that ignore their cancellation hold all places; one of them is for element %s", held[0])
 
-    def _call_ended_late(self, lane: Lane, swallowed: bool) -> None:
-        if swallowed and lane in self._late:
+    def _call_ended_late(self, lane: Lane, error: BaseException | None) -> None:
+        if not isinstance(error, asyncio.CancelledError) and lane in self._late:
             logger.warning(
                 "a call ignored its cancellation, held its place in the capacity for %.3f s after it "
                 "started, and its outcome is dropped; element: %s",
@@ -405,13 +408,13 @@ class Lanes:
                 describe(lane.window.value_of(lane.slot)),
             )
         if self._stopping:
-            lane.window.returned(lane.slot)
+            lane.window.returned(lane.slot, error)
             raise asyncio.CancelledError
         lane.expired = False
         self._late.discard(lane)
         lane.task.uncancel()  # that of `_cut`; others are absorbed
         lane.window.working += 1
-        lane.window.returned(lane.slot)
+        lane.window.returned(lane.slot, error)
 
     # -- the end
 

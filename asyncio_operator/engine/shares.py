@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, definition, warn_unweighed
+from asyncio_operator.budget.usage import Weigh
 from asyncio_operator.clock import monotonic
 from asyncio_operator.coordinators.addresses import answer, coordinator_of, states, unused
 from asyncio_operator.coordinators.contract import Coordinator, LocalCoordinator, States
-from asyncio_operator.engine.budgeted import Weigh
 from asyncio_operator.engine.share import Reservation, Share
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.fingerprint import fingerprint

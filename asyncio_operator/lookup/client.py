@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from asyncio_operator.arrow.key_identity import canonical_optional
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.usage import overridden
 from asyncio_operator.checks import Duration, plain_function
-from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Call, Flight, Run
 from asyncio_operator.engine.inputs import Reader, as_input

@@ -219,7 +219,7 @@ class OpenBatch:
         flight.call.http_status = status
         return flight
 
-    def returned(self, slot: Any) -> None:
+    def returned(self, slot: Any, error: BaseException | None) -> None:
         """The keys have ended, or wait for their next attempts."""
 
     def value_of(self, slot: Any) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncio_operator.arrow.key_identity import identity
+from asyncio_operator.budget.usage import COUNTED
 from asyncio_operator.engine.failures import ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import SILENT, Recorder
@@ -296,6 +297,9 @@ def _none(_key: Any) -> bool:
 
 def weights_of(call: Call | None) -> Mapping[str, float] | None:
     """What a key weighed in its call, which says what all of its keys weighed together."""
-    if call is None or not call.weighed:
+    ticket = None if call is None else call.ticket
+    if call is None or ticket is None:
         return None
-    return {unit: amount / call.count for unit, amount in call.weighed.items()}
+    estimates = {} if ticket.billed is False else ticket.weights
+    weighed = {unit: amount for unit, amount in estimates.items() if unit not in COUNTED} | (ticket.settled or {})
+    return {unit: amount / call.count for unit, amount in weighed.items()} or None

@@ -13,8 +13,8 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.budget.usage import overridden
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.contracts import Allowance, Input, Source
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.inputs import Reader

@@ -98,7 +98,7 @@ class ElementIntake:
     def timed_out(self, entry: Entry, started: float) -> None:
         self._outcomes.timed_out(entry)
 
-    def returned(self, entry: Entry) -> None:
+    def returned(self, entry: Entry, error: BaseException | None) -> None:
         """The element has ended."""
 
     def value_of(self, entry: Entry) -> Any:

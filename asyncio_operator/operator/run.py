@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.budget.usage import overridden
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.contracts import Allowance, Consumer, Input
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.usage import overridden, weighed
 from asyncio_operator.checks import Duration, positive_duration, positive_int
-from asyncio_operator.engine.budgeted import overridden, weighed
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics

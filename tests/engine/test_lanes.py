@@ -49,7 +49,7 @@ class Batch:
     def timed_out(self, slot: Any, started: float) -> None:
         self.intake.outcomes.append((slot, "late", started))
 
-    def returned(self, slot: Any) -> None:
+    def returned(self, slot: Any, error: BaseException | None) -> None:
         pass
 
     def value_of(self, slot: Any) -> Any:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.engine.budgeted import overridden
+from asyncio_operator.budget.usage import overridden
 from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher, enricher
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from math import inf
 from typing import Any
 
@@ -28,7 +29,7 @@ from asyncio_operator import (
     Retry,
 )
 from asyncio_operator.enricher import Hint, hint, settle
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, EnricherError
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import BAD, OK, Batches, Script, retry, stop
 from tests.operator.helpers import (
@@ -469,6 +470,46 @@ async def test_G4_settle_tells_the_true_weight_of_its_call(mode):
     await collect(under(meter, Weighing(call), mode=mode).process([3, 4]))
     settled = sorted((weights["tokens"], settled) for _, weights, settled in meter.returns)
     assert settled == [(3, {"tokens": 3.5, "usd": 3}), (4, {"tokens": 4.5, "usd": 4})]
+
+
+@virtual
+async def test_O17_each_call_settles_its_own_also_where_calls_set_variables(mode):
+    variable = ContextVar("variable", default=0)
+
+    async def call(value):
+        assert variable.get() == 0
+        variable.set(value)
+        settle({"tokens": value})
+        await asyncio.sleep(1)
+        settle({"tokens": 0.5})
+        assert variable.get() == value
+        return value
+
+    meter = Meter()
+    await collect(under(meter, Weighing(call), mode=mode, capacity=2).process(range(1, 7)))
+    settled = sorted((weights["tokens"], settled["tokens"]) for _, weights, settled in meter.returns if settled)
+    assert settled == [(value, value + 0.5) for value in range(1, 7)]
+
+
+@virtual
+async def test_G11_the_error_of_a_call_that_returns_late_says_whether_it_is_billed(mode):
+    async def deaf(value):
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await asyncio.sleep(20)
+        raise EnricherError("no such key", billed=False)
+
+    class Bills(Meter):
+        billed: list[bool]
+
+        def returned(self, weights, settled, started, now, billed=True):
+            self.billed = [*getattr(self, "billed", []), billed]
+            super().returned(weights, settled, started, now)
+
+    meter = Bills()
+    await collect(under(meter, deaf, mode=mode, timeout=3.0, on_timeout=late).process([1, 2]))
+    assert meter.billed == [False, False]
 
 
 @virtual

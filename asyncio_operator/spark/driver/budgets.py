@@ -18,10 +18,9 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, Limit, definition, warn_unweighed
-from asyncio_operator.budget.usage import Weights, checked_weights
+from asyncio_operator.budget.usage import Weigh, Weights, checked_weights, overridden
 from asyncio_operator.checks import of_kind
 from asyncio_operator.coordinators.addresses import check_address, states
-from asyncio_operator.engine.budgeted import Weigh, overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.spark.driver.driver_service import driver_address

@@ -12,8 +12,8 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.usage import overridden
 from asyncio_operator.checks import of_kind, positive_int
-from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.options import IN_WORDS
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
