@@ -1,7 +1,7 @@
 """Draws the results of peers: a page of HTML that needs nothing else, and a table in Markdown.
 
     python -m benchmarks.peers.page results/*.json --out peers.html
-    python -m benchmarks.peers.page results/*.json --page docs/benchmarks.md
+    python -m benchmarks.peers.page results/*.json --page benchmarks/figures.md
 
 Law: a figure is the median of its turns. Rows that were lost, doubled or wrong are those of the worst turn, so that no
 good turn hides a bad one. Times of two machines are drawn apart, and are never compared.
