@@ -396,7 +396,7 @@ ALLOWED = [
         "asyncio_operator/__init__.py",
         "from asyncio_operator.operator.wait_operator import AsyncWaitOperator\nfrom . import trace",
     ),
-    ("asyncio_operator/testing/fake_service.py", "from aiohttp import web\nfrom asyncio_operator import Retry"),
+    ("asyncio_operator/testing/fake_service/server.py", "from aiohttp import web\nfrom asyncio_operator import Retry"),
     ("asyncio_operator/testing/__init__.py", "if TYPE_CHECKING:\n    from asyncio_operator_proof import history"),
     (
         "asyncio_operator/spark/worker/enrich_task.py",

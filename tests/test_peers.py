@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from benchmarks.peers import environments, report
 from benchmarks.peers.__main__ import chosen, main, with_bases
 from benchmarks.peers.measure import Figure, measured, wrong
 from benchmarks.peers.process import ROOT, Program
-from benchmarks.peers.proxy import distant
 from benchmarks.peers.roster import GUESTS, PEERS, PIPE, SPARK, TRIALS, WORKS, Peer, Work, base_of
 from benchmarks.peers.task import Answer, Task
 from examples.stage import ProblemError
@@ -246,32 +242,6 @@ def test_what_is_for_one_peer_alone_is_said_with_its_command():
     with pytest.raises(ProblemError) as peer:
         chosen("peer", ["ray data"], PEERS, GUESTS)
     assert str(peer.value) == 'Ray Data is measured alone: python -m benchmarks.peers "Ray Data" --json FILE'
-
-
-def test_the_proxy_passes_everything_in_order_and_later(tmp_path):
-    path = str(tmp_path / "socket")
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(path)
-        listening.listen()
-
-        def echo() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                while data := connection.recv(1000):
-                    connection.sendall(data)
-
-        threading.Thread(target=echo, daemon=True).start()
-        with distant(path, 0.05) as port, socket.create_connection(("127.0.0.1", port), 10) as client:
-            sent = bytes(range(256)) * 400
-            started = time.monotonic()
-            threading.Thread(target=client.sendall, args=(sent,), daemon=True).start()
-            got = b""
-            while len(got) < len(sent):
-                got += client.recv(1000)
-            assert got == sent
-            assert time.monotonic() - started >= 0.05
-            client.shutdown(socket.SHUT_WR)
-            assert client.recv(1) == b""
 
 
 def test_the_charts_of_growth_are_told_and_drawn_beside_their_laws(tmp_path):

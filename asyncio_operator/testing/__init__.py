@@ -13,7 +13,7 @@ from asyncio_operator.lazy import lazy
 if TYPE_CHECKING:
     from asyncio_operator.testing.enricher_contract.check import check_enricher
     from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher
-    from asyncio_operator.testing.fake_service import ExceededWindow, FakeAnswer, FakeRequest, FakeService
+    from asyncio_operator.testing.fake_service.server import ExceededWindow, FakeAnswer, FakeRequest, FakeService
     from asyncio_operator.testing.queue_contract import check_element_queue
     from asyncio_operator.testing.state_contract.check import check_state_backend
     from asyncio_operator.testing.time import ManualClock, VirtualTimeLoop
@@ -48,7 +48,7 @@ if not TYPE_CHECKING:
         {
             "asyncio_operator.testing.enricher_contract.check": "check_enricher",
             "asyncio_operator.testing.fake_enricher": "FakeCall FakeEnricher",
-            "asyncio_operator.testing.fake_service": "ExceededWindow FakeAnswer FakeRequest FakeService",
+            "asyncio_operator.testing.fake_service.server": "ExceededWindow FakeAnswer FakeRequest FakeService",
             "asyncio_operator.testing.queue_contract": "check_element_queue",
             "asyncio_operator.testing.state_contract.check": "check_state_backend",
             "asyncio_operator.testing.time": "ManualClock VirtualTimeLoop",
@@ -58,7 +58,7 @@ if not TYPE_CHECKING:
             "asyncio_operator_proof.trace_history": "history_of_trace",
         },
         needs={
-            "asyncio_operator.testing.fake_service": ("aiohttp", "http"),
+            "asyncio_operator.testing.fake_service.server": ("aiohttp", "http"),
             "asyncio_operator_proof.history.checker": ("asyncio_operator_proof", "proof"),
             "asyncio_operator_proof.history.event_format": ("asyncio_operator_proof", "proof"),
             "asyncio_operator_proof.simulation.simulation": ("asyncio_operator_proof", "proof"),

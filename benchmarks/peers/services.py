@@ -15,10 +15,10 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from asyncio_operator.testing import FakeService
-from benchmarks.peers.proxy import distant
 from benchmarks.peers.task import Task
 from examples.enrich_flights import read_data, tables
 from examples.stage import embedded_postgres
+from tests.faults.proxy import Proxy
 
 DISTANCE = 0.002
 """Seconds by which a round trip to the distant server is longer."""
@@ -50,7 +50,8 @@ def postgres(directory: Path) -> Iterator[dict[str, Task]]:
     with embedded_postgres(directory) as dsn, tables(dsn, data, keep=False) as schema:
         parts = urlsplit(dsn)
         socket = f"{parse_qs(parts.query)['host'][0]}/.s.PGSQL.5432"
-        with distant(socket, DISTANCE) as port:
+        with Proxy(socket) as proxy:
+            proxy.delay(DISTANCE)
             near = Task(
                 "",
                 "postgres",
@@ -64,7 +65,7 @@ def postgres(directory: Path) -> Iterator[dict[str, Task]]:
             user = f"{parts.username or 'postgres'}:{parts.password or ''}"
             yield {
                 "postgres": near,
-                "distant": replace(near, dsn=f"postgresql://{user}@127.0.0.1:{port}{parts.path}"),
+                "distant": replace(near, dsn=f"postgresql://{user}@{proxy.host}:{proxy.port}{parts.path}"),
             }
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncio_operator.testing import check_enricher
-from asyncio_operator.testing.fake_service import FakeAnswer, FakeRequest, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, check_enricher
 from enrichers.http import HttpEnricher
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import pytest
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.services.secrets import Secrets, of_header, of_named
-from asyncio_operator.testing import VirtualTimeLoop
-from asyncio_operator.testing.fake_service import FakeAnswer, FakeRequest, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
 from enrichers.http import HttpEnricher
 from enrichers.http.errors import failure as mapped
 from enrichers.http.proxies import proxy_for

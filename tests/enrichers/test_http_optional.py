@@ -18,7 +18,7 @@ from asyncio_operator.arrow.key_arrays import distinct, distinct_keys
 from asyncio_operator.arrow.key_identity import canonical_optional, storable
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark.worker.rows import key_batch
-from asyncio_operator.testing.fake_service import FakeRequest, FakeService
+from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import opened, refused
 

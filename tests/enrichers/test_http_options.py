@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 from asyncio_operator import ConfigurationError, Enricher, Hedge
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing.fake_service import FakeService
+from asyncio_operator.testing import FakeService
 from enrichers.http import HttpEnricher
 from tests.ids import shown
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.testing.fake_service import FakeAnswer, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeService
 from enrichers.http.error_bodies import lasting_refusal, parsed_error
 from tests.enrichers.helpers import asked, asked_in_batches, failure
 

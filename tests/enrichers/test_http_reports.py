@@ -14,7 +14,7 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.budget.usage import running
 from asyncio_operator.enricher import Hint
 from asyncio_operator.fingerprint import fingerprint
-from asyncio_operator.testing.fake_service import FakeAnswer, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeService
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import asked, asked_in_batches, failure
 

@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from asyncio_operator import EnricherError
-from asyncio_operator.testing.fake_service import FakeAnswer, FakeRequest, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.request_plan import Arguments, Request, make_plans
 from tests.enrichers.helpers import asked as asked_for

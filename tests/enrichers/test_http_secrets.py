@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import EnricherError
-from asyncio_operator.testing.fake_service import FakeAnswer, FakeRequest, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import failure, opened, told
 

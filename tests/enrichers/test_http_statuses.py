@@ -13,7 +13,7 @@ from asyncio_operator.enricher import annotate
 from asyncio_operator.lookup.key_batch import Failure, shared
 from asyncio_operator.spark.worker.answers import FOUND, Answers
 from asyncio_operator.spark.worker.status import statuses_of
-from asyncio_operator.testing.fake_service import FakeAnswer, FakeRequest, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import opened
 from tests.lookup.helpers import Recorded, batch_of, look_up

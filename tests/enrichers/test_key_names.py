@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.testing.fake_service import FakeService
+from asyncio_operator.testing import FakeService
 from enrichers.http import HttpEnricher
 from enrichers.redis import RedisEnricher
 

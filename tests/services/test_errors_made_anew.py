@@ -28,8 +28,7 @@ from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import is_overload
 from asyncio_operator.policies.retry import FixedBackoff, asked_wait
 from asyncio_operator.spark.worker.status import _status as status_of
-from asyncio_operator.testing import FakeService
-from asyncio_operator.testing.fake_service import FakeAnswer
+from asyncio_operator.testing import FakeAnswer, FakeService
 from enrichers import BlockingEnricher, HttpEnricher, OAuth2, TableEnricher
 from enrichers import enricher as enricher_of
 from tests.enrichers.helpers import failure, opened, told

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from asyncio_operator import ConfigurationError, Journal
 from asyncio_operator.spark import EnrichmentMetrics, enrich
-from asyncio_operator.testing.fake_service import FakeRequest, FakeService
+from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import FunctionEnricher, HttpEnricher
 from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
 

@@ -19,8 +19,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.errors import StateError
-from asyncio_operator.testing import VirtualTimeLoop
-from asyncio_operator.testing.fake_service import FakeAnswer, FakeRequest, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
 
 ROWS = {"JFK": {"city": "New York"}, ("JFK", 5): {"temp": 1.5}, 7: [1, 2], "a/b": {"city": "?"}, True: {"yes": 1}}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from asyncio_operator.testing.service_messages import FakeAnswer
+from asyncio_operator.testing.fake_service.messages import FakeAnswer
 
 
 class LimitState(NamedTuple):

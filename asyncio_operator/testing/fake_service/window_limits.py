@@ -18,9 +18,8 @@ from asyncio_operator.budget.usage import LARGEST_AMOUNT
 from asyncio_operator.checks import number, one_of, seconds, takes
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.testing.service_checks import check_paths
-from asyncio_operator.testing.service_headers import STYLES, LimitState, Style
-from asyncio_operator.testing.service_messages import FakeAnswer, FakeRequest
+from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeRequest
+from asyncio_operator.testing.fake_service.provider_headers import STYLES, LimitState, Style
 
 TICK = 1e-6
 """Seconds. Two requests whose distance is shorter than a window by less than this are taken to be in different ones:
@@ -74,9 +73,9 @@ class ServiceLimits:
         if headers is not None and not self._windows:
             raise ConfigurationError(f"headers is {headers!r}, but there are no limits to report; pass limits=")
         number("journey", journey, "of at least 0", lambda journey: journey >= 0)
-        check_paths("usage", usage)
+        _check_paths("usage", usage)
         if isinstance(weigh, Mapping):
-            check_paths("weigh", weigh)
+            _check_paths("weigh", weigh)
         elif weigh is not None:
             if not callable(weigh):
                 raise ConfigurationError(
@@ -221,6 +220,23 @@ class _Window:
             self._used -= units
         if not self._inside:
             self._used = 0.0
+
+
+def _check_paths(name: str, paths: object) -> None:
+    """Check a mapping from units to dotted paths, or None.
+
+    Raises:
+        ConfigurationError: it is something else; `name` is the argument.
+    """
+    if paths is None:
+        return
+    if not isinstance(paths, Mapping) or not all(
+        isinstance(one, str) and one for pair in paths.items() for one in pair
+    ):
+        raise ConfigurationError(
+            f"{name} is {describe(paths)}; it must be a mapping from units to paths into JSON, such as "
+            '{"tokens": "usage.total_tokens"}'
+        )
 
 
 def _listed(limits: object) -> Sequence[object]:
