@@ -7,7 +7,8 @@ A licence is what the metadata of the installed package says: its SPDX expressio
 ``License`` field. Law: nothing is guessed. A licence that is not among those below, a package that is not installed, or
 one of another version ends the program with its name; to add a package, read its licence and enter it here.
 
-What needs a package is followed from the extras of pyproject.toml, for Python 3.11 on Linux whatever runs this.
+What needs a package is followed from the extras of pyproject.toml, for Python 3.11 on Linux whatever runs this. The
+extra `proof` needs what `spark` needs.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def table() -> list[Row]:
     Raises:
         LicenceError: of a package the licence is unknown, or not one under which it may be used.
     """
-    needed = {extra: needs(texts) for extra, texts in extras().items() if extra not in ("all", "dev")}
+    needed = {extra: needs(texts) for extra, texts in extras().items() if extra not in ("all", "dev", "proof")}
     rows = [
         Row(name, version, licence_of(name, version), tuple(extra for extra, names in needed.items() if name in names))
         for name, version in sorted(pinned().items())

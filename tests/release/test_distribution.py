@@ -63,7 +63,7 @@ def test_the_wheel_of_the_proof_has_the_same_version_and_needs_that_of_the_libra
     assert names == files_in(ROOT / "proof", "asyncio_operator_proof") | of_info
     assert "asyncio_operator_proof/py.typed" in names
     assert members(built.proof)[f"{info}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
-    assert about.get_all("Requires-Dist") == [f"asyncio-operator=={__version__}"]
+    assert about.get_all("Requires-Dist") == [f"asyncio-operator[spark]=={__version__}"]
     assert project()["optional-dependencies"]["proof"] == [f"asyncio-operator-proof=={__version__}"]
     assert (about["Version"], about["Requires-Python"]) == (__version__, project()["requires-python"])
     assert about.get_payload() == (ROOT / "proof" / "README.md").read_text("utf-8")
