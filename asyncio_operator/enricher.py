@@ -211,6 +211,11 @@ class Enricher(ABC):
         """
         return {}
 
+    def journal_identity(self) -> str | None:
+        """Which answers these are, for a journal, in a line without secrets. A journal is used only by enrichers that
+        say the same. None: the class and the options say it, as `Journal` describes."""
+        return None
+
     def call_attributes(self) -> Attributes:
         """With OpenTelemetry: the attributes that the spans of all calls have in common, by the names of its semantic
         conventions, such as ``{"db.system.name": "postgresql"}``. Asked of the open enricher, once for a run.

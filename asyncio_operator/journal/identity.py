@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.schema import as_schema
+from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, StateError, function_name
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.journal.files import list_journal, read_file
@@ -190,15 +191,17 @@ _USER = re.compile(r"(?<=//)[^\s/@]+@|^[^\s/:@]+:[^\s/@]+@|(?<=^jdbc:oracle:thin
 """User and password in what is no URL, as in a JDBC address."""
 
 
-def identity_of(enricher: object) -> str:
+def identity_of(enricher: Enricher) -> str:
     """What an enricher asks, readable and without secrets: its class, and the options that it was made with.
 
     An option is an argument of the class that the object holds under its name, with or without an underscore. Options
     that may hold a secret, or say only how the source is asked, are left out, and so are the columns, which a journal
     compares itself. A URL loses its user and password. The values of a query and of a mapping are shown as a hash of 32
     bits, a function as its name and a hash of its code. `Journal(identity=...)` takes its place where that is too much
-    or too little.
+    or too little. An enricher may know better, see `Enricher.journal_identity`.
     """
+    if (own_words := enricher.journal_identity()) is not None:
+        return own_words
     kind = type(enricher)
     names = [name for name in inspect.signature(kind).parameters if name != "schema"]
     slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]

@@ -135,6 +135,22 @@ def test_J6_a_class_of_ones_own_counts_by_its_arguments() -> None:
     assert shown.endswith("Prices(market='eu', odbc='Server=db;Encrypt=yes')")
 
 
+def test_J6_an_enricher_may_say_itself_which_answers_a_journal_holds() -> None:
+    class Model(Enricher):
+        def __init__(self, max_tokens: int, place: str) -> None:
+            self.max_tokens = max_tokens
+            self.place = place
+
+        def schema(self) -> pa.Schema:
+            return ANSWERS
+
+        def journal_identity(self) -> str:
+            return f"answers of {self.max_tokens} tokens"
+
+    assert identity_of(Model(7, "here")) == identity_of(Model(7, "there")) == "answers of 7 tokens"
+    assert identity_of(Model(8, "here")) == "answers of 8 tokens"
+
+
 def test_J6_a_journal_of_another_identity_or_columns_is_refused_with_what_differs(place: LocalPlace) -> None:
     open_journal(place, wanted_description("first", KEYS, ANSWERS))
     before = sorted(path.read_bytes() for path in Path(place.shown).rglob("*.json"))
