@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from enrichers.blocking import BlockingEnricher
     from enrichers.function import FunctionEnricher, enricher
     from enrichers.http import HttpEnricher, OAuth2
+    from enrichers.models import EmbeddingEnricher, ModelEnricher
     from enrichers.postgres import PostgresEnricher
     from enrichers.redis import RedisEnricher
     from enrichers.sql import SqlEnricher
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockingEnricher",
+    "EmbeddingEnricher",
     "Enricher",
     "FunctionEnricher",
     "HttpEnricher",
+    "ModelEnricher",
     "OAuth2",
     "PostgresEnricher",
     "RedisEnricher",
@@ -39,8 +42,10 @@ __all__ = [
 # The module of each name, and the extra that it needs. With the libraries of `spark`, any DataFrame can be enriched.
 _LOADED_LATER = {
     "BlockingEnricher": ("enrichers.blocking", "spark"),
+    "EmbeddingEnricher": ("enrichers.models", "http"),
     "FunctionEnricher": ("enrichers.function", "spark"),
     "HttpEnricher": ("enrichers.http", "http"),
+    "ModelEnricher": ("enrichers.models", "http"),
     "OAuth2": ("enrichers.http", "http"),
     "PostgresEnricher": ("enrichers.postgres", "postgres"),
     "RedisEnricher": ("enrichers.redis", "redis"),

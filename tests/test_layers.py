@@ -443,6 +443,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator_proof/simulation": 4_150,
     "enrichers": 3_100,
     "enrichers/http": 3_550,
+    "enrichers/models": 1_000,
     "enrichers/postgres": 2_600,
     "enrichers/redis": 600,
     "enrichers/sql": 1_650,

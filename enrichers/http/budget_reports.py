@@ -6,7 +6,7 @@ Nothing here fails a lookup: what cannot be read is logged once for each header 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -70,11 +70,11 @@ class Reports:
             if hints.limits or hints.retry_after is not None:
                 hint(hints.limits, retry_after=hints.retry_after)
         if error is not None:
-            self.used(error, required=False)
+            self.used(error, (), required=False)
         return Heard(answer, hints, error)
 
-    def used(self, parsed: Any, required: bool = True) -> None:
-        """Settle what an answer weighed. Units that it does not report keep their estimates.
+    def used(self, parsed: Any, keys: Sequence[Any], required: bool = True) -> None:
+        """Settle what an answer to keys weighed. Units that it does not report keep their estimates.
 
         Args:
             required: whether it is logged if the answer does not report a unit.

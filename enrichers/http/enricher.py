@@ -33,7 +33,7 @@ from asyncio_operator.enricher import (
 )
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, Extract
-from enrichers.http.budget_reports import Usage, readers
+from enrichers.http.budget_reports import Reports, Usage, readers
 from enrichers.http.exchange import Exchange
 from enrichers.http.headers import HEADERS, Fresh, HeaderFunction, check_headers, from_function
 from enrichers.http.oauth2 import OAuth2
@@ -79,9 +79,6 @@ BATCH = 100
 """The default number of keys in a request: this many short keys fit into a URL, and most services accept such lists."""
 
 Headers = Mapping[str, str] | HeaderFunction | OAuth2 | None
-
-_RUNTIME = ("_plans", "_exchange")
-
 
 RETRY = Retry(3, on="retryable")
 """What is repeated unless the caller says otherwise: 429, 503 and the like, and lost connections. Most of them pass."""
@@ -150,6 +147,8 @@ class HttpEnricher(Enricher):
     """
 
     default_retry = RETRY
+    _runtime: tuple[str, ...] = ("_plans", "_exchange")
+    _exchange_type, _reserved = Exchange, KEYS
     _exchange: Exchange | None = None
     """What asks the service, while it is open."""
 
@@ -190,7 +189,7 @@ class HttpEnricher(Enricher):
     ) -> None:
         self._url = url
         self._schema = as_schema(schema)
-        self._parts = names_of("key", key, words=True, reserved=KEYS)
+        self._parts = names_of("key", key, words=True, reserved=self._reserved)
         self.optional_keys = _optional(optional, self._parts)
         self._method = one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
         self._headers = _checked(headers)
@@ -263,7 +262,7 @@ class HttpEnricher(Enricher):
             trust_env=self._trust_env,
             tls=self._tls,
         )
-        exchange = Exchange(
+        exchange = self._exchange_type(
             self._subject(),
             self._parts,
             self._plans,
@@ -274,8 +273,7 @@ class HttpEnricher(Enricher):
             empty_is_missing=self._empty_key == "miss",
             ask_headers=self._ask_headers(client),
             headers_max_age=self._headers_max_age,
-            usage=self._usage,
-            hints=self._hints,
+            reports=self._reports(self._plans.secrets),
         )
         await exchange.open()
         self._exchange = exchange
@@ -355,6 +353,9 @@ class HttpEnricher(Enricher):
     def _answers(self, secrets: Secrets) -> Answers:
         return Answers(self._schema, self._extract, self._batch_extract, secrets.show, coerce=self._coerce)
 
+    def _reports(self, secrets: Secrets) -> Reports:
+        return Reports(self._subject(), self._usage, self._hints, secrets)
+
     def _make_plans(self) -> Plans:
         return make_plans(
             Arguments(
@@ -374,17 +375,17 @@ class HttpEnricher(Enricher):
 
     def _subject(self) -> str:
         plans = self._plans = self._plans or self._make_plans()
-        return f"HttpEnricher({plans.shown})"
+        return f"{type(self).__qualname__}({plans.shown})"
 
     def __getstate__(self) -> dict[str, Any]:
         # The plans are made again in the worker, so that no secret is pickled twice.
-        return {**self.__dict__, **dict.fromkeys(_RUNTIME)}
+        return {**self.__dict__, **dict.fromkeys(self._runtime)}
 
     def _arguments(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _RUNTIME}
+        return {name: value for name, value in self.__dict__.items() if name not in self._runtime}
 
     def __eq__(self, other: object) -> bool:
-        return self._arguments() == other._arguments() if isinstance(other, HttpEnricher) else NotImplemented
+        return self._arguments() == other._arguments() if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self._url, self._method, self._parts, tuple(self._schema.names)))

@@ -22,7 +22,7 @@ from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secrets import of_header
 from asyncio_operator.services.span_attributes import server
 from enrichers.http.answers import Answers, UnreadableError
-from enrichers.http.budget_reports import Heard, Reports, Usage
+from enrichers.http.budget_reports import Heard, Reports
 from enrichers.http.error_bodies import lasting_refusal
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import Fresh, HeaderSource
@@ -48,7 +48,7 @@ class Exchange:
         empty_is_missing: whether a key with an empty text in it is a miss without a request.
         ask_headers: gives more headers, see `HeaderSource`; None: there are none.
         headers_max_age: seconds after which it is called again, if it does not say it.
-        usage, hints: see `Reports`.
+        reports: pass on what answers say to the budget of the lookup.
     """
 
     def __init__(
@@ -64,8 +64,7 @@ class Exchange:
         empty_is_missing: bool,
         ask_headers: Callable[[], Awaitable[Fresh]] | None,
         headers_max_age: float,
-        usage: Usage,
-        hints: bool,
+        reports: Reports,
     ) -> None:
         self._subject = subject
         self._parts = parts
@@ -76,7 +75,7 @@ class Exchange:
         self._required = [i for i, name in enumerate(parts) if name not in optional]
         self._empty_is_missing = empty_is_missing
         self._split_logged = False
-        self._reports = Reports(subject, usage, hints, plans.secrets)
+        self._reports = reports
         self._source = None
         if ask_headers is not None:
             self._source = HeaderSource(ask_headers, headers_max_age, self._keep_secret)
@@ -109,7 +108,7 @@ class Exchange:
             return None
         if not 200 <= answer.status < 300:
             raise self._refusal(heard, keys)
-        return self._read(keys, lambda: self._answers.found(self._parsed(answer)))
+        return self._read(keys, lambda: self._answers.found(self._parsed(answer, keys)))
 
     async def lookup_many(self, keys: Sequence[Any], plan: Plan) -> Sequence[Found]:
         """The rows of several keys, with one request."""
@@ -143,7 +142,7 @@ class Exchange:
             # A missing status too: it may mean that the path is wrong. Single lookups then tell which it is.
             raise self._refusal(heard, keys)
         texts = [self._text(key) for key in keys]
-        return self._read(keys, lambda: self._answers.entries(self._parsed(answer), texts))
+        return self._read(keys, lambda: self._answers.entries(self._parsed(answer, keys), texts))
 
     def _log_split(self, error: EnricherError) -> None:
         """Log, once, that a batch failed with an error that makes the caller split it."""
@@ -250,10 +249,10 @@ class Exchange:
             target=heard.answer.forbidden,
         )
 
-    def _parsed(self, answer: Answer) -> Any:
+    def _parsed(self, answer: Answer, keys: Sequence[Any]) -> Any:
         try:
             parsed = self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
-            self._reports.used(parsed)
+            self._reports.used(parsed, keys)
             return parsed
         except UnreadableError as error:
             # With a known length the answer is whole, and another attempt would bring the same.

@@ -19,7 +19,7 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
 from enrichers.http.keys import UnsendableError, json_inner, json_inner_list, json_of, json_text
 
-_MARK = re.compile(r"\{\{([^\W\d]\w*)\}\}|\{([^\W\d]\w*)\}")
+MARK = re.compile(r"\{\{([^\W\d]\w*)\}\}|\{([^\W\d]\w*)\}")
 
 KEYS = "keys"
 
@@ -61,7 +61,7 @@ class Names:
         """
         pieces: list[str | Slot] = []
         end = 0
-        for mark in _MARK.finditer(text):
+        for mark in MARK.finditer(text):
             pieces.append(text[end : mark.start()])
             pieces.append(f"{{{mark[1]}}}" if mark[1] else self._slot(mark[2], where, secret))
             end = mark.end()

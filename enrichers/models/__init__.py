@@ -1,0 +1,18 @@
+"""Rows and vectors from models, at endpoints that speak as OpenAI's do.
+
+| module | what it knows |
+| --- | --- |
+| `chat` | `ModelEnricher`: a prompt with columns in it, and a row as the answer |
+| `embeddings` | `EmbeddingEnricher`: a vector for each text, many texts in a request |
+| `endpoint` | what both have: the address, the API key, what a request weighs |
+| `row_schema` | the JSON schema of a row, and what in an answer is not of its shape |
+| `tokens` | tokens and dollars: estimates that learn from answers |
+| `prose` | hides the system text and the prompt in what a service says |
+
+Requests, connections, limits and the errors of statuses are those of `HttpEnricher`.
+"""
+
+from enrichers.models.chat import ModelEnricher
+from enrichers.models.embeddings import EmbeddingEnricher
+
+__all__ = ["EmbeddingEnricher", "ModelEnricher"]

@@ -1,0 +1,234 @@
+"""`ModelEnricher`: a prompt with columns in it is sent to a model, and its answer is a row.
+
+The row is requested as a strict JSON schema, and checked against it. An answer that is no row is an error of its key,
+and says which of three it is: the model refuses, which it would do again; the answer was cut by length; or it does not
+fit, as that of a service that ignores the schema. The last two may be different at the next attempt, unless the
+temperature is 0.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import Found, as_schema, describe, named_options, positive_int
+from asyncio_operator.services.secrets import Secrets
+from enrichers.http.answers import Answers, UnreadableError
+from enrichers.http.keys import UnsendableError, json_inner, json_of
+from enrichers.http.template import MARK, Names, Piece, Values
+from enrichers.models.endpoint import NOT_HERE, OPENAI, ApiKey, ModelEndpoint, length_of
+from enrichers.models.row_schema import JsonSchema, row_schema, stray
+from enrichers.typed import MisfitError
+
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import StructType
+
+COLUMN_TOKENS = 20
+"""Of a value in an answer, before one has come, without `max_tokens`: a short sentence."""
+
+OWN = ("model", "messages", "response_format", "max_tokens", "temperature", "stream", "n")
+"""Parameters of a request that `extra` cannot have."""
+
+
+class ModelEnricher(ModelEndpoint):
+    """Asks a model about each row, at an endpoint for chats that speaks as OpenAI's does.
+
+        ModelEnricher("gpt-4o-mini", prompt="Is this review good or bad? {text}", schema="sentiment string NOT NULL")
+
+    Requests, retries, limits that headers announce, and errors are as with `HttpEnricher`. Under a `Budget` a request
+    weighs its tokens in ``tokens`` and, with a price, its dollars in ``usd``; estimates learn from the answers.
+
+    Args:
+        model: the name of the model.
+        prompt: the text that is sent, with columns in braces: ``{text}``. These columns are the key. ``{{text}}`` is
+            the text ``{text}``, and braces around anything but a name stay as they are.
+        schema: the columns of the row, as a `pyarrow.Schema`, Spark DDL text, or a Spark `StructType`. The model may
+            answer null for a column unless it is NOT NULL. A map is not possible.
+        system: a text that is sent before each prompt, as it is.
+        base_url: the address of the service. ``/chat/completions`` is added to its path.
+        api_key: the API key, or a function without arguments that returns it, called in the worker; it keeps the key
+            out of pickles. It is sent as ``Authorization: Bearer``, or, to ``/openai/deployments/`` of Azure, as
+            ``api-key``. None: the service needs none.
+        price: dollars for a million tokens of input, and of output: ``(0.15, 0.6)``.
+        max_tokens: the maximum of tokens in an answer.
+        temperature: how much answers vary; 0: as little as possible.
+        extra: more parameters of the request, such as ``{"seed": 1}``.
+        batch: only None: each request is about one row.
+
+    Raises:
+        ConfigurationError: an argument has the wrong type or value. No message shows a prompt or a system text.
+    """
+
+    _path = "chat/completions"
+    _operation = "chat"
+    _paid_answers = True
+
+    @named_options("ModelEnricher", NOT_HERE)
+    def __init__(
+        self,
+        model: str,
+        *,
+        prompt: str,
+        schema: pa.Schema | str | StructType,
+        system: str | None = None,
+        base_url: str = OPENAI,
+        api_key: ApiKey = None,
+        price: tuple[float, float] | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+        batch: None = None,
+    ) -> None:
+        self._prompt = _text("prompt", prompt)
+        self._system = None if system is None else _text("system", system)
+        self._max_tokens = None if max_tokens is None else positive_int("max_tokens", max_tokens)
+        self._temperature = _temperature(temperature)
+        self._extra = _extra(extra)
+        if batch is not None:
+            raise ConfigurationError(f"batch is {describe(batch)}; only None is possible: a request is about one row")
+        # Every name in braces is a column.
+        parts = [*dict.fromkeys(found[2] for found in MARK.finditer(self._prompt) if found[2])]
+        if not parts:
+            raise ConfigurationError(
+                "prompt names no column, so every row would get the same answer; write the name of a column in single "
+                "braces, such as {text}"
+            )
+        self._template = Names(parts, one=True, many=False).take_apart(self._prompt, "prompt", secret=True)
+        self._row_schema = row_schema(as_schema(schema))
+        super().__init__(model, base_url=base_url, api_key=api_key, price=price, schema=schema, parts=parts)
+
+    def length(self, keys: Sequence[Any]) -> int:
+        """See `ModelEndpoint`."""
+        fixed = len(self._system or "") + len(json_of(self._row_schema))
+        return sum(fixed + self._length(key if len(self._parts) > 1 else (key,)) for key in keys)
+
+    def _length(self, values: Values) -> int:
+        given = dict(zip(self._parts, values, strict=True))
+        return sum(len(piece) if isinstance(piece, str) else length_of(given[piece.name]) for piece in self._template)
+
+    def _sent(self) -> Mapping[str, object]:
+        return {
+            "prompt": self._prompt,
+            "system": self._system,
+            "schema": self._row_schema,
+            "max_tokens": self._max_tokens,
+            "temperature": self._temperature,
+            "extra": self._extra or None,
+        }
+
+    def _prose(self) -> Sequence[str]:
+        return [self._system or "", *(piece for piece in self._template if isinstance(piece, str))]
+
+    def _unknown_answer(self) -> float:
+        given = self._max_tokens or self._extra.get("max_completion_tokens")
+        return given if isinstance(given, int) else COLUMN_TOKENS * len(self._schema)
+
+    def _bodies(self) -> tuple[list[Piece], list[Piece] | None]:
+        names = Names(self._parts, one=True, many=False)
+        try:
+            texts = [json_inner(piece) if isinstance(piece, str) else piece for piece in self._template]
+            system = [] if self._system is None else [{"role": "system", "content": self._system}]
+            before = [f"{json_of(message)}," for message in system]
+            parameters = {"max_tokens": self._max_tokens, "temperature": self._temperature} | self._extra
+            more = json_of({name: value for name, value in parameters.items() if value is not None})
+        except UnsendableError as error:
+            raise ConfigurationError(f"prompt, system or extra cannot be written as JSON: {error}") from None
+        form = {"type": "json_schema", "json_schema": {"name": "row", "strict": True, "schema": self._row_schema}}
+        start = f'{{"model":{json_of(self._model)},"messages":[{"".join(before)}{{"role":"user","content":"'
+        end = f'"}}],"response_format":{json_of(form)}{"," if more != "{}" else ""}{more[1:]}'
+        return [start, *names.fill_in(texts, json_inner, json_inner), end], None
+
+    def _answers(self, secrets: Secrets) -> Answers:
+        return _Completions(self._schema, self._row_schema, secrets, again=self._temperature != 0)
+
+
+class _Completions(Answers):
+    """How completions become rows.
+
+    Args:
+        row_schema: the JSON schema that was sent.
+        again: whether another attempt may bring another answer.
+    """
+
+    def __init__(self, schema: pa.Schema, row_schema: JsonSchema, secrets: Secrets, *, again: bool) -> None:
+        super().__init__(schema, None, None, secrets.show)
+        self._shape = row_schema
+        self._again = again
+
+    def found(self, entry: Any) -> Found:
+        """The row in a completion."""
+        content = self._content(entry)
+        try:
+            row = self._decode(content)
+        except (ValueError, ArithmeticError, RecursionError) as error:
+            self._misfit(content, f"it is not JSON ({error})")
+        if not isinstance(row, Mapping):
+            self._misfit(content, "it is not an object")
+        if (problem := stray(row, self._shape)) is not None:
+            self._misfit(content, problem)
+        try:
+            return self._row(row)
+        except MisfitError as misfit:
+            self._misfit(content, misfit.message_with(lambda value: self._show(value, 100)))
+
+    def _content(self, completion: Any) -> str:
+        """The text of a completion that has come to its end."""
+        choices = completion.get("choices") if isinstance(completion, Mapping) else None
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        message = choice.get("message") if isinstance(choice, Mapping) else None
+        if not isinstance(choice, Mapping) or not isinstance(message, Mapping):
+            raise UnreadableError(
+                f"the answer is {self._show(completion)}, which is not a chat completion; correct base_url",
+                any_key=True,
+            )
+        reason, content = choice.get("finish_reason"), message.get("content")
+        if refusal := message.get("refusal"):
+            raise UnreadableError(f"the model refuses to answer: {self._show(refusal)}")
+        if reason == "content_filter":
+            raise UnreadableError("the model refuses to answer: the content filter of the service stopped it")
+        if reason == "length":
+            raise UnreadableError(
+                "the answer was cut by length (finish_reason 'length'); raise max_tokens, or ask for less",
+                retryable=self._again,
+            )
+        if not isinstance(content, str):
+            self._misfit(content, f"it is no text (finish_reason {self._show(reason)})")
+        return content
+
+    def _misfit(self, content: Any, problem: str) -> NoReturn:
+        raise UnreadableError(
+            f"the answer does not fit schema: {problem}; it is {self._show(content)}", retryable=self._again
+        )
+
+
+def _text(argument: str, text: object) -> str:
+    if not isinstance(text, str) or not text.strip():
+        problem = "empty" if isinstance(text, str) else f"of type {type(text).__name__}"
+        raise ConfigurationError(f"{argument} is {problem}; it must be a text")
+    return text
+
+
+def _temperature(value: float | None) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise ConfigurationError(f"temperature is {describe(value)}; it must be a number of at least 0")
+    return float(value)
+
+
+def _extra(extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    if extra is not None and not (isinstance(extra, Mapping) and all(isinstance(name, str) for name in extra)):
+        raise ConfigurationError(
+            f"extra is of type {type(extra).__name__}; it must be a mapping of names to JSON values"
+        )
+    for name in extra or {}:
+        if name in OWN:
+            raise ConfigurationError(
+                f"extra has {name!r}, which the other arguments decide; extra is for what they lack"
+            )
+    return copy.deepcopy(dict(extra or {}))

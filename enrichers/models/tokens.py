@@ -1,0 +1,135 @@
+"""Tokens of requests: what an answer says that they were, what the next one is likely to have, and what they cost.
+
+An estimate is for the length of what is sent, in characters. It is the moving average of requests of about that length,
+and never less than the least that was seen for exactly that length: a service that has a high price for a length has it
+again. Before the first answer a token has four characters, as in English, and the answer has all tokens that it may
+have. Lengths that differ by less than a fifth are one class. Of a class without an answer, the nearest class decides.
+
+It is kept by the enricher of a worker, and not pickled: each worker learns for itself, within its first answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, isfinite, log2
+from typing import Any, NamedTuple
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import describe
+
+CHARACTERS = 4
+"""Of a token, before anything is known."""
+
+REMEMBERED = 50
+"""Requests that an average is made of: enough for a steady mean, few enough to follow texts that change."""
+
+MOST_LENGTHS = 10_000
+"""Lengths for which the least is kept: less than 2 MB."""
+
+Price = tuple[float, float]
+"""Dollars for a million tokens: of what is sent, and of the answer."""
+
+
+class Tokens(NamedTuple):
+    """The tokens of a request: of what is sent, and of the answer."""
+
+    sent: float
+    answered: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.sent + self.answered
+
+    def weights(self, price: Price | None) -> dict[str, float]:
+        """What they weigh for a budget, in tokens and, with a price, in dollars."""
+        weights = {"tokens": self.total}
+        if price is not None:
+            weights["usd"] = (self.sent * price[0] + self.answered * price[1]) / 1e6
+        return weights
+
+
+class Estimates:
+    """Learns how many tokens requests have.
+
+    Args:
+        answered: the tokens of an answer, before anything is known.
+    """
+
+    def __init__(self, answered: float) -> None:
+        self._answered = answered
+        self._classes: dict[int, tuple[int, float, Tokens]] = {}  # how many, their average length and tokens
+        self._least: dict[int, Tokens] = {}
+
+    def learn(self, length: int, tokens: Tokens) -> None:
+        """A request of a length had these tokens."""
+        known = self._least.pop(length, tokens)
+        if len(self._least) >= MOST_LENGTHS:
+            del self._least[next(iter(self._least))]
+        self._least[length] = min(known, tokens, key=_total)
+        count, mean_length, mean = self._classes.get(_class(length), (0, length, tokens))
+        count = min(count + 1, REMEMBERED)
+        self._classes[_class(length)] = (
+            count,
+            mean_length + (length - mean_length) / count,
+            Tokens(*(old + (new - old) / count for old, new in zip(mean, tokens, strict=True))),
+        )
+
+    def estimate(self, length: int) -> Tokens:
+        """The tokens that a request of this length is likely to have, in whole tokens."""
+        if not self._classes:
+            return Tokens(ceil(length / CHARACTERS), self._answered)
+        near = min(self._classes, key=lambda one: abs(one - _class(length)))
+        _, mean_length, mean = self._classes[near]
+        guess = Tokens(ceil(mean.sent * length / max(mean_length, 1)), ceil(mean.answered))
+        return max(guess, self._least.get(length, guess), key=_total)
+
+    def least(self) -> Tokens:
+        """The fewest tokens that any request may have."""
+        return min(self._least.values(), key=_total, default=Tokens(1, 0))
+
+
+def _total(tokens: Tokens) -> float:
+    return tokens.total
+
+
+def _class(length: int) -> int:
+    return round(4 * log2(length + 1))
+
+
+def tokens_in(answer: Any) -> Tokens | None:
+    """The tokens that an answer reports; None if it reports none.
+
+    An answer that says only how many they are together is taken as one whose tokens all cost what those of an answer
+    cost, which are the dearer ones.
+    """
+    usage = answer.get("usage") if isinstance(answer, Mapping) else None
+    if not isinstance(usage, Mapping):
+        return None
+    sent, answered, total = (_number(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+    if sent is None:
+        return None if total is None else Tokens(0, total)
+    return Tokens(sent, answered if answered is not None else max((total or sent) - sent, 0))
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e12:
+        return None
+    return value
+
+
+def checked_price(price: object, *, answers: bool) -> Price | None:
+    """The price; `answers` says whether answers have tokens that cost something.
+
+    Raises:
+        ConfigurationError: it is no price.
+    """
+    if price is None:
+        return None
+    given = tuple(price) if isinstance(price, tuple | list) else (price, 0.0) if not answers else ()
+    if len(given) == 2 and all(
+        isinstance(one, int | float) and not isinstance(one, bool) and isfinite(one) and one >= 0 for one in given
+    ):
+        return float(given[0]), float(given[1])
+    form = "(input, output), such as (0.15, 0.6)" if answers else "such as 0.02"
+    raise ConfigurationError(f"price is {describe(price)}; it must be dollars for a million tokens: {form}")

@@ -1,0 +1,338 @@
+"""`ModelEnricher`: what it asks, and which row the answer is (law M1)."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncio_operator import ConfigurationError, EnricherError, Retry
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.testing import FakeAnswer, FakeService
+from enrichers import ModelEnricher
+from enrichers.models.row_schema import row_schema, stray
+from tests.enrichers.helpers import failure, opened
+from tests.enrichers.model_service import asked_of, completion, model, saying
+
+UTC = datetime.UTC
+
+
+async def test_M1_one_text_with_columns_in_braces_gives_one_row() -> None:
+    async with saying(lambda text: {"mood": text, "stars": len(text)}) as service:
+        enricher = model(
+            service,
+            prompt="{title}, {stars}: {text}. {title}?",
+            schema="mood string NOT NULL, stars int",
+            system="Judge.",
+            api_key="sk-test",
+            max_tokens=20,
+            temperature=0,
+            extra={"seed": 7},
+        )
+        assert enricher.key_schema().names == ["title", "stars", "text"]
+        async with opened(enricher):
+            row = await enricher.lookup(("Ünï", 5, 'a "b"\n{c}'))
+    assert row == {"mood": 'Ünï, 5: a "b"\n{c}. Ünï?', "stars": 23}
+    [request] = service.requests
+    assert (request.method, request.path, request.headers["authorization"]) == (
+        "POST",
+        "/v1/chat/completions",
+        "Bearer sk-test",
+    )
+    body = request.json()
+    assert body.pop("response_format") == {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "row",
+            "strict": True,
+            "schema": {
+                "type": "object",
+                "properties": {"mood": {"type": "string"}, "stars": {"type": ["integer", "null"]}},
+                "required": ["mood", "stars"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    assert body == {
+        "model": "small",
+        "messages": [
+            {"role": "system", "content": "Judge."},
+            {"role": "user", "content": 'Ünï, 5: a "b"\n{c}. Ünï?'},
+        ],
+        "max_tokens": 20,
+        "temperature": 0,
+        "seed": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sent"),
+    [
+        ("{{x}} {text}", "{x} T"),
+        ("{{text}} {text}", "{text} T"),
+        ('{text} {"a": [1]} {} { text } {1} {a.b} {a-b}', 'T {"a": [1]} {} { text } {1} {a.b} {a-b}'),
+        ("{{{text}}} {{ }} }{text}{", "{{text}} {{ }} }T{"),
+        ("{text}", "T"),
+    ],
+)
+async def test_M1_braces_around_a_name_are_a_column_doubled_they_are_text_and_others_stay(
+    prompt: str, sent: str
+) -> None:
+    async with saying({"mood": "ok"}) as service, opened(model(service, prompt=prompt)) as enricher:
+        await enricher.lookup("T")
+    assert asked_of(service.requests[0]) == sent
+
+
+async def test_M1_a_prompt_that_is_a_column_alone_is_sent_as_text_whatever_its_type_is() -> None:
+    async with saying({"mood": "ok"}) as service, opened(model(service, prompt="{keys}")) as enricher:
+        for key in (7, 1.5, True, datetime.date(2024, 2, 29), Decimal("1.10")):
+            await enricher.lookup(key)
+    assert [asked_of(request) for request in service.requests] == ["7", "1.5", "true", "2024-02-29", "1.10"]
+
+
+async def test_M1_system_text_and_names_of_columns_are_sent_as_they_are() -> None:
+    async with saying({"{text}": "ok"}) as service:
+        enricher = model(service, system="{text} {{text}} {other}", schema=pa.schema([("{text}", pa.string())]))
+        async with opened(enricher):
+            assert await enricher.lookup("T") == {"{text}": "ok"}
+    assert service.requests[0].json()["messages"][0]["content"] == "{text} {{text}} {other}"
+
+
+@pytest.mark.parametrize(
+    ("column", "said", "value"),
+    [
+        (
+            "decimal(38,18)",
+            "12345678901234567890.123456789012345678",
+            Decimal("12345678901234567890.123456789012345678"),
+        ),
+        ("decimal(5,2)", "1.1", Decimal("1.10")),
+        ("decimal(5,2)", '"1.10"', Decimal("1.10")),
+        ("date", '"2024-02-29"', datetime.date(2024, 2, 29)),
+        ("timestamp", '"2024-02-29T13:00:00+01:00"', datetime.datetime(2024, 2, 29, 12, tzinfo=UTC)),
+        ("timestamp_ntz", '"2024-02-29T12:00:00"', datetime.datetime(2024, 2, 29, 12)),
+        ("bigint", "9007199254740993", 9007199254740993),
+        ("double", "1", 1.0),
+        ("boolean", "true", True),
+        ("string", "null", None),
+        ("array<struct<k string, v int>>", '[{"k": "a", "v": null}, null]', [{"k": "a", "v": None}, None]),
+    ],
+)
+async def test_M1_values_arrive_in_the_type_of_their_column(column: str, said: str, value: Any) -> None:
+    async with saying(f'{{"v": {said}}}') as service, opened(model(service, schema=f"v {column}")) as enricher:
+        assert await enricher.lookup("T") == {"v": value}
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("decimal(5,2)", "1.111"),
+        ("date", '"29 Feb 2024"'),
+        ("date", '"2023-02-29"'),
+        ("timestamp", '"2024-02-29T12:00:00"'),
+        ("timestamp_ntz", '"2024-02-29T12:00:00Z"'),
+        ("int", "3000000000"),
+        ("int", '"3"'),
+        ("string NOT NULL", "null"),
+        ("struct<a: int NOT NULL>", '{"a": null}'),
+        ("struct<a: int>", "{}"),
+        ("array<struct<a: int>>", '[{"a": 1, "b": 2}]'),
+    ],
+)
+async def test_M1_a_value_that_does_not_fit_its_column_is_an_error_of_its_key(column: str, said: str) -> None:
+    async with saying(f'{{"v": {said}}}') as service, opened(model(service, schema=f"v {column}")) as enricher:
+        error = await failure(enricher, "T")
+    assert "key 'T': the answer does not fit schema: " in str(error)
+    assert not error.any_key
+
+
+@pytest.mark.parametrize(
+    "column", ["map<string, int>", "array<map<string, int>>", "struct<m: map<string, int>>", "binary"]
+)
+def test_M1_a_column_that_a_strict_schema_cannot_describe_is_refused_at_once(column: str) -> None:
+    with pytest.raises(ConfigurationError, match="which a strict JSON schema cannot describe; make it") as caught:
+        ModelEnricher("small", prompt="{text}", schema=f"v {column}")
+    assert "'v" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "not JSON",
+        "",
+        "[]",
+        "null",
+        '{"mood": "ok"}',
+        '{"mood": "ok", "stars": 1, "why": "?"}',
+        '{"mood": "ok", "mood": "bad", "stars": 1}',
+        '{"sentiment": "ok", "points": 1}',
+        '```json\n{"mood": "ok", "stars": 1}\n```',
+        '{"mood": "ok", "stars": 1} done',
+        None,
+    ],
+)
+async def test_M1_content_that_is_not_of_the_schema_does_not_fit(content: Any) -> None:
+    async with saying(content) as service, opened(model(service, schema="mood string, stars int")) as enricher:
+        error = await failure(enricher, "T")
+    assert "key 'T': the answer does not fit schema: " in str(error)
+    assert error.retryable
+
+
+async def test_M1_a_refusal_a_cut_and_a_misfit_say_which_they_are_and_a_refusal_is_not_retried() -> None:
+    answers = {
+        "refused": completion(None, refusal="I cannot help with that."),
+        "filtered": completion('{"mo', finish="content_filter"),
+        "cut": completion('{"mood": "o', finish="length"),
+        "misfit": completion("good"),
+    }
+    said = {}
+    async with (
+        FakeService(handler=lambda request: answers[asked_of(request)]) as service,
+        Lookup(model(service), retry=Retry(2, on="retryable")) as lookup,
+    ):
+        for text in answers:
+            with pytest.raises(EnricherError) as caught:
+                await lookup.get(text)
+            said[text] = str(caught.value)
+    assert "the model refuses to answer: 'I cannot help with that.'" in said["refused"]
+    assert "the model refuses to answer: the content filter" in said["filtered"]
+    assert "the answer was cut by length" in said["cut"]
+    assert "the answer does not fit schema: it is not JSON" in said["misfit"]
+    asked = [asked_of(request) for request in service.requests]
+    assert [asked.count(text) for text in answers] == [1, 1, 2, 2]
+
+
+async def test_M1_a_misfit_may_be_right_the_next_time_unless_the_temperature_is_0() -> None:
+    for temperature, found in [(None, True), (1, True), (0, False)]:
+        said = iter(["?", {"mood": "ok"}])
+        async with (
+            saying(lambda _, said=said: next(said)) as service,
+            Lookup(model(service, temperature=temperature)) as lookup,
+        ):
+            if found:
+                assert await lookup.get("T") == {"mood": "ok"}
+            else:
+                with pytest.raises(EnricherError, match="does not fit schema"):
+                    await lookup.get("T")
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"choices": []}, {"choices": [{}]}, {"error": {"message": "x"}}, 7])
+async def test_M1_an_answer_that_is_no_completion_is_an_error_that_names_base_url(answer: Any) -> None:
+    async with FakeService(handler=lambda _: FakeAnswer(answer)) as service, opened(model(service)) as enricher:
+        error = await failure(enricher, "T")
+    assert "which is not a chat completion; correct base_url" in str(error)
+    assert error.retryable is False
+
+
+async def test_M1_a_missing_path_or_model_is_an_error_and_no_miss() -> None:
+    answer = FakeAnswer({"error": {"message": "no model 'x'"}}, 404)
+    async with FakeService(handler=lambda _: answer) as service, opened(model(service)) as enricher:
+        error = await failure(enricher, "T")
+    assert "404" in str(error)
+    assert "no model 'x'" in str(error)
+    assert (error.any_key, error.retryable) == (True, False)
+
+
+async def test_M1_an_address_of_azure_gets_its_header_and_keeps_its_query() -> None:
+    async with saying({"mood": "ok"}) as service:
+        base = service.url + "/openai/deployments/cheap?api-version=2024-10-21"
+        async with opened(model(service, base_url=base, api_key="az-key")) as enricher:
+            await enricher.lookup("T")
+    [request] = service.requests
+    assert request.target == "/openai/deployments/cheap/chat/completions?api-version=2024-10-21"
+    assert request.headers["api-key"] == "az-key"
+    assert "authorization" not in request.headers
+
+
+async def test_M1_a_key_may_come_from_a_function_and_is_asked_for_again_after_401() -> None:
+    keys = iter(["old", "new"])
+
+    async def key() -> str:
+        return next(keys)
+
+    async with saying({"mood": "ok"}) as service:
+        service.token = "new"
+        async with opened(model(service, api_key=key, base_url=service.url + "/v1/")) as enricher:
+            assert await enricher.lookup("T") == {"mood": "ok"}
+    assert [request.headers["authorization"] for request in service.requests] == ["Bearer old", "Bearer new"]
+    assert {request.path for request in service.requests} == {"/v1/chat/completions"}
+
+
+async def test_M1_a_service_without_a_key_gets_no_header() -> None:
+    async with saying({"mood": "ok"}) as service, opened(model(service)) as enricher:
+        await enricher.lookup("T")
+    assert not {"authorization", "api-key"} & {*service.requests[0].headers}
+
+
+def test_M1_the_schema_is_taken_in_the_order_of_its_columns_with_null_where_it_is_allowed() -> None:
+    schema = pa.schema(
+        [
+            pa.field("b", pa.string(), nullable=False),
+            pa.field("a", pa.struct([pa.field("y", pa.float64(), False), pa.field("x", pa.bool_())])),
+            pa.field("tags", pa.list_(pa.field("item", pa.large_string(), False)), False),
+        ]
+    )
+    assert row_schema(schema) == {
+        "type": "object",
+        "properties": {
+            "b": {"type": "string"},
+            "a": {
+                "anyOf": [
+                    {
+                        "type": "object",
+                        "properties": {"y": {"type": "number"}, "x": {"type": ["boolean", "null"]}},
+                        "required": ["y", "x"],
+                        "additionalProperties": False,
+                    },
+                    {"type": "null"},
+                ]
+            },
+            "tags": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["b", "a", "tags"],
+        "additionalProperties": False,
+    }
+    assert [*row_schema(schema)["properties"]] == ["b", "a", "tags"]
+
+
+def test_M1_the_shape_of_an_answer_is_checked_at_any_depth() -> None:
+    schema = row_schema(pa.schema([("a", pa.list_(pa.struct([("x", pa.int32())])))]))
+    assert stray({"a": [{"x": 1}, None]}, schema) is None
+    assert stray({"a": None}, schema) is None
+    assert stray({"a": [{"x": 1}, {}]}, schema) == "the field 'a[1].x' is missing"
+    assert stray({"a": [{"x": 1, "y": 2}]}, schema) == "the field 'a[0].y' is not a column"
+    assert stray({"b": 1}, schema) == "the field 'a' is missing"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"model": ""}, "model is ''"),
+        ({"prompt": "no column"}, "prompt names no column"),
+        ({"prompt": "{{text}}"}, "prompt names no column"),
+        ({"prompt": None}, "prompt is of type NoneType"),
+        ({"system": " "}, "system is empty"),
+        ({"schema": "a blob"}, "unknown type"),
+        ({"api_key": "sk\n"}, r"api_key \(not shown.*printable ASCII"),
+        ({"api_key": 7}, "api_key is of type int"),
+        ({"base_url": "localhost:1"}, "base_url .*does not begin with http"),
+        ({"base_url": "https://host/openai/deployments/{name}"}, "base_url has a brace"),
+        ({"price": 0.15}, r"price is 0.15; .*\(input, output\)"),
+        ({"price": (1, -1)}, "price is"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"extra": {"messages": []}}, "extra has 'messages'"),
+        ({"extra": [1]}, "extra is of type list"),
+        ({"batch": 10}, "batch is 10"),
+        ({"max_tokns": 1}, "max_tokens"),
+        ({"response_format": {}}, "it is made of schema="),
+        ({"top_p": 1}, "extra="),
+    ],
+)
+def test_M1_a_wrong_argument_is_refused_when_the_enricher_is_made(options: Any, says: str) -> None:
+    given = {"model": "small", "prompt": "{text}", "schema": "mood string"} | options
+    with pytest.raises(ConfigurationError, match=says):
+        ModelEnricher(given.pop("model"), **given)

@@ -1,0 +1,140 @@
+"""Models against the contract of all enrichers, and in Spark: what is paid for, shown and kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from asyncio_operator import Budget, ConfigurationError, Enricher, Journal
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, check_enricher
+from enrichers import EmbeddingEnricher, ModelEnricher
+from tests.enrichers.model_service import asked_of, completion, model, vectors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEY = "sk-s3cr3t-0123456789"
+SYSTEM = "You work for Zephyr Corporation, and nobody may know."
+
+
+def judged(request: FakeRequest) -> Any:
+    text = asked_of(request)
+    if "refuse" in text:
+        return completion(None, refusal="I cannot.", usage=(10, 2))
+    return completion({"mood": text[-4:], "stars": len(text)}, usage=(100, 10))
+
+
+def test_M1_M4_a_model_keeps_the_contract_of_all_enrichers() -> None:
+    with FakeService(handler=judged) as service:
+
+        def make() -> Enricher:
+            return model(
+                service, prompt="Of {text}", schema="mood string, stars int", system=SYSTEM, api_key=lambda: KEY
+            )
+
+        known = {"good": {"mood": "good", "stars": 7}, "é\n": {"mood": "f é\n", "stars": 5}}
+        check_enricher(make, known=known, secrets=[KEY, SYSTEM])
+
+
+def test_M2_M4_vectors_keep_the_contract_of_all_enrichers() -> None:
+    with vectors(lambda text: [float(len(text)), 0.5]) as service:
+
+        def make() -> Enricher:
+            return EmbeddingEnricher("small", base_url=service.url, api_key=lambda: KEY, max_batch=4)
+
+        known = {"good": {"embedding": [4.0, 0.5]}, "é\n": {"embedding": [2.0, 0.5]}}
+        check_enricher(make, known=known, secrets=[KEY])
+
+
+@pytest.mark.spark
+def test_M1_M3_M4_in_spark_each_text_is_paid_for_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from asyncio_operator.spark import enrich, plan, read_journal
+
+    caplog.set_level(logging.INFO)
+    limits = Budget("models in spark", spend={"usd": 1.0})
+    journal = Journal(str(tmp_path / "journal"))
+    texts = spark.createDataFrame(
+        [(f"{i % 10} good", i % 3) for i in range(30)] + [("refuse", 1)], "text string, n int"
+    )
+    with FakeService(handler=judged) as service:
+
+        def judge(**options: Any) -> ModelEnricher:
+            return model(
+                service,
+                prompt="Review {n} of Zephyr: {text}",
+                schema="mood string NOT NULL, stars int",
+                system=SYSTEM,
+                api_key=KEY,
+                price=(1.0, 10.0),
+                **options,
+            )
+
+        def asked(**options: Any) -> Any:
+            return enrich(
+                texts,
+                judge(**options),
+                on=["n", "text"],
+                budget=limits,
+                journal=journal,
+                on_error="null",
+                status_column="model",
+            )
+
+        rows = asked(max_tokens=50).collect()
+        assert len(service.requests) == 31
+        found = [row for row in rows if row.model.status == "found"]
+        assert {row.mood for row in found} == {"good"}
+        [failed] = [row for row in rows if row.model.status == "failed"]
+        assert "key (1, 'refuse'): the model refuses to answer: 'I cannot.'" in failed.model.error_message
+        assert (failed.model.http_status, failed.model.retryable) == (200, False)
+        assert limits.statistics().units["usd"].used == pytest.approx((30 * 200 + 30) * 1e-6)
+
+        again = asked(max_tokens=50)
+        assert again.where("model.source = 'journal'").count() == 30
+        assert len(service.requests) == 32  # an error is asked for again, once
+        with pytest.raises(ConfigurationError, match="max_tokens=#"):
+            asked(max_tokens=51).collect()
+        planned = plan(texts, judge(), on=["n", "text"], budget=limits)
+        assert "usd" in str(planned)
+    shown = f"{failed.model.error_message} {again._jdf.queryExecution().toString()} {planned} {caplog.text}"
+    shown += "".join(path.read_text() for path in tmp_path.rglob("*.json"))
+    for secret in (KEY, "Zephyr", "nobody"):
+        assert secret not in shown
+    assert "refuse" not in caplog.text
+    assert read_journal(spark, journal).where("_found").count() == 30
+
+
+@pytest.mark.spark
+def test_M1_M2_two_columns_of_a_schema_of_spark_and_vectors_are_one_pass(spark: SparkSession) -> None:
+    from pyspark.sql.types import DecimalType, StringType, StructField, StructType
+
+    from asyncio_operator.spark import enrich
+
+    schema = StructType([StructField("why", StringType()), StructField("price", DecimalType(6, 2), False)])
+
+    def answer(request: FakeRequest) -> Any:
+        if request.path.endswith("/embeddings"):
+            texts = request.json()["input"]
+            return {"data": [{"index": i, "embedding": [len(text), 1]} for i, text in enumerate(texts)]}
+        sent = request.json()["response_format"]["json_schema"]["schema"]
+        if sent["properties"]["price"]["type"] != "number" or sent["required"] != ["why", "price"]:
+            return FakeAnswer({"error": json.dumps(sent)}, 400)
+        return completion('{"why": null, "price": 12.5}')
+
+    with FakeService(handler=answer) as service:
+        df = spark.createDataFrame([(1, "a"), (2, "bb"), (3, None)], "id int, text string")
+        priced = enrich(df, ModelEnricher("m", prompt="{text}", schema=schema, base_url=service.url), on="text")
+        both = enrich(priced, EmbeddingEnricher("e", base_url=service.url), on="text")
+        rows = {row.id: (row.why, str(row.price), row.embedding) for row in both.collect()}
+        assert dict(both.dtypes)["embedding"] == "array<float>"
+    assert rows == {
+        1: (None, "12.50", [1.0, 1.0]),
+        2: (None, "12.50", [2.0, 1.0]),
+        3: (None, "None", None),
+    }
