@@ -13,7 +13,7 @@ TEXT = (DOCS / "udf.md").read_text(encoding="utf-8")
 
 
 def test_every_option_is_named_once_and_only_those_of_the_operator_without_a_meaning() -> None:
-    names, _, rest = TEXT.partition("## Options\n")[2].partition("are those of the\n[operator]")
+    names, rest = re.split(r"are\s+those\s+of\s+the\s+\[operator\]", TEXT.partition("## Options\n")[2], maxsplit=1)
     table = rest.partition("| option | default | |")[2].partition("\n\n")[0]
     shared, own = re.findall(r"`(\w+)`", names), re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     parameters = [*inspect.signature(async_udf).parameters][1:-1]
