@@ -105,7 +105,7 @@ class Session:
         return rows
 
     async def _allow(self, left: float | None) -> None:
-        limit, reset = LIMITS.get(_dialect(self._connection), ("", ""))
+        limit, reset = LIMITS.get(dialect_name(self._connection.dialect), ("", ""))
         seconds = inf if left is None or left >= LONGEST else 2.0 ** max(0, frexp(left)[1])
         if limit and (seconds < inf or self._allowed):
             values = {} if seconds == inf else {"seconds": seconds, "milliseconds": int(1000 * seconds)}
@@ -159,7 +159,7 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 def _is_threaded(connection: AsyncConnection) -> bool:
     """Whether statements run in a thread, which a cancellation does not reach. Other drivers stop when cancelled."""
-    return _dialect(connection) == "sqlite"
+    return dialect_name(connection.dialect) == "sqlite"
 
 
 def _cut(connection: sa.Connection) -> None:
@@ -185,10 +185,6 @@ async def _process(connection: AsyncConnection) -> int:
     if hasattr(driver, "get_server_pid"):
         return int(driver.get_server_pid())
     return int(getattr(getattr(driver, "info", None), "backend_pid", 0))
-
-
-def _dialect(connection: AsyncConnection) -> str:
-    return dialect_name(connection.dialect)
 
 
 def dialect_name(dialect: sa.Dialect) -> str:
@@ -322,24 +318,15 @@ class Connections:
     """The connections of one worker.
 
     Args:
+        database: makes them. Its `url` is the one that was used last.
         subject: names the enricher in the log.
     """
 
     def __init__(self, database: Database, subject: str, size: int) -> None:
-        self._database = database
+        self.database = database
         self._subject = subject
         self._size = size
         self._pool: Pool[Session]
-
-    @property
-    def url(self) -> str:
-        """The URL that was used last."""
-        return self._database.url
-
-    @property
-    def secrets(self) -> Secrets:
-        """What must not be shown."""
-        return self._database.secrets
 
     async def open(self) -> None:
         """Make the pool. It connects at the first lookup.
@@ -347,8 +334,8 @@ class Connections:
         Raises:
             ConfigurationError: there is no URL, or no driver.
         """
-        await self._database.engine()
-        self._pool = Pool(self._database.connect, size=self._size, is_full=_is_full, shrunk=self._shrunk)
+        await self.database.engine()
+        self._pool = Pool(self.database.connect, size=self._size, is_full=_is_full, shrunk=self._shrunk)
 
     async def fetch(self, statement: Any, parameters: Mapping[str, Any]) -> Rows:
         """The result of a statement, from the first connection that is free."""
@@ -384,7 +371,8 @@ class Connections:
     def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
         cause = cause_of(problem)
         remedy = REMEDY.format(size=self._size) if cause.overload else ""
-        warn_of_fewer(logger, self._subject, held, wanted, f"{cause.text}{own_words(problem, self.secrets)}", remedy)
+        words = own_words(problem, self.database.secrets)
+        warn_of_fewer(logger, self._subject, held, wanted, f"{cause.text}{words}", remedy)
 
 
 REMEDY = (

@@ -130,7 +130,7 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
 
     def call_attributes(self) -> dict[str, str | int]:
         """With OpenTelemetry: the server, the database and the table."""
-        url = self._opened()[0].url
+        url = self._opened()[0].database.url
         return database(sa.make_url(url).get_backend_name(), url, "SELECT", ".".join(self.table or ()))
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
@@ -180,7 +180,7 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
                 for *again, part in (one for half in parts for one in statement.calls(half)):
                     found |= await self._found(connections, statement, again, part, keys)
                 return found
-            problem = lookup_error(error, self._subject(), shown_keys(keys), connections.secrets)
+            problem = lookup_error(error, self._subject(), shown_keys(keys), connections.database.secrets)
         else:
             try:
                 return statement.collect(names, records, asked)

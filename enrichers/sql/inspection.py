@@ -8,6 +8,7 @@ columns.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import source_error
 from enrichers.key_kinds import Instants, Texts
-from enrichers.sql.advice import as_text
+from enrichers.sql.advice import MYSQLS, as_text
 from enrichers.sql.column_types import Column, column_for, column_of
 from enrichers.sql.connections import dialect_name
 from enrichers.sql.key_select import KEYS, Described, Statement, table_of
@@ -33,8 +34,6 @@ LOOKED_AT = 1000
 """How many values of a key column of SQLite are read, to see how times are written there: some milliseconds."""
 
 WRITTEN = {pa.date32().id: "2024-02-29", pa.timestamp("us").id: "2024-02-29 12:30:00"}
-
-MYSQLS = ("mysql", "mariadb")
 
 FLOAT = 4
 """The number of the type FLOAT in the protocol of MySQL."""
@@ -92,16 +91,21 @@ async def _splits_rows(connection: AsyncConnection, described: Described, select
     texts = {name for name, column in described.key.items() if isinstance(column.kind, Texts)}
     if len(described.key) == 1 or not texts or selection.table is None or described.dialect not in MYSQLS:
         return False
-    *schemas, table = selection.table
+    sets = await _catalog(connection, "character_set_name", selection.table)
+    return any(sets.get(name, "") not in ("utf8mb4", None) for name in texts)
+
+
+async def _catalog(connection: AsyncConnection, what: str, name: Sequence[str]) -> dict[str, Any]:
+    """What the catalog of MySQL or MariaDB says of each column of a table."""
+    *schemas, table = name
     found = await connection.execute(
         sa.text(
-            "SELECT column_name, character_set_name FROM information_schema.columns "
+            f"SELECT column_name, {what} FROM information_schema.columns "
             "WHERE table_schema = coalesce(:schema, database()) AND table_name = :table"
         ),
         {"schema": ".".join(schemas) or None, "table": table},
     )
-    sets = {row[0]: row[1] for row in found.all()}
-    return any(sets.get(name, "") not in ("utf8mb4", None) for name in texts)
+    return {row[0]: row[1] for row in found.all()}
 
 
 async def _check_spellings(connection: AsyncConnection, described: Described, selection: Selection) -> None:
@@ -127,22 +131,25 @@ async def _reflected(connection: AsyncConnection, selection: Selection, secrets:
     """The columns of a table, as far as they are needed."""
     found = await connection.run_sync(_inspected, selection, secrets)
     names = [one["name"] for one in found]
-    needed = {*names} if selection.columns is None else {*selection.columns, *selection.key}
     for name in [*selection.key, *(selection.columns or ())]:
         if name not in names:
             raise ConfigurationError(f"{selection.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
+    needed = {*_added(selection, names), *selection.key}
     dialect = dialect_name(connection.dialect)
-    needed |= {*selection.key}
-    columns = {one["name"]: column_of(one["type"], dialect) for one in found if one["name"] in needed}
-    unusable = [
-        f"{one['name']!r} of type {_shown(one['type'])}" for one in found if columns.get(one["name"], 1) is None
-    ]
+    types = {one["name"]: one["type"] for one in found if one["name"] in needed}
+    columns = {name: column_of(kind, dialect) for name, kind in types.items()}
+    unusable = [name for name, column in columns.items() if column is None]
     if unusable:
-        types = {one["name"]: one["type"] for one in found}
-        text = as_text(connection.dialect, dialect, selection.table or (), selection.key, columns, types)
+        table = selection.table or ()
+        named = await _catalog(connection, "data_type", table) if dialect in MYSQLS else {}
+        text = as_text(connection.dialect, dialect, table, selection.key, columns, types, named)
+        listed = ", ".join(f"{name!r} of type {_shown(types[name], named.get(name))}" for name in unusable)
+        others = [name for name in columns if name not in {*unusable, *selection.key}]
+        choice = f"choose the other columns, with columns={others!r}, or "
+        choice = "" if not others or {*unusable} & {*selection.key} else choice
         raise ConfigurationError(
-            f"{selection.subject}: Spark has no counterpart for the columns {', '.join(unusable)}; choose others with "
-            f"columns=, or select them as text, instead of table=: {text} (of a geometry take ST_AsText, not CAST)"
+            f"{selection.subject}: Spark has no counterpart for the columns {listed}; "
+            f"{choice}select them as text, instead of table=: {text}"
         )
     return {name: column for name, column in columns.items() if column is not None}
 
@@ -152,7 +159,10 @@ def _inspected(connection: sa.Connection, selection: Selection, secrets: Secrets
     schema = ".".join(schemas) or None
     inspector = sa.inspect(connection)
     try:
-        return inspector.get_columns(table, schema=schema)
+        with warnings.catch_warnings():
+            # Our own error names the type.
+            warnings.filterwarnings("ignore", "Did not recognize type", exc.SAWarning)
+            return inspector.get_columns(table, schema=schema)
     except exc.NoSuchTableError:
         names = _tables(inspector, schema)
         there = did_you_mean(table, names) if names else "the database has no tables"
@@ -169,9 +179,9 @@ def _tables(inspector: sa.Inspector, schema: str | None) -> list[str]:
         return []
 
 
-def _shown(kind: Any) -> str:
+def _shown(kind: Any, named: str | None) -> str:
     if isinstance(kind, sa.types.NullType):
-        return "unknown to SQLAlchemy"
+        return named or "unknown to SQLAlchemy"
     try:
         return str(kind)
     except Exception:
@@ -185,18 +195,21 @@ def _chosen(selection: Selection, columns: Mapping[str, Column], dialect: str) -
             raise ConfigurationError(
                 f"{selection.subject}: schema= has no column {name!r} of columns=; {did_you_mean(name, names)}"
             )
-    added = selection.columns or [name for name in columns if name not in selection.key]
+    added = _added(selection, names)
+    given = selection.schema or pa.schema([(name, columns[name].arrow) for name in added])
+    schema = pa.schema([given.field(name) for name in added])
+    return Described(schema, {name: columns.get(name, column_for(pa.null())) for name in selection.key}, dialect)
+
+
+def _added(selection: Selection, names: Sequence[str]) -> Sequence[str]:
+    """The columns of a row."""
+    added = selection.columns or [name for name in names if name not in selection.key]
     if not added:
         raise ConfigurationError(
             f"{selection.subject}: it has no column besides the key; name the ones you want, as in "
             f"columns={[*selection.key]!r}"
         )
-    schema = pa.schema([_field(selection, name, columns[name]) for name in added])
-    return Described(schema, {name: columns.get(name, column_for(pa.null())) for name in selection.key}, dialect)
-
-
-def _field(selection: Selection, name: str, column: Column) -> pa.Field:
-    return pa.field(name, column.arrow) if selection.schema is None else selection.schema.field(name)
+    return added
 
 
 async def _check(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import re
-from decimal import Decimal
-from typing import Any
 
 import pytest
 
@@ -138,44 +134,3 @@ async def test_X14_an_error_of_one_row_costs_one_key_of_200(mariadb: MariadbServ
     async with Lookup(enricher) as lookup:
         found = await asyncio.gather(*(lookup.get(key) for key in range(1, 201)), return_exceptions=True)
     assert [key for key, row in enumerate(found, 1) if not isinstance(row, dict)] == [7]
-
-
-UNUSUAL = [
-    ("time(3)", "'-12:00:01.5'", "-12:00:01.500"),
-    ("inet6", "'::1'", "::1"),
-    ("bit(9)", "b'100000001'", Decimal(257)),
-    ("point", "point(1, 2)", "POINT(1 2)"),
-]
-
-
-@pytest.mark.parametrize(("kind", "literal", "value"), UNUSUAL)
-@pytest.mark.filterwarnings("ignore:Did not recognize type")
-async def test_X4_the_message_for_a_type_that_spark_lacks_names_a_query_that_works(
-    mariadb: MariadbServer, kind: str, literal: str, value: Any
-) -> None:
-    await mariadb.execute(
-        f"CREATE OR REPLACE TABLE `un usual` (`a b` decimal(9,2), v {kind})",
-        f"INSERT INTO `un usual` VALUES (1.5, {literal})",
-    )
-    with pytest.raises(ConfigurationError, match="Spark has no counterpart for the columns 'v'") as raised:
-        SqlEnricher(mariadb.url, table=["un usual"], key="a b").schema()
-    advised = re.search(r"query=(.*), schema=(.*?) \(of a geometry", str(raised.value))
-    assert advised is not None
-    query, schema = map(ast.literal_eval, advised.groups())
-    if kind == "point":
-        query = query.replace("CAST(v AS CHAR)", "ST_AsText(v)")
-    async with opened(mariadb, table=None, query=query, schema=schema, key="a b") as enricher:
-        assert await enricher.lookup(Decimal("1.5")) == {"v": value}
-
-
-@pytest.mark.parametrize(("kind", "literal", "value"), UNUSUAL[:2])
-@pytest.mark.filterwarnings("ignore:Did not recognize type")
-async def test_X4_the_same_for_a_key(mariadb: MariadbServer, kind: str, literal: str, value: Any) -> None:
-    await mariadb.execute(f"CREATE OR REPLACE TABLE uk (id {kind}, n int)", f"INSERT INTO uk VALUES ({literal}, 1)")
-    with pytest.raises(ConfigurationError) as raised:
-        SqlEnricher(mariadb.url, table="uk", key="id", columns=["n"]).schema()
-    advised = re.search(r"query=(.*), schema=(.*?) \(of a geometry", str(raised.value))
-    assert advised is not None
-    query, schema = map(ast.literal_eval, advised.groups())
-    async with opened(mariadb, table=None, query=query, schema=schema, columns=["id"]) as enricher:
-        assert await enricher.lookup(value) == {"id": value}
