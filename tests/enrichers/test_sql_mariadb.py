@@ -227,6 +227,7 @@ async def test_a_lock_that_is_not_free_is_retryable(mariadb: MariadbServer) -> N
         error = await failure(enricher, 1)
         assert (error.retryable, error.any_key) == (True, True)
         assert "could not get a lock (Lock wait timeout exceeded" in str(error)
+        await other.rollback()  # A closed connection keeps its locks until the server notices.
         await other.ensure_closed()
         assert await enricher.lookup(1) == {"v": 2}
 
