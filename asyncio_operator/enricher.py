@@ -271,6 +271,17 @@ class Enricher(ABC):
             await asyncio.wait(lookups)
             raise
 
+    async def send(self, key: Any, row_id: str) -> None:
+        """Make the call of `asyncio_operator.spark.send` for one row: what it returns is not read. By default `lookup`.
+
+        Args:
+            row_id: names the row, the same in all attempts and runs: a service that remembers it does a call once.
+
+        Raises:
+            EnricherError: the row was not sent. With ``retryable=False`` the service says no for good.
+        """
+        await self.lookup(key)
+
     async def probe(self, key: Any) -> Found:
         """One lookup, for notebooks: opens the enricher, looks up a key, and closes it. None if the key has a null."""
         from asyncio_operator.arrow.key_identity import canonical_optional
@@ -359,7 +370,7 @@ def require_enricher(enricher: object) -> None:
     if not isinstance(enricher, Enricher):
         remedy = '; put @enricher("column type, ...") before the function' if inspect.isfunction(enricher) else ""
         raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher{remedy}")
-    for name in ("open", "close", "lookup", "lookup_many", "lookup_columns", "lookup_rows"):
+    for name in ("open", "close", "lookup", "lookup_many", "lookup_columns", "lookup_rows", "send"):
         method = getattr(enricher, name)
         if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
             raise ConfigurationError(

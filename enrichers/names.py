@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import describe
+from asyncio_operator.enricher import describe, did_you_mean
 
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -39,6 +39,23 @@ def names_of(
             f"{argument} is {describe(value)}; it must be a name, or a list of different names{more}"
         )
     return tuple(good)
+
+
+def optional_of(optional: str | Sequence[str], parts: Sequence[str]) -> tuple[str, ...]:
+    """The parts of a key that may be null.
+
+    Raises:
+        ConfigurationError: one is no part of the key, or is its only part.
+    """
+    names = (optional,) if isinstance(optional, str) else tuple(optional)
+    for name in names:
+        if name not in parts:
+            raise ConfigurationError(
+                f"optional: {describe(name)} is not a part of the key; {did_you_mean(str(name), parts)}"
+            )
+    if names and len(parts) == 1:
+        raise ConfigurationError(f"optional: {names[0]!r} is the only part of the key, and a null key is a miss")
+    return names
 
 
 class Keys(Protocol):

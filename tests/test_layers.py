@@ -71,7 +71,8 @@ LAYERS = (
     core("spark.worker", ""),
     core("spark.driver", ""),
     core("testing", "pyspark"),
-    core("spark", ""),
+    # `asyncio_operator.spark` loads `send` on first use.
+    core("spark sending", ""),
     Row((f"{PROOF}.history",), (CORE, "asyncio", "pyspark", "random")),
     Row((PROOF,), ("pyspark",)),
     Row(("enrichers",), ("pyspark", "asyncio_operator.spark")),
@@ -84,11 +85,12 @@ LATER = {("asyncio_operator.testing", PROOF)}
 FENCES = {
     "time": ("asyncio_operator.clock",),
     "rocksdict": ("asyncio_operator.state.rocksdb",),
-    "pyspark": ("asyncio_operator.spark",),
+    "pyspark": ("asyncio_operator.spark", "asyncio_operator.sending"),
     "pyarrow": (
         "asyncio_operator.arrow",
         "asyncio_operator.enricher",
         "asyncio_operator.journal",  # it is made of Parquet files on Arrow's file systems
+        "asyncio_operator.sending",
         "asyncio_operator.spark",
         "asyncio_operator.testing",
         PROOF,
@@ -429,6 +431,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/operator": 1_950,
     "asyncio_operator/policies": 1_550,
     "asyncio_operator/queues": 450,
+    "asyncio_operator/sending": 500,
     "asyncio_operator/services": 1_850,
     "asyncio_operator/spark": 9_100,
     "asyncio_operator/state": 8_350,

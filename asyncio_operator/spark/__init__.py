@@ -1,6 +1,7 @@
 """The functions for DataFrames: `enrich` and the functions around it. Only this package knows pyspark."""
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from asyncio_operator.hints import not_installed
 
@@ -9,6 +10,7 @@ for _needed in ("pyspark", "pyarrow"):
         raise not_installed("asyncio_operator.spark", _needed, "spark")
 
 from asyncio_operator.figures import EnrichmentStatistics  # noqa: E402
+from asyncio_operator.lazy import lazy  # noqa: E402
 from asyncio_operator.spark.driver.live_page import LivePage  # noqa: E402
 from asyncio_operator.spark.driver.plan_figures import EnrichmentPlan  # noqa: E402
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
@@ -20,11 +22,15 @@ from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
 from asyncio_operator.spark.sql import register_lookup  # noqa: E402
 from asyncio_operator.spark.udf import async_udf  # noqa: E402
 
+if TYPE_CHECKING:
+    from asyncio_operator.sending.send import SendReport, send
+
 __all__ = [
     "EnrichmentMetrics",
     "EnrichmentPlan",
     "EnrichmentStatistics",
     "LivePage",
+    "SendReport",
     "StageLookup",
     "StageLookups",
     "async_udf",
@@ -36,4 +42,9 @@ __all__ = [
     "plan",
     "read_journal",
     "register_lookup",
+    "send",
 ]
+
+if not TYPE_CHECKING:
+    # It imports modules of this package, also in a worker that imports it first.
+    __getattr__, __dir__ = lazy(__name__, {"asyncio_operator.sending.send": "SendReport send"})

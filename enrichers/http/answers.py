@@ -126,7 +126,7 @@ class Answers:
         raise UnreadableError(problem)
 
     def entries(self, answer: Any, texts: Sequence[str | None]) -> list[Any]:
-        """The entries of a batch, aligned with its keys. Pass each to `found_in_batch`.
+        """The entries of a batch, aligned with its keys. Pass each that is not None to `found`.
 
         Args:
             texts: the keys as they name entries; None for a key that cannot name one.
@@ -171,10 +171,6 @@ class Answers:
                 "batch_extract= that leaves out what is no entry, and names entries as the keys are written"
             )
         return [answer.get(text) for text in texts]
-
-    def found_in_batch(self, entry: Any) -> Found:
-        """The same as `found`, but None is a miss without a call of `extract`."""
-        return None if entry is None else self.found(entry)
 
     def _no_object(self, row: Any) -> NoReturn:
         raise UnreadableError(f"a row of the answer is {self._show(row)}; an object was expected")
@@ -226,9 +222,8 @@ def _follow(answer: Any, steps: Sequence[str], path: str) -> Any:
             answer = answer[step]
         else:
             place = f"after {'.'.join(steps[:i])!r}" if i else "at its top"
-            names = [str(name) for name in answer] if isinstance(answer, Mapping) else None
-            what = f"{place} the answer is of type {type(answer).__name__}"
-            if names is not None:
-                what = f"{place} the answer has no {step!r}: {did_you_mean(step, names)}"
-            raise UnreadableError(f"the path {path!r} leads nowhere: {what}")
+            what = f"is of type {type(answer).__name__}"
+            if isinstance(answer, Mapping):
+                what = f"has no {step!r}: {did_you_mean(step, map(str, answer))}"
+            raise UnreadableError(f"the path {path!r} leads nowhere: {place} the answer {what}")
     return answer

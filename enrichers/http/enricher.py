@@ -22,7 +22,6 @@ from asyncio_operator.enricher import (
     Found,
     as_schema,
     describe,
-    did_you_mean,
     duration,
     flag,
     function_name,
@@ -40,7 +39,7 @@ from enrichers.http.oauth2 import OAuth2
 from enrichers.http.request_plan import Arguments, Plans, make_plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS
-from enrichers.names import names_of
+from enrichers.names import names_of, optional_of
 from enrichers.weighing import Weigh, weigh_with
 
 if TYPE_CHECKING:
@@ -126,7 +125,8 @@ class HttpEnricher(Enricher):
         headers_max_age: seconds after which a function for headers is called again; 300 by default, because hardly any
             token expires earlier.
         idempotency_header: the name of a header, such as ``Idempotency-Key``, which gets the same value each time the
-            same request is sent. So a service can tell a retry from another request. It is not sent with GET.
+            same request is sent, or the same row by `send`. So a service can tell a retry from another request. It is
+            not sent with GET.
         idempotent: whether a request may be sent twice for one answer, as `hedge` does; True by default, because a
             lookup changes nothing. False refuses `hedge`.
         redirects: "same_host" follows redirects within the host. "any" also follows them to other hosts, without
@@ -190,7 +190,7 @@ class HttpEnricher(Enricher):
         self._url = url
         self._schema = as_schema(schema)
         self._parts = names_of("key", key, words=True, reserved=self._reserved)
-        self.optional_keys = _optional(optional, self._parts)
+        self.optional_keys = optional_of(optional, self._parts)
         self._method = one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
         self._headers = _checked(headers)
         self._params, self._json_body = copy.deepcopy(params), copy.deepcopy(json_body)
@@ -301,9 +301,11 @@ class HttpEnricher(Enricher):
         """The answers, aligned with the keys; one request if there is a `batch_url`. It raises as `lookup` does."""
         exchange = self._opened()
         batch = self._plans.batch if self._plans is not None else None
-        if batch is None:
-            return await super().lookup_many(keys)
-        return await exchange.lookup_many(keys, batch)
+        return await (super().lookup_many(keys) if batch is None else exchange.lookup_many(keys, batch))
+
+    async def send(self, key: Any, row_id: str) -> None:
+        """Send the request of a row, with an idempotency key of its own. Any status of class 2xx acknowledges it."""
+        await self._opened().send(key, row_id)
 
     def _opened(self) -> Exchange:
         if self._exchange is None:
@@ -404,18 +406,6 @@ def _checked(headers: Headers) -> Headers:
         return headers
     HEADERS.check_source(headers)
     return headers if callable(headers) else dict(headers)
-
-
-def _optional(optional: str | Sequence[str], parts: Sequence[str]) -> tuple[str, ...]:
-    names = (optional,) if isinstance(optional, str) else tuple(optional)
-    for name in names:
-        if name not in parts:
-            raise ConfigurationError(
-                f"optional: {describe(name)} is not a part of the key; {did_you_mean(str(name), parts)}"
-            )
-    if names and len(parts) == 1:
-        raise ConfigurationError(f"optional: {names[0]!r} is the only part of the key, and a null key is a miss")
-    return names
 
 
 def _statuses(statuses: object) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ time in a worker, because the cause may be the configuration after all.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -97,11 +98,10 @@ class Exchange:
 
     async def lookup(self, key: Any) -> Found:
         """The row or rows of one key, or None."""
-        values = self._values(key)
+        values, keys = self._values(key), (key,)
         if values is None:
             billed(False)
             return None
-        keys = (key,)
         heard = await self._ask(self._request(self._plans.single, values, keys), keys)
         answer = heard.answer
         if answer.status in self._missing:
@@ -109,6 +109,18 @@ class Exchange:
         if not 200 <= answer.status < 300:
             raise self._refusal(heard, keys)
         return self._read(keys, lambda: self._answers.found(self._parsed(answer, keys)))
+
+    async def send(self, key: Any, row_id: str) -> None:
+        """Send the request of a row. Of its answer only the status counts, and what it says for a budget."""
+        values, keys = self._values(key), (key,)
+        if values is None:
+            raise EnricherError(f"{self._about(keys)}: a part of it is empty", retryable=False, billed=False)
+        request = self._request(self._plans.single, values, keys, row_id)
+        heard = await self._ask(request._replace(is_sent=True), keys)
+        if not 200 <= heard.answer.status < 300:
+            raise self._refusal(heard, keys)
+        with contextlib.suppress(UnreadableError):
+            self._parsed(heard.answer, keys)
 
     async def lookup_many(self, keys: Sequence[Any], plan: Plan) -> Sequence[Found]:
         """The rows of several keys, with one request."""
@@ -131,7 +143,8 @@ class Exchange:
                 self._log_split(error)
             raise
         for i, entry in zip(asked, entries, strict=True):
-            found[i] = self._read((keys[i],), partial(self._answers.found_in_batch, entry))
+            if entry is not None:
+                found[i] = self._read((keys[i],), partial(self._answers.found, entry))
         return found
 
     async def _entries(self, request: Request, keys: Sequence[Any]) -> Sequence[Any]:
@@ -141,7 +154,7 @@ class Exchange:
         if not 200 <= answer.status < 300:
             # A missing status too: it may mean that the path is wrong. Single lookups then tell which it is.
             raise self._refusal(heard, keys)
-        texts = [self._text(key) for key in keys]
+        texts = [text_of(key) if len(self._parts) == 1 else None for key in keys]
         return self._read(keys, lambda: self._answers.entries(self._parsed(answer, keys), texts))
 
     def _log_split(self, error: EnricherError) -> None:
@@ -172,23 +185,18 @@ class Exchange:
 
     def _goes_alone(self, values: Any) -> bool:
         """Whether a key can be sent alone. A key that the path cannot contain may still be sent in a list."""
-        try:
-            self._plans.single.request(values)
-        except UnsendableError:
-            return False
-        return True
+        with contextlib.suppress(UnsendableError):
+            return bool(self._plans.single.request(values))
+        return False
 
     def _listed(self, keys: Sequence[Any]) -> Sequence[Any]:
         if len(self._parts) == 1:
             return keys
         return [dict(zip(self._parts, key, strict=True)) for key in keys]
 
-    def _text(self, key: Any) -> str | None:
-        return text_of(key) if len(self._parts) == 1 else None
-
-    def _request(self, plan: Plan, values: Sequence[Any], keys: Sequence[Any]) -> Request:
+    def _request(self, plan: Plan, values: Sequence[Any], keys: Sequence[Any], row_id: str = "") -> Request:
         try:
-            return plan.request(values)
+            return plan.request(values, row_id)
         except UnsendableError as error:
             remedy = '; empty_key="miss" makes an empty key a miss' if "" in values else ""
             problem = f"{self._about(keys)}: it cannot be sent: {error}{remedy}"

@@ -24,12 +24,14 @@ from enrichers.http.url_parts import Place, path_pieces, query_of, query_pieces,
 
 
 class Request(NamedTuple):
-    """What is sent. `headers` does not contain those of the session, nor those that a function returns."""
+    """What is sent. `headers` does not contain those of the session, nor those that a function returns. With `is_sent`
+    the request changes something: it stays what it is through redirects, and only the status of its answer counts."""
 
     method: str
     url: str
     headers: Mapping[str, str]
     body: bytes | None
+    is_sent: bool = False
 
 
 class Plan:
@@ -56,8 +58,8 @@ class Plan:
         self._idempotency_header = None if method == "GET" else idempotency_header
         self._max_url_length = max_url_length
 
-    def request(self, values: Values) -> Request:
-        """The request for these values.
+    def request(self, values: Values, row_id: str = "") -> Request:
+        """The request for these values; with the name of a row it has an idempotency key of its own.
 
         Raises:
             UnsendableError: a value cannot be written in its place.
@@ -67,14 +69,15 @@ class Plan:
             problem = f"with it the URL has {len(url)} characters, more than max_url_length={self._max_url_length}"
             raise UnsendableError(problem)
         body = None if self._body is None else fill(self._body, values).encode()
-        if not self._filled and self._idempotency_header is None:
+        header = self._idempotency_header or (row_id and self._method != "GET" and "Idempotency-Key")
+        if not (self._filled or header):
             return Request(self._method, url, self._fixed, body)
         headers = dict(self._fixed)
         for name, pieces, optional in self._filled:
             if not (optional and lacks(optional, values)):
                 headers[name] = fill(pieces, values)
-        if self._idempotency_header is not None:
-            headers[self._idempotency_header] = _idempotency_key(self._method, url, body)
+        if header and header.lower() not in map(str.lower, headers):
+            headers[header] = _idempotency_key(self._method, url, body, row_id)
         return Request(self._method, url, headers, body)
 
 
@@ -299,7 +302,8 @@ def _secrets_of_json(names: Names, value: Any, where: str, path: str) -> list[st
     return [text for piece in pieces if isinstance(piece, str) for text in of_named(path, piece)]
 
 
-def _idempotency_key(method: str, url: str, body: bytes | None) -> str:
-    """Equal for equal requests, in whatever process and however often they are sent; different for all others."""
-    digest = hashlib.sha256(b"\0".join([method.encode(), url.encode(), body or b""])).digest()
+def _idempotency_key(method: str, url: str, body: bytes | None, row_id: str) -> str:
+    """Equal for equal requests of a row, in whatever process and however often they are sent; different for all
+    others."""
+    digest = hashlib.sha256(b"\0".join([method.encode(), url.encode(), body or b"", row_id.encode()])).digest()
     return str(uuid.UUID(bytes=digest[:16], version=5))

@@ -132,7 +132,7 @@ class Client:
             response = await self._send(method, url, headers, body)
             status = response.status
             try:
-                content = await self._content(response)
+                content = await self._content(response, request.is_sent)
                 location = response.headers.get("Location") if response.status in _REDIRECTS else None
                 if location is None:
                     return Answer(response.status, response.headers, content)
@@ -140,6 +140,8 @@ class Client:
                     return Answer(response.status, response.headers, content, _host_of(url, location))
                 target = target_of(url, location)
                 if response.status == 303 or (response.status in (301, 302) and method == "POST"):
+                    if request.is_sent:
+                        raise RefusedError(f"the redirect to {target.host} makes it a GET: use its URL")
                     method, body = "GET", None
                 if not _same_host(url, target):
                     headers = self._elsewhere(url, target, method, headers)
@@ -175,12 +177,12 @@ class Client:
             f"a header of the answer, or its first line, is larger than max_header_bytes={self._header_bytes}; raise it"
         )
 
-    async def _content(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _content(self, response: aiohttp.ClientResponse, is_sent: bool) -> bytes:
         """The body without its content codings.
 
-        The body of an error only explains its status. If it cannot be read, it is left out.
+        The body of an error, or for what was sent, only explains its status. If it cannot be read, it is left out.
         """
-        success = response.status < 300
+        success = response.status < 300 and not is_sent
         limit = self._limit if success else min(self._limit, ERROR_BYTES)
         problem, retryable = "", False
         try:

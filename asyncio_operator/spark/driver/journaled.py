@@ -35,11 +35,14 @@ class Join(Protocol):
     def __call__(self, df: DataFrame, positions: tuple[int, ...], *, keeps_order: bool) -> DataFrame: ...
 
 
-def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[EnrichTask, Join | None]:
+def with_journal(
+    df: DataFrame, task: EnrichTask, journal: Journal, where: str | None = None
+) -> tuple[EnrichTask, Join | None]:
     """The task with its journal, and what joins its input with the known answers; None: it takes its input as it is.
 
     Args:
         df: the input of the task. Its plan may be another when it is joined.
+        where: see `with_known`. Answers that come later are all known.
 
     Raises:
         ConfigurationError: the journal holds answers of something else.
@@ -63,7 +66,7 @@ def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[Enr
         journal.keep_missing,
         _generations[place],
     )
-    join = partial(with_known, contents=contents, journal=journal, columns=task.layout.found.names)
+    join = partial(with_known, contents=contents, journal=journal, columns=task.layout.found.names, where=where)
     return replace(task, journal=of_task), join if joins else None
 
 

@@ -66,6 +66,7 @@ def with_known(
     journal: Journal,
     columns: Sequence[str],
     keeps_order: bool,
+    where: str | None = None,
 ) -> DataFrame:
     """The rows of `df`, and at the end a column with the known answer of each row's key.
 
@@ -76,10 +77,11 @@ def with_known(
         positions: of the key columns in `df`.
         columns: of the answers.
         keeps_order: the rows stay in the order of all rows of `df`.
+        where: the condition under which an answer is known, of its first row as `row`, with columns `a0`, `a1`, ...
     """
     spark, numbered = df.sparkSession, df.toDF(*(f"_{i}" for i in range(len(df.columns))))
     kinds = [_widest(df.schema.fields[position].dataType) for position in positions]
-    known = _known(contents.rows(spark), contents, kinds, journal, columns)
+    known = _known(contents.rows(spark), contents, kinds, journal, columns, where)
     is_small = IN_MEMORY * contents.nbytes <= most_broadcast(spark)
     sorts = keeps_order and not is_small
     if sorts:
@@ -93,15 +95,23 @@ def with_known(
     joined = numbered.join(known.hint("broadcast" if is_small else "merge"), reduce(and_, same), "left")
     if sorts:
         # Not `sort`: Spark could join its partitions to fewer ones, each of which may wait for many calls.
-        partitions = spark.conf.get("spark.sql.shuffle.partitions", None) or ""
-        joined = joined.repartitionByRange(
-            int(partitions) if partitions.isdigit() else PARTITIONS, "_order"
-        ).sortWithinPartitions("_order")
+        joined = joined.repartitionByRange(shuffle_partitions(spark), "_order").sortWithinPartitions("_order")
     return joined.select(*(f"_{i}" for i in range(len(df.columns))), "known")
 
 
+def shuffle_partitions(spark: SparkSession) -> int:
+    """The partitions of a shuffle, as the user has set them."""
+    partitions = spark.conf.get("spark.sql.shuffle.partitions", None) or ""
+    return int(partitions) if partitions.isdigit() else PARTITIONS
+
+
 def _known(
-    rows: DataFrame, contents: Contents, kinds: Sequence[DataType], journal: Journal, columns: Sequence[str]
+    rows: DataFrame,
+    contents: Contents,
+    kinds: Sequence[DataType],
+    journal: Journal,
+    columns: Sequence[str],
+    where: str | None,
 ) -> DataFrame:
     """One row for each key that has a living answer: its parts `k0`, `k1`, ... in these types, and `known`."""
     stored = [field.dataType for field in spark_types(contents.description.keys).fields]
@@ -119,6 +129,8 @@ def _known(
     found = latest(rows.select(*named, F.struct("_row", "_found", *answer).alias("row"), *about), parts, expire_after)
     if not journal.keep_missing:
         found = found.where("_found")
+    if where is not None:
+        found = found.where(where)
     in_order = F.array_sort(F.collect_list("row"), lambda one, other: one["_row"] - other["_row"])
     answers = F.filter(in_order, lambda row: row["_found"])
     return found.groupBy(*parts).agg(F.struct(F.max("_j_ends").alias("ends"), answers.alias("rows")).alias("known"))

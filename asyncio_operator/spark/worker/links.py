@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ class ChainTask:
             FunctionError: a lookup failed, and its `on_error` is "fail".
             MissingKeyError: a key has no row, and `how` is "required".
         """
-        return portable_errors(_enriched(self.tasks, batches))
+        return portable_errors(enriched(self.tasks, batches))
 
 
 def stage_name(task: EnrichTask) -> str:
@@ -68,7 +68,14 @@ def stage_name(task: EnrichTask) -> str:
     return " ".join(describe(task.enricher, LONGEST_NAME).split())
 
 
-def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def enriched(
+    tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch], *, takes_all: bool = False
+) -> Generator[pa.RecordBatch]:
+    """The rows of `batches` with the columns of all lookups, and empty batches in between.
+
+    Args:
+        takes_all: the caller takes every row, whatever Spark reads of its output.
+    """
     links = links_of(tasks, _place())
     last = links[-1]
     with contextlib.ExitStack() as ending:
@@ -80,7 +87,7 @@ def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) ->
         elements = outputs_of(keyed(links, batches), partial(run, links), name=names, propagated=propagated)
         ending.enter_context(contextlib.closing(elements))
         # Law X15: row by row, each when Spark has read the one before.
-        taken = until_spark_reads() if changes_something(links) else None
+        taken = until_spark_reads() if changes_something(links) and not takes_all else None
         for element in elements:
             if element is PULSE:
                 # An empty batch is still written, and only a write shows that Spark has closed the connection.

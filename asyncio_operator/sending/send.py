@@ -1,0 +1,234 @@
+"""`send`: a call for each row of a DataFrame, with a report of what became of the rows (laws W).
+
+What names a row is its key, and its number among the rows with that key, in the order of the DataFrame. Rows with equal
+keys make equal requests, so it does not matter which of them has which number: that all numbers are there is enough.
+Spark finds the numbers, within the rows of each key. So the names are the same in every run, however the rows are
+divided into partitions, and in whatever order they come; and a row keeps its name if a task is repeated, because the
+numbers are in the files of Spark's shuffle. A number within a partition would change with the partitions.
+
+That needs the rows of a key at one place. A second shuffle brings the rows back to their partitions, in their order.
+Both cost microseconds for a row, which are little beside a call, and the DataFrame is read once: it may be one that
+costs something to read again.
+
+The rows that were not sent stay on the executors, as a local checkpoint: without the plan that made them, so that
+nothing that is done with them can send a row again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from asyncio_operator.budget.spec import Budget
+from asyncio_operator.checks import Duration, flag, one_of
+from asyncio_operator.enricher import Enricher, require_enricher
+from asyncio_operator.errors import ConfigurationError, FunctionError, describe, function_error
+from asyncio_operator.hints import named_options
+from asyncio_operator.journal.options import Journal
+from asyncio_operator.lookup.options import DefaultRetry
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.sending.row_calls import OCCURRENCE, RowCalls
+from asyncio_operator.sending.send_task import OUTCOMES, SendTask
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe
+from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
+from asyncio_operator.spark.driver.journaled import Join, with_journal
+from asyncio_operator.spark.driver.known_answers import shuffle_partitions
+from asyncio_operator.spark.driver.sessions import described
+from asyncio_operator.spark.metrics import EnrichmentMetrics, reporting_to
+
+OnError = Literal["fail", "keep"]
+
+PREFIX = "_send_"
+"""Of the columns that only a task sees."""
+
+PARTITION_BITS = 33
+"""`monotonically_increasing_id` has the number of the partition above these bits, and that of the row in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """What became of the rows. The four numbers add up to the rows.
+
+    Attributes:
+        sent: rows that the service has acknowledged, with any status of class 2xx.
+        refused: rows that the service refused for good: 4xx but 408, 425 and 429, or an error with
+            ``retryable=False``. With a journal they are not sent again, unless `resend_refused` says so.
+        failed: rows without an answer or with another error, and rows with a null in their key. The next run sends
+            them again.
+        skipped: rows that the journal knows, as sent or refused. A task that was killed and repeated skips what it had
+            done before.
+        failures: the rows that were refused or failed, with the columns `status` ("refused" or "failed"),
+            `http_status` and `message`; a ``_`` follows these names if the DataFrame has them. To read it sends
+            nothing.
+    """
+
+    sent: int
+    refused: int
+    failed: int
+    skipped: int
+    failures: DataFrame = field(repr=False, compare=False)
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return self.sent + self.refused + self.failed + self.skipped
+
+
+@named_options("send")
+def send(
+    df: DataFrame,
+    enricher: Enricher,
+    *,
+    on: On,
+    journal: Journal | str | None = None,
+    capacity: int | AdaptiveCapacity = 100,
+    timeout: Duration | None = 30.0,
+    retry: DefaultRetry = "default",
+    rate_limit: RateLimit | int | None = None,
+    circuit_breaker: CircuitBreaker | bool | None = None,
+    budget: Budget | None = None,
+    distinct: bool = False,
+    on_error: OnError = "fail",
+    resend_refused: bool = False,
+    metrics: EnrichmentMetrics | None = None,
+) -> SendReport:
+    """Make a call for each row of `df`, in the order of each partition, and wait until all are made.
+
+    It is an action: it runs once, when it is called. What a call returns is not read. With `HttpEnricher` each request
+    but GET has the header ``Idempotency-Key``, or that of its `idempotency_header`. Equal rows have different keys. A
+    row has the same key in all attempts and runs.
+
+    Args:
+        df: a batch DataFrame.
+        enricher: makes the calls, such as `enrichers.HttpEnricher` with ``method="POST"``.
+        on: the columns that a call gets, as for `enrich`.
+        journal: remembers what was sent or refused, so that no later task, job or application sends it again: see
+            `Journal`. After a kill only rows in flight, and those answered in the last `flush_every`, are sent twice.
+        capacity: maximum number of calls in flight per task. No more are made ahead of the rows that have ended.
+        timeout: seconds (or a timedelta) from the start of a row's first call to its deadline, over all its attempts;
+            None or 0: no deadline.
+        retry: when a failed call is repeated; by default as the enricher says.
+        rate_limit: the number of calls that may start in a period, as for `enrich`; None: any number.
+        circuit_breaker: refuses calls while too many fail, per task; None: never.
+        budget: what all tasks may use together; None: no such limit.
+        distinct: equal keys make one call, that of their first row, and the report counts calls. By default each row
+            has a call of its own.
+        on_error: "fail": a task ends with the first row that fails or is refused, and then `send` raises its error;
+            "keep": all rows are sent, and the report has those that failed or were refused.
+        resend_refused: rows that the journal knows as refused are sent again.
+        metrics: collects figures on the driver.
+
+    Returns:
+        The number of rows by outcome, and the rows that were not sent.
+
+    Raises:
+        ConfigurationError: `df` is a stream, or an option, a column or a type is wrong.
+        StateError: the journal is damaged, or of another format.
+        JournalError: the journal's place does not answer.
+        BudgetExceeded: a call without keys would already pass a spend limit of the budget.
+        FunctionError: with ``on_error="fail"``: it names the key of the row and the cause.
+    """
+    require_dataframe(df, enricher)
+    require_enricher(enricher)
+    fail = one_of("on_error", on_error, get_args(OnError)) == "fail"
+    flag("distinct", distinct), flag("resend_refused", resend_refused)
+    if df.isStreaming:
+        raise ConfigurationError(
+            "df is a stream, and send is an action: call it for each micro-batch, as in df.writeStream.foreachBatch("
+            "lambda batch, _: send(batch, ...)). With a journal, a micro-batch that Spark repeats is not sent again"
+        )
+    spark = df.sparkSession
+    fixed = {"prefix": PREFIX, "status_column": f"{PREFIX}status", "remember": None, "on_error": "null"}
+    given = locals() | fixed | {"on": _with_occurrence(df.schema, enricher, on)}
+    options = on_driver(spark, EnrichOptions.among(given))
+    check_budget(enricher, options.budget)
+    numbered = StructType([*df.schema.fields, StructField(_occurrence(df.schema), LongType(), nullable=False)])
+    task, _ = enrich_task(numbered, RowCalls(enricher), options, reporting_to(metrics, enricher, options.budget, None))
+    join = None
+    if options.journal is not None:
+        named = df.select("*", F.lit(0).cast("long").alias(_occurrence(df.schema)))
+        # The first column of an answer says whether it is a refusal.
+        task, join = with_journal(named, task, options.journal, where="NOT row.a0" if resend_refused else None)
+    rows = _numbered(df, task.layout.keys, distinct, join)
+    with described(spark, f"send: {describe(enricher)}"):
+        report = _sent(rows.mapInArrow(SendTask(task, fail), _results_of(df.schema)), df.columns)
+        if fail and report.refused + report.failed:
+            raise _error(enricher, report.failures, task.layout.keys[:-1])
+    return report
+
+
+def _occurrence(schema: StructType) -> str:
+    """The name of the column of numbers, which is no other column's."""
+    return _free(OCCURRENCE, schema.names)
+
+
+def _free(name: str, taken: list[str]) -> str:
+    while name.lower() in {one.lower() for one in taken}:
+        name += "_"
+    return name
+
+
+def _with_occurrence(schema: StructType, enricher: Enricher, on: On) -> On:
+    """The columns of a key of `RowCalls`."""
+    own = [schema.names[place] for place in key_positions(schema, enricher, on)]
+    known = enricher.key_schema()
+    if known is None:
+        return [*own, _occurrence(schema)]
+    return dict(zip([*own, _occurrence(schema)], [*known.names, OCCURRENCE], strict=True))
+
+
+def _numbered(df: DataFrame, keys: tuple[int, ...], distinct: bool, join: Join | None) -> DataFrame:
+    """The rows, each with its number among those with the same key, and its known answer if there is a journal.
+
+    Args:
+        keys: the positions of the key columns, and of the number.
+    """
+    *own, number = keys
+    names, place = [f"_{i}" for i in range(number)], f"_{number + 1}"
+    # Above, it is the number of the partition.
+    placed = df.toDF(*names).withColumn(place, F.monotonically_increasing_id())
+    parts = [plain_text(F.col(f"_{i}"), df.schema.fields[i].dataType) for i in own]
+    earlier = F.row_number().over(Window.partitionBy(*parts).orderBy(place)) - 1
+    rows = placed.select(*names, earlier.cast("long").alias(f"_{number}"), place)
+    if distinct:
+        rows = rows.where(F.col(f"_{number}") == 0)
+    if join is not None:
+        rows = join(rows, keys, keeps_order=False)
+    partition = F.shiftright(place, PARTITION_BITS)
+    back = rows.repartitionByRange(shuffle_partitions(df.sparkSession), partition).sortWithinPartitions(place)
+    return back.drop(place)
+
+
+def _results_of(schema: StructType) -> StructType:
+    """The columns that tasks return: see `send_task.ADDED`."""
+    own = [StructField(f"_{i}", one.dataType) for i, one in enumerate(schema.fields)]
+    added = [StructField("status", StringType()), StructField("http_status", IntegerType())]
+    added.append(StructField("message", StringType()))
+    return StructType([*own, *added, *(StructField(outcome, LongType()) for outcome in OUTCOMES)])
+
+
+def _sent(output: DataFrame, names: list[str]) -> SendReport:
+    """Run the tasks, once."""
+    done = output.localCheckpoint()
+    numbers = done.agg(*(F.coalesce(F.sum(outcome), F.lit(0)).alias(outcome) for outcome in OUTCOMES)).first()
+    assert numbers is not None
+    added = [_free(name, names) for name in ("status", "http_status", "message")]
+    failures = done.where("status IS NOT NULL").drop(*OUTCOMES).toDF(*names, *added)
+    return SendReport(**numbers.asDict(), failures=failures)
+
+
+def _error(enricher: Enricher, failures: DataFrame, keys: tuple[int, ...]) -> FunctionError:
+    """The error for a row that was not sent. `keys` are the positions of the columns of its key."""
+    row = failures.first()
+    assert row is not None
+    key = tuple(row[place] for place in keys)
+    says = f': {row[-1]}; on_error="keep" sends the other rows too, and reports such rows'
+    shown = describe(key if len(key) > 1 else key[0])
+    return function_error(f"{describe(enricher)} failed", says, unit="key", element=shown, cause=None)
