@@ -441,7 +441,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/trace": 1_450,
     "asyncio_operator/view": 300,
     "asyncio_operator/windows": 380,
-    "asyncio_operator_proof": 250,
+    "asyncio_operator_proof": 200,
     "asyncio_operator_proof/history": 5_600,
     "asyncio_operator_proof/simulation": 4_150,
     "enrichers": 3_100,

@@ -17,6 +17,9 @@ from typing import NamedTuple
 
 from asyncio_operator.trace.events import Event
 
+CUT = ("timed_out", "cancelled")
+"""Outcomes of calls that may run on."""
+
 AT_ONCE = 0.001
 """Seconds. A call that obeys its cancellation returns within this time, which is one or two turns of the event loop."""
 
@@ -146,12 +149,19 @@ class Story:
 
 
 class _StoryBuilder:
-    """Takes events one by one. It leaves out events of elements that it does not know."""
+    """Takes events one by one. It leaves out events of elements that it does not know.
+
+    A method is named after the kind of event that it takes, and returns the call of which the event tells, if any.
+    """
 
     def __init__(self) -> None:
         self.lives: dict[int, Life] = {}
         self.watermarks: dict[int, Mark] = {}
-        self.circuit: list[tuple[float, str]] = []
+        self.changes: list[tuple[float, str]] = []
+
+    def take(self, event: Event) -> Attempt | None:
+        method: Callable[[Event], Attempt | None] | None = getattr(self, event.kind, None)
+        return None if method is None else method(event)
 
     def admitted(self, event: Event) -> None:
         assert event.element is not None
@@ -162,31 +172,39 @@ class _StoryBuilder:
         assert event.timestamp is not None
         self.watermarks[event.element] = Mark(event.element, event.timestamp, event.time)
 
-    def attempt_started(self, event: Event) -> None:
-        self._life(event).attempts.append(Attempt(event.attempt or 0, event.time))
+    def attempt_started(self, event: Event) -> Attempt:
+        return self._started(event, self._life(event).attempts)
 
-    def attempt_ended(self, event: Event) -> None:
-        self._ended(event, self._life(event).attempts)
+    def attempt_ended(self, event: Event) -> Attempt | None:
+        return self._ended(event, self._life(event).attempts)
 
-    def copy_started(self, event: Event) -> None:
-        self._life(event).copies.append(Attempt(event.attempt or 0, event.time))
+    def copy_started(self, event: Event) -> Attempt:
+        return self._started(event, self._life(event).copies)
 
-    def copy_ended(self, event: Event) -> None:
-        self._ended(event, self._life(event).copies)
+    def copy_ended(self, event: Event) -> Attempt | None:
+        return self._ended(event, self._life(event).copies)
 
-    def _ended(self, event: Event, calls: list[Attempt]) -> None:
-        call = next((call for call in reversed(calls) if call.number == event.attempt), None)
+    def _started(self, event: Event, calls: list[Attempt]) -> Attempt:
+        calls.append(Attempt(event.attempt or 0, event.time))
+        return calls[-1]
+
+    def _ended(self, event: Event, calls: list[Attempt]) -> Attempt | None:
+        call = next((call for call in reversed(calls) if call.number == event.attempt and call.end is None), None)
         if call is not None:
             call.end, call.outcome, call.text = event.time, event.outcome or "", event.text or ""
+        return call
 
-    def call_returned(self, event: Event) -> None:
-        life = self._life(event)
-        # If both calls of an attempt were cut, the copy counts as the first that returns.
-        calls = [*life.attempts, *(copy for copy in life.copies if copy.returned is None)]
-        for call in reversed(calls):
-            if call.outcome in ("timed_out", "cancelled") and event.attempt in (None, call.number):
-                call.returned = event.time
-                return
+    def call_returned(self, event: Event) -> Attempt | None:
+        # The one that was cut last. If both calls of an attempt were cut, the copy counts as the first that returns.
+        calls = [
+            call
+            for call in reversed(self._life(event).calls)
+            if call.outcome in CUT and call.returned is None and event.attempt in (None, call.number)
+        ]
+        call = max(calls, key=lambda call: call.end or 0.0, default=None)
+        if call is not None:
+            call.returned = event.time
+        return call
 
     def backing_off(self, event: Event) -> None:
         assert event.until is not None
@@ -203,18 +221,18 @@ class _StoryBuilder:
         else:
             self._life(event).emitted = event.time
 
-    def changed(self, event: Event) -> None:
-        self.circuit.append((event.time, event.state or ""))
+    def circuit(self, event: Event) -> None:
+        self.changes.append((event.time, event.state or ""))
 
     def _life(self, event: Event) -> Life:
         # The admission of this element was dropped. Its later events go into a life that is thrown away.
         return self.lives.get(event.element or 0) or Life(-1, "", None, 0.0)
 
     def phases(self, end: float) -> list[Phase]:
-        ends = [time for time, _ in self.circuit[1:]] + [end]
+        ends = [time for time, _ in self.changes[1:]] + [end]
         return [
             Phase(state, time, until)
-            for (time, state), until in zip(self.circuit, ends, strict=False)
+            for (time, state), until in zip(self.changes, ends, strict=False)
             if state != "closed"
         ]
 
@@ -222,27 +240,20 @@ class _StoryBuilder:
 def story_of(events: Iterable[Event], dropped: int = 0, parts: Sequence[tuple[int, str]] = ()) -> Story:
     """The run that these events describe. `parts`: see `Story`."""
     builder = _StoryBuilder()
-    handlers: dict[str, Callable[[Event], None]] = {
-        "admitted": builder.admitted,
-        "watermark": builder.watermark,
-        "attempt_started": builder.attempt_started,
-        "attempt_ended": builder.attempt_ended,
-        "copy_started": builder.copy_started,
-        "copy_ended": builder.copy_ended,
-        "call_returned": builder.call_returned,
-        "backing_off": builder.backing_off,
-        "completed": builder.completed,
-        "emitted": builder.emitted,
-        "circuit": builder.changed,
-    }
     end = 0.0
     for event in events:
         end = max(end, event.time)
-        if event.kind in handlers:
-            handlers[event.kind](event)
+        builder.take(event)
     lives = [life for _, life in sorted(builder.lives.items())]
     marks = [mark for _, mark in sorted(builder.watermarks.items())]
     return Story(end, dropped, lives, marks, builder.phases(end), [*parts])
+
+
+def calls_of(events: Iterable[Event]) -> dict[int, Attempt]:
+    """The call of which an event tells, as the whole run tells of it, by the place of the event."""
+    builder = _StoryBuilder()
+    calls = enumerate([builder.take(event) for event in events])
+    return {place: call for place, call in calls if call is not None}
 
 
 class SlowKey(NamedTuple):
