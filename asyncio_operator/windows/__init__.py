@@ -4,8 +4,7 @@ All times are ints, milliseconds since the epoch, in UTC. The contents of a wind
 Their namespace, and that of the window's timers, is the text "start/end", or "start/end/clock" for elements without
 timestamps. The law: an element is dropped for a window that is over, that is, whose last millisecond plus the allowed
 lateness is not after the watermark. When the watermark comes there, the window is removed with everything it has in the
-state. For elements without timestamps the clock takes the place of the watermark.
-Source: Flink's ``WindowOperator`` and ``Trigger``.
+state. For elements without timestamps the clock takes the place of the watermark. Source: Flink's ``WindowOperator``.
 """
 
 from __future__ import annotations
@@ -303,17 +302,20 @@ class WindowOperator:
         check_timestamp(at)
         self._backend.set_current_key(key)
         service.current_key = key
-        register = context.register_processing_time_timer if by_clock else context.register_event_time_timer
-        windows = [(window, self._over(window, by_clock)) for window in self._assigner.assign(at)]
-        in_time = [(window, over) for window, over in windows if by_clock or over > service.current_watermark]
-        self.dropped += bool(windows) and not in_time
-        for window, over in in_time:
+        late = kept = False
+        for window in self._assigner.assign(at):
+            over = self._over(window, by_clock)
+            if not by_clock and over <= service.current_watermark:
+                late = True
+                continue
+            kept = True
             self._enter(f"{window.start}/{window.end}{'/clock' if by_clock else ''}")
-            register(over)
+            (context.register_processing_time_timer if by_clock else context.register_event_time_timer)(over)
             # Asked before the element is added: if the trigger raises, the window stays as it was.
             result = self._trigger.on_element(value, timestamp, window, context)
             self._contents.add(value)
             self._follow(result, window)
+        self.dropped += late and not kept
         return iter(self._take())
 
     def advance_watermark(self, timestamp: int) -> Iterator[WindowResult]:
