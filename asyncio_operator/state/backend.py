@@ -55,9 +55,12 @@ MEMO_SIZE = 1 << 15
 MEMO_KEY = 64
 """Longer keys, in bytes, are not remembered: so the memo takes some 5 MB, and 12 MB at most."""
 
-MEMO_REST = 16 * MEMO_SIZE
-"""If less than half of `MEMO_SIZE` remembered keys came again, this number of keys is not remembered: remembering a key
-that does not come again costs a twentieth of a write."""
+MEMO_TRIAL = 1 << 12
+"""After this number of keys it is seen for the first time whether they come again; each time for twice as many."""
+
+MEMO_REST = 16
+"""If too few keys came again, 16 times as many as were tried are not remembered: remembering a key that does not come
+again costs a tenth of a write."""
 
 _PLAIN = frozenset((str, int))
 """Types of keys, and of parts of keys, whose equal values are always the same key."""
@@ -130,6 +133,7 @@ class StateBackend(ABC):
         self._namespace_bytes = NONE
         self._memo: dict[Key, bytes] = {}
         self._hits = self._rest = 0
+        self._trial = MEMO_TRIAL
         self._cells: dict[str, tuple[StateDescriptor, Cells]] = {}
         # By name: the state of the latest descriptor, and all states that the program may still use.
         self._latest: dict[str, State] = {}
@@ -504,14 +508,19 @@ class StateBackend(ABC):
                 yield key
 
     def _remember(self, key: Key, prefix: bytes) -> None:
-        """Keeps the bytes of a key. If kept keys seldom came again, it stops for a while, because keeping takes
+        """Keeps the bytes of a key. If kept keys seldom come again, it stops for a while, because keeping takes
         time."""
-        if len(self._memo) < MEMO_SIZE:
+        tried, whole = len(self._memo), self._trial >= MEMO_SIZE
+        # Of random keys, four times as many as were tried, an eighth have come again.
+        if tried < self._trial or (not whole and self._hits >= tried // 8):
+            if tried == self._trial:
+                self._trial = min(2 * tried, MEMO_SIZE)
             self._memo[key] = prefix
             return
         self._memo.clear()
-        if self._hits < MEMO_SIZE:
-            self._rest = MEMO_REST
+        if not whole or self._hits < tried:
+            self._rest = MEMO_REST * tried
+        self._trial = min(2 * self._trial, MEMO_SIZE)
         # Counted anew, because the keys that come next may be others.
         self._hits = 0
 

@@ -29,12 +29,15 @@ BLOCK = 512
 class OrderedEntries:
     """Entries in order. It does not know what is in them, and has no index."""
 
-    __slots__ = ("_blocks", "_bounds", "front")
+    __slots__ = ("_blocks", "_bounds", "_priorities", "front")
 
     def __init__(self) -> None:
         self.front: list[Entry] = []
         # The entries from ``_bounds[i]`` on, and below ``_bounds[i + 1]``. The front is empty only if there are none.
         self._bounds: list[tuple[Any, int]] = []
+        # The priorities of the bounds: an entry that is added comes last among its equals, and is compared with these
+        # alone.
+        self._priorities: list[Any] = []
         self._blocks: list[dict[int, Entry]] = []
 
     def add(self, entry: Entry) -> bool:
@@ -43,7 +46,7 @@ class OrderedEntries:
         Raises:
             TypeError: its priority cannot be compared with another. Nothing is changed.
         """
-        place = bisect_right(self._bounds, entry)
+        place = bisect_right(self._priorities, entry[0])
         if place:
             block = self._blocks[place - 1]
             block[entry[1]] = entry
@@ -82,7 +85,7 @@ class OrderedEntries:
 
     def clear(self) -> None:
         """Remove all."""
-        self.front, self._bounds, self._blocks = [], [], []
+        self.front, self._bounds, self._priorities, self._blocks = [], [], [], []
 
     def __iter__(self) -> Iterator[Entry]:
         yield from self.front
@@ -94,7 +97,7 @@ class OrderedEntries:
         if self._blocks:
             # Sorted before anything is changed: the comparison is that of the user's priorities.
             self.front = sorted(self._blocks[0].values())
-            del self._blocks[0], self._bounds[0]
+            del self._blocks[0], self._bounds[0], self._priorities[0]
 
     def _split(self, place: int) -> None:
         entries = sorted(self._blocks[place].values())
@@ -104,6 +107,7 @@ class OrderedEntries:
 
     def _insert(self, place: int, entries: list[Entry]) -> None:
         self._bounds.insert(place, entries[0][:2])
+        self._priorities.insert(place, entries[0][0])
         self._blocks.insert(place, {entry[1]: entry for entry in entries})
 
     def _join(self, place: int) -> None:
@@ -113,7 +117,7 @@ class OrderedEntries:
             before |= block
         elif block:
             return
-        del self._blocks[place], self._bounds[place]
+        del self._blocks[place], self._bounds[place], self._priorities[place]
 
     def _check(self) -> None:
         """Every invariant of the structure, for tests."""
@@ -121,6 +125,7 @@ class OrderedEntries:
         assert self.front == sorted(self.front)
         assert len(self.front) <= BLOCK
         assert self._bounds == sorted(self._bounds)
+        assert self._priorities == [priority for priority, _ in self._bounds]
         assert all(0 < len(block) <= BLOCK for block in self._blocks)
         for place, block in enumerate(self._blocks):
             assert all(number == entry[1] for number, entry in block.items())

@@ -306,10 +306,28 @@ def test_S14_memory_does_not_follow_the_length_of_keys():
 def test_S8_a_key_that_is_remembered_is_the_key_that_was_set(taken):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend_module, "MEMO_SIZE", 3)
-        patch.setattr(backend_module, "MEMO_REST", 5)
+        patch.setattr(backend_module, "MEMO_TRIAL", 2)
+        patch.setattr(backend_module, "MEMO_REST", 2)
         backend = HeapStateBackend()
         for key in taken:
             backend.set_current_key(key)
             assert backend.require_slot() == group_prefix(key_group(key, 128), 128) + serialize_key(key) + NONE
             assert type(backend.current_key) is type(key)
             assert len(backend._memo) <= 3
+
+
+def test_S8_keys_are_remembered_only_while_some_come_again():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_module, "MEMO_SIZE", 64)
+        patch.setattr(backend_module, "MEMO_TRIAL", 16)
+        backend = HeapStateBackend()
+        for number in range(17 + 16 * 16):
+            backend.set_current_key(number)
+            assert len(backend._memo) == (number + 1 if number < 16 else 0)
+        # The second trial is of twice as many keys. An eighth of them come again, so the third is of all.
+        for number in range(2_000, 2_064):
+            for _ in range(1 + (number % 8 == 0)):
+                backend.set_current_key(number)
+        assert len(backend._memo) == 64
+        backend.set_current_key(3_000)
+        assert len(backend._memo) == 0
