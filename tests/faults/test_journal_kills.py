@@ -105,7 +105,7 @@ class Verdict(NamedTuple):
     """
 
     again: int
-    unpaid: Sequence[int]
+    unpaid: Sequence[Any]
     oldest: float
 
 
@@ -116,10 +116,13 @@ class Service:
         latency: seconds of a call.
         asked: the number of questions.
         processes: those that have asked.
+        program: runs the jobs.
     """
 
+    program = PROGRAM
+
     def __init__(self) -> None:
-        self.asks: dict[int, list[Ask]] = defaultdict(list)
+        self.asks: dict[Any, list[Ask]] = defaultdict(list)
         self.latency = LATENCY
         self.asked = 0
         self.processes: set[int] = set()
@@ -187,7 +190,7 @@ def start(
     runs: int = 2,
 ) -> AbstractContextManager[Program]:
     """The program. It runs a job for each number that it reads, `runs` times; None: without a journal."""
-    return spark_program(PROGRAM, settings, str(service.service.url), str(directory), flush_every, keys, runs)
+    return spark_program(service.program, settings, str(service.service.url), str(directory), flush_every, keys, runs)
 
 
 def begin(program: Program, number: int) -> None:

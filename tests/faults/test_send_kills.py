@@ -1,0 +1,114 @@
+"""Law W2 with whole jobs: workers and drivers are killed at random moments, in the middle of calls, and jobs run again.
+
+A service answers some requests with 429 and 503, and refuses some rows for good. It notes every answer that decides
+about a row, by its idempotency key. A request with a key that was decided may come only if the process that had the
+answer was killed, at most `BOUND` seconds after it. Some rows are equal.
+``JOURNAL_KILLS=10 make faults`` kills less often than 100 times.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from asyncio_operator.testing import FakeAnswer, FakeRequest
+from tests.faults.programs import Kill
+from tests.faults.test_journal_kills import KEYS, KILLS, LOCAL, Ask, Service, kill_drivers, kill_processes
+from tests.spark.helpers import python_workers
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(3600)]
+
+PROGRAM = """
+import json, os, sys
+from pyspark.sql import SparkSession
+from asyncio_operator import FixedBackoff, Journal, Retry
+from asyncio_operator.spark import send
+from enrichers import HttpEnricher
+
+settings, url, directory, flush_every, keys, runs = json.loads(sys.argv[1])
+builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+for name, value in settings.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+
+def process():
+    return {"X-Process": str(os.getpid())}
+
+target = HttpEnricher(
+    url + "/orders", key="id", method="POST", schema="x string", json_body={"id": "{id}"}, headers=process
+)
+for number in map(int, sys.stdin):
+    # Of ten rows two are equal.
+    rows = spark.range(number * keys, (number + 1) * keys, numPartitions=2).selectExpr("if(id % 10 = 1, id - 1, id) id")
+    for run in range(runs):
+        journal = Journal(f"{directory}/{number}", flush_every=flush_every, identity="orders")
+        options = {"on": "id", "journal": journal, "capacity": 10, "timeout": 60, "on_error": "keep"}
+        options["retry"] = Retry(2, FixedBackoff(0.01), on="retryable")
+        # What has failed is sent again by the next run, in other partitions.
+        report = send(rows, target, **options)
+        while report.failed:
+            report = send(rows.repartition(3), target, **options)
+        print("good" if report.rows == keys else f"wrong: {report}", flush=True)
+"""
+
+
+class OrderService(Service):
+    """Decides about orders. One row of ten is refused.
+
+    Attributes:
+        decided: how often it has accepted or refused each order, every idempotency key once.
+    """
+
+    program = PROGRAM
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decided: Counter[int] = Counter()
+        self._drawn = random.Random(5)
+        self._orders: dict[str, int] = {}
+
+    async def _answer(self, request: FakeRequest) -> Any:
+        process, order = int(request.headers["x-process"]), json.loads(request.body)["id"]
+        key = request.headers["idempotency-key"]
+        assert self._orders.setdefault(key, order) == order, "two rows have one key"
+        came, answered = monotonic(), inf
+        self.asked += 1
+        self.processes.add(process)
+        if self.latency and self._drawn.random() < 0.1:
+            return FakeAnswer({"error": "later"}, self._drawn.choice([429, 503]), {"Retry-After": "0"})
+        try:
+            await self.wait(order)
+            answered = monotonic()
+        finally:
+            if key not in self.asks:
+                self.decided[order] += 1
+            self.asks[key].append(Ask(process, came, answered))
+        return FakeAnswer({"error": "no"}, 422) if order % 10 == 3 else FakeAnswer("", 204)
+
+    def check(self, kills: Sequence[Kill]) -> None:
+        super().check(kills)
+        assert {(order % 10, count) for order, count in self.decided.items()} == {
+            (last, 2 if last == 0 else 1) for last in range(10) if last != 1
+        }
+        assert sum(self.decided.values()) % KEYS == 0
+
+
+def test_W2_workers_killed_at_a_hundred_moments_send_twice_only_what_was_in_flight(tmp_path: Path) -> None:
+    """Asserted: no row that was decided more than 0.8 s before the kill of its worker is sent again."""
+    service = OrderService()
+    service.check(kill_processes(service, tmp_path, KILLS, 11, python_workers, LOCAL))
+
+
+def test_W2_drivers_killed_at_a_hundred_moments_send_twice_only_what_was_in_flight(tmp_path: Path) -> None:
+    """Asserted: no row that was decided more than 0.8 s before the kill of its driver is sent again."""
+    service = OrderService()
+    service.check(kill_drivers(service, tmp_path, KILLS, 12, LOCAL))
