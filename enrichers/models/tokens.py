@@ -1,9 +1,10 @@
 """Tokens of requests: what an answer says that they were, what the next one is likely to have, and what they cost.
 
-An estimate is for the length of what is sent, in characters. It is the moving average of requests of about that length,
-and never less than the least that was seen for exactly that length: a service that has a high price for a length has it
-again. Before the first answer a token has four characters, as in English, and the answer has all tokens that it may
-have. Lengths that differ by less than a fifth are one class. Of a class without an answer, the nearest class decides.
+An estimate is for the length of what is sent, in characters. It is the most that requests of about that length had
+lately, so that a spend limit is kept: what was reserved too much is free again with the answer. It is never less than
+the least that was seen for exactly that length. Before the first answer a token has four characters, as in English, and
+the answer is as long as it may be. Lengths that differ by less than a fifth are one class. For a class without an
+answer, the nearest one decides.
 
 It is kept by the enricher of a worker, and not pickled: each worker learns for itself, within its first answers.
 """
@@ -21,7 +22,7 @@ CHARACTERS = 4
 """Of a token, before anything is known."""
 
 REMEMBERED = 50
-"""Requests that an average is made of: enough for a steady mean, few enough to follow texts that change."""
+"""Requests after which a high one is mostly forgotten: enough for a steady estimate, few enough to follow changes."""
 
 MOST_LENGTHS = 10_000
 """Lengths for which the least is kept: less than 2 MB."""
@@ -58,7 +59,7 @@ class Estimates:
 
     def __init__(self, answered: float) -> None:
         self._answered = answered
-        self._classes: dict[int, tuple[int, float, Tokens]] = {}  # how many, their average length and tokens
+        self._classes: dict[int, tuple[float, float]] = {}  # tokens sent for each character, and tokens answered
         self._least: dict[int, Tokens] = {}
 
     def learn(self, length: int, tokens: Tokens) -> None:
@@ -67,26 +68,27 @@ class Estimates:
         if len(self._least) >= MOST_LENGTHS:
             del self._least[next(iter(self._least))]
         self._least[length] = min(known, tokens, key=_total)
-        count, mean_length, mean = self._classes.get(_class(length), (0, length, tokens))
-        count = min(count + 1, REMEMBERED)
-        self._classes[_class(length)] = (
-            count,
-            mean_length + (length - mean_length) / count,
-            Tokens(*(old + (new - old) / count for old, new in zip(mean, tokens, strict=True))),
-        )
+        new = (tokens.sent / max(length, 1), tokens.answered)
+        sent, answered = self._classes.get(_class(length), new)
+        self._classes[_class(length)] = _peak(sent, new[0]), _peak(answered, new[1])
 
     def estimate(self, length: int) -> Tokens:
         """The tokens that a request of this length is likely to have, in whole tokens."""
         if not self._classes:
             return Tokens(ceil(length / CHARACTERS), self._answered)
         near = min(self._classes, key=lambda one: abs(one - _class(length)))
-        _, mean_length, mean = self._classes[near]
-        guess = Tokens(ceil(mean.sent * length / max(mean_length, 1)), ceil(mean.answered))
+        sent, answered = self._classes[near]
+        guess = Tokens(ceil(sent * max(length, 1)), ceil(answered))
         return max(guess, self._least.get(length, guess), key=_total)
 
     def least(self) -> Tokens:
         """The fewest tokens that any request may have."""
         return min(self._least.values(), key=_total, default=Tokens(1, 0))
+
+
+def _peak(high: float, new: float) -> float:
+    """The most of late: it rises at once and falls slowly."""
+    return new if new > high else high + (new - high) / REMEMBERED
 
 
 def _total(tokens: Tokens) -> float:
