@@ -18,7 +18,7 @@ import random
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from examples.stage import Stage, job, local_spark, positive, require_java, run, step, workspace
@@ -36,7 +36,8 @@ MINUTE = 2.0
 CALLS, TOKENS = 400, 20_000
 """What the service allows in a minute."""
 
-USD_PER_TOKEN = 2e-6
+PRICE = (2.0, 8.0)
+"""Dollars for a million tokens: of what is sent, and of answers."""
 
 TEXTS_PER_CALL = 50
 """Texts in one request for embeddings."""
@@ -64,24 +65,18 @@ def budget(spend: float) -> Budget:
 def classified(texts: DataFrame, url: str, limits: Budget, metrics: EnrichmentMetrics) -> DataFrame:
     """The texts with what the model says of each, as columns, and with the reason where it says nothing useful."""
     from asyncio_operator.spark import enrich
-    from enrichers import HttpEnricher
+    from enrichers import ModelEnricher
 
-    model = HttpEnricher(
-        url + "/v1/chat/completions",
-        key="text",
-        schema="sentiment string, topic string, urgent boolean",
-        method="POST",
-        headers={"Authorization": f"Bearer {TOKEN}"},
-        json_body={
-            "model": "small",
-            "messages": [{"role": "system", "content": QUESTION}, {"role": "user", "content": "{text}"}],
-            "max_tokens": ANSWER_TOKENS,
-            "response_format": {"type": "json_object"},
-        },
-        extract=said,
-        # Before a request: an estimate, which is reserved. After it: what the answer says.
-        weigh=lambda texts: priced(tokens_of(QUESTION) + sum(map(tokens_of, texts)) + ANSWER_TOKENS),
-        usage=USAGE,
+    model = ModelEnricher(
+        "small",
+        prompt="{text}",
+        schema="sentiment string NOT NULL, topic string, urgent boolean NOT NULL",
+        system=QUESTION,
+        base_url=url + "/v1",
+        api_key=TOKEN,
+        price=PRICE,
+        max_tokens=ANSWER_TOKENS,
+        temperature=0,
     )
     return enrich(
         texts,
@@ -99,54 +94,14 @@ def embedded(texts: DataFrame, url: str, limits: Budget, metrics: EnrichmentMetr
     """The texts with a vector for each. The endpoint takes many texts in one request."""
     from asyncio_operator import Batching
     from asyncio_operator.spark import enrich
-    from enrichers import HttpEnricher
+    from enrichers import EmbeddingEnricher
 
-    vectors = HttpEnricher(
-        url + "/v1/embeddings",
-        key="text",
-        schema="embedding array<float>",
-        method="POST",
-        headers={"Authorization": f"Bearer {TOKEN}"},
-        json_body={"model": "vectors", "input": ["{text}"]},
-        extract=vector_in,
-        batch_url=url + "/v1/embeddings",
-        batch_json_body={"model": "vectors", "input": "{keys}"},
-        batch_extract="data",
-        max_batch=TEXTS_PER_CALL,
-        weigh=lambda texts: priced(sum(map(tokens_of, texts))),
-        usage=USAGE,
+    vectors = EmbeddingEnricher(
+        "vectors", base_url=url + "/v1", api_key=TOKEN, price=PRICE[0], max_batch=TEXTS_PER_CALL
     )
     # A request waits up to a second for its texts: fewer requests matter more here than time.
     full = Batching(TEXTS_PER_CALL, linger=1.0)
     return enrich(texts, vectors, on="text", batching=full, budget=limits, timeout=60.0, metrics=metrics)
-
-
-def said(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row in the answer of a chat model: its content is JSON, if the model follows its instructions."""
-    row = json.loads(answer["choices"][0]["message"]["content"])
-    return {name: row[name] for name in ("sentiment", "topic", "urgent")}
-
-
-def vector_in(answer: Mapping[str, Any]) -> Any:
-    """The row in the answer to one text; of the answer to many, the part for one text is the row."""
-    return answer["data"][0] if "data" in answer else answer
-
-
-def tokens_of(text: str) -> int:
-    """An estimate of a text's tokens. For a real model take its tokenizer, or 4 characters of English for a token."""
-    return len(text) // 4 + 1
-
-
-def priced(tokens: int) -> dict[str, float]:
-    """The weight of a number of tokens, in the units of the budget."""
-    return {"tokens": tokens, "usd": tokens * USD_PER_TOKEN}
-
-
-USAGE: Mapping[str, str | Callable[[Any], Any]] = {
-    "tokens": "usage.total_tokens",
-    "usd": lambda answer: answer["usage"]["total_tokens"] * USD_PER_TOKEN,
-}
-"""Where an answer says what the request has really used."""
 
 
 # -- the service
@@ -166,7 +121,8 @@ class Model:
         if request.path == "/v1/chat/completions":
             content = self._read(body["messages"][-1]["content"])
             prompt = sum(tokens_of(one["content"]) for one in body["messages"])
-            answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]}
+            message = {"role": "assistant", "content": content}
+            answer = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
             return answer | self._used(prompt, tokens_of(content))
         if request.path == "/v1/embeddings":
             vectors = [{"index": place, "embedding": vector(text)} for place, text in enumerate(body["input"])]
@@ -181,8 +137,13 @@ class Model:
         return json.dumps({"sentiment": sentiment, "topic": topic, "urgent": "refund" in review})
 
     def _used(self, prompt: int, answer: int) -> dict[str, Any]:
-        self.earned += (prompt + answer) * USD_PER_TOKEN
+        self.earned += (prompt * PRICE[0] + answer * PRICE[1]) / 1e6
         return {"usage": {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}}
+
+
+def tokens_of(text: str) -> int:
+    """How this service counts the tokens of a text."""
+    return len(text) // 4 + 1
 
 
 def vector(text: str) -> list[float]:
@@ -262,7 +223,7 @@ def show(result: DataFrame) -> None:
     result.orderBy("id").selectExpr(
         "id", "text", "sentiment", "topic", "urgent", "slice(embedding, 1, 2) AS embedding", "model.status"
     ).show(8, truncate=32)
-    reason = "regexp_extract(model.error_message, '([A-Za-z]+Error:.*)', 1) AS reason"
+    reason = "regexp_extract(model.error_message, 'key .*?: (the .*)', 1) AS reason"
     result.selectExpr("model.status", reason).groupBy("status", "reason").count().orderBy("status").show(truncate=60)
 
 
