@@ -155,7 +155,7 @@ def run_tests(tree: Path, arguments: Sequence[str], module: str, limit: float) -
     report = tree / "report.jsonl"
     report.unlink(missing_ok=True)
     environment = os.environ | {
-        "PYTHONPATH": str(tree),
+        "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'proof'}",
         "TMPDIR": str(_temporary(tree)),
         witness.REPORT: str(report),
         witness.TREE: str(tree),
