@@ -29,6 +29,7 @@ from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from asyncio_operator.enricher import CANCEL_TIMEOUT
+from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.closing import closed_in_time
 
 IDLE_TIMEOUT = 60.0
@@ -44,17 +45,27 @@ LEAVING = 5.0
 """Seconds for which a server may still count an ended connection. It notices a lost client after two seconds."""
 
 
-def warn_of_fewer(logger: logging.Logger, subject: str, held: int, wanted: int, why: str, remedy: str) -> None:
-    """Say what a pool does that goes on with fewer connections: `shrunk` calls it."""
+def warn_of_fewer(
+    logger: logging.Logger, subject: str, held: int, wanted: int, cause: Cause, words: str, size: int, limits: str
+) -> None:
+    """Say what a pool of `size` does that goes on with fewer connections, for `shrunk`. `limits` end the remedy."""
     logger.warning(
-        "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s. "
+        "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s%s. "
         "Lookups wait for the connections that it holds, and it tries again later.%s",
         subject,
         held,
         wanted,
-        why,
-        remedy,
+        cause.text,
+        words,
+        REMEDY.format(size=size, limits=limits) if cause.overload else "",
     )
+
+
+REMEDY = (
+    " Each Python worker makes up to pool_size={size} connections for each such enricher, and there is a worker for "
+    "each task that runs at once: 32 tasks want up to 32 x {size}. Set a smaller pool_size, run fewer tasks at once, "
+    "or raise the limit{limits}."
+)
 
 
 class PoolSession(Protocol):

@@ -21,6 +21,9 @@ from asyncio_operator.services.postgres_refusals import TOO_MANY, refused
 
 POOLER = "below the statement, as behind a pooler that keeps no prepared statements: set statement_cache_size=0"
 
+UNSENT = Cause("a text of its rows cannot be sent as UTF-8", any_key=False)
+"""Keys that the database cannot hold are misses, and no error."""
+
 CAUSES = {
     "": Cause("the server answered with an error", any_key=False),
     "08": Cause("the server closed the connection", retryable=True),
@@ -28,6 +31,8 @@ CAUSES = {
     "22": Cause("the server cannot take a value", any_key=False),
     "22003": Cause("a value that is computed for its rows is out of range", any_key=False),
     "22012": Cause("what is computed for its rows divides by zero", any_key=False),
+    "22021": UNSENT,
+    "22P05": UNSENT,
     "25006": Cause("the server is read-only, as after a failover", retryable=True),
     "25P03": Cause("the server closed the connection", retryable=True),
     "25P04": Cause("the server closed the connection", retryable=True),

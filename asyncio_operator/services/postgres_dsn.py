@@ -104,6 +104,8 @@ def _problem_of_options(parts: SplitResult) -> str | None:
         return "its options are not of the form name=value&name=value"
     if not all(port.isdecimal() for port in options.get("port", "0").split(",")):
         return "its port is not a number"
+    if re.sub("[-_']", "", options.get("client_encoding", "UTF8")).upper() not in ("UTF8", "UNICODE"):
+        return "its client_encoding is not UTF8, as which each text is read: leave client_encoding out of it"
     return None
 
 

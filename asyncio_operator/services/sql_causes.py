@@ -41,6 +41,14 @@ DAMAGED = Cause("the database cannot be read")
 UNREADABLE = Cause("the key or its rows cannot be converted", any_key=False)
 UNKNOWN = Cause("the server answered with an error", retryable=None, any_key=False)
 CHARSET = Cause("the character set of the column cannot hold the key", any_key=False)
+NOT_UTF8 = Cause(
+    "a text of its rows is not UTF-8; select it in a query as bytes, or, if it was written in LATIN1, as in "
+    "convert_from(convert(convert_to(v, 'SQL_ASCII'), 'LATIN1', 'UTF8'), 'UTF8') AS v",
+    any_key=False,
+)
+BYTES = Cause(
+    "a text of its rows is not UTF-8; select it in a query as bytes, as in CAST(v AS BLOB) AS v", any_key=False
+)
 READ_ONLY = Cause("the server is read-only, as after a failover", retryable=True)
 FULL_DISK = Cause("the server has no space left", retryable=True)
 
@@ -99,6 +107,7 @@ its texts are not translated."""
 STATES = {
     "08": LOST,
     "22": VALUE,
+    "22021": NOT_UTF8,
     "28": CREDENTIALS,
     "3D": NO_DATABASE,
     "40": ROLLED_BACK,
@@ -178,6 +187,8 @@ def _of_sqlite(error: SqliteError) -> Cause:
         return TOO_LARGE
     if _STATEMENT.search(str(error)):
         return STATEMENT
+    if str(error).startswith("Could not decode to UTF-8"):
+        return BYTES
     if name == "SQLITE_ERROR":
         return VALUE
     known = [code for code in SQLITE if name.startswith(code)]

@@ -152,19 +152,9 @@ class Connections:
         return cause_of(problem, self.dsn).overload
 
     def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
-        cause = cause_of(problem, self.dsn)
-        remedy = REMEDY.format(size=self._size) if cause.overload else ""
-        warn_of_fewer(
-            logger, self._subject, held, wanted, f"{cause.text}{own_words(problem, secrets_of(self.dsn))}", remedy
-        )
-
-
-REMEDY = (
-    " Each Python worker makes up to pool_size={size} connections for each PostgresEnricher, and there is a worker for "
-    "each task that runs at once: 32 tasks want up to 32 x {size}. Set a smaller pool_size, run fewer tasks at once, "
-    "or raise the limit: max_connections of the server, CONNECTION LIMIT of the role or the database, "
-    "max_client_conn of PgBouncer."
-)
+        cause, words = cause_of(problem, self.dsn), own_words(problem, secrets_of(self.dsn))
+        limits = ": max_connections of the server, CONNECTION LIMIT of role or database, max_client_conn of PgBouncer"
+        warn_of_fewer(logger, self._subject, held, wanted, cause, words, self._size, limits)
 
 
 async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any], Awaitable[T]]) -> T:

@@ -8,7 +8,7 @@ names the problem and the existing tables or columns. Only names and types are r
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,19 +47,14 @@ _TABLES = """
     LIMIT 10000
 """
 
-
 _FOREIGN_PARAMETER = re.compile(r"%s|%\(\w+\)s|(?<![:\w]):[a-z_]\w*|\{\w*\}|(?<![?@#<|&-])\?(?![?|&])", re.IGNORECASE)
 """Parameters as psycopg, SQLAlchemy, Python's templates and JDBC write them."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What the user selects: a table or a query, its key columns, and the columns to add, or None for all others.
-
-    `columns` are as `casts` has them.
-
-    `subject` names it in messages, `dsn` is hidden in them.
-    """
+    """What the user selects: a table or a query, its key columns, and the columns to add as `casts` has them, or None
+    for all others. `subject` names it in messages, `dsn` is hidden in them."""
 
     table: tuple[str, ...] | None
     query: str | None
@@ -81,17 +76,15 @@ async def describe(connection: asyncpg.Connection, selection: Selection) -> Stat
         ConfigurationError: the table, a column or a privilege is missing, a type cannot be used, the query is wrong.
     """
     sql = selection.query if selection.query is not None else f"SELECT * FROM {identifier(*selection.table or ())}"
-    described = await _describe(connection, sql, selection)
+    described, parameters = await _describe(connection, sql, selection)
     if selection.query is not None:
         await _check_it_reads(connection, selection)
-    names = [name for name, _, _ in described.columns]
+    names = [name for name, _, _ in described]
     added = result_columns(selection.columns or tuple(name for name in names if name not in selection.key))
     needed = {name: added.get(name, ResultColumn(name)) for name in selection.key} | added
     _check_names(selection, names, [wanted.source for wanted in needed.values()])
     sources = {wanted.source for wanted in needed.values()}
-    types = {
-        name: await _type(connection, oid, modifier) for name, oid, modifier in described.columns if name in sources
-    }
+    types = {name: await _type(connection, oid, modifier) for name, oid, modifier in described if name in sources}
     source = await _source(connection, selection, needed, types)
     kinds = {
         name: wanted.target if name in source.casts and wanted.target else types[wanted.source]
@@ -100,20 +93,18 @@ async def describe(connection: asyncpg.Connection, selection: Selection) -> Stat
     columns = _columns(selection, kinds)
     key = {name: _key_column(selection, name, columns[name], kinds, added) for name in selection.key}
     if selection.query is not None:
-        key = await _with_parameters(connection, selection, key, described.parameters)
+        key = await _with_parameters(connection, selection, key, parameters)
     source = replace(source, types=await _fixed_types(connection, selection, source))
     statement = make_statement(source, {n: columns[n] for n in added}, key, query=selection.query is not None)
-    await _explain(connection, statement, selection)
+    # Planning checks the operators of the statement, and the privileges to run it.
+    await _answer(connection.fetch(f"EXPLAIN {statement.sql}", *([] for _ in key)), selection)
     return statement
 
 
-@dataclass
-class _Described:
-    columns: Sequence[tuple[str, int, int]]
-    parameters: Sequence[int]
-
-
-async def _describe(connection: asyncpg.Connection, sql: str, selection: Selection) -> _Described:
+async def _describe(
+    connection: asyncpg.Connection, sql: str, selection: Selection
+) -> tuple[list[tuple[str, int, int]], list[int]]:
+    """Name, type and modifier of each column, and the types of the parameters."""
     problem: ConfigurationError
     # The catalog has the modifiers of a table. Those of a query are in its description alone.
     with Listener(connection) if selection.table is None else nullcontext() as listener:
@@ -135,7 +126,7 @@ async def _describe(connection: asyncpg.Connection, sql: str, selection: Selecti
             else:
                 modifiers = listener.modifiers(len(attributes))
                 columns = [(a.name, a.type.oid, modifier) for a, modifier in zip(attributes, modifiers, strict=True)]
-            return _Described(columns, [parameter.oid for parameter in prepared.get_parameters()])
+            return columns, [parameter.oid for parameter in prepared.get_parameters()]
     raise problem
 
 
@@ -289,11 +280,14 @@ async def _check_cast(
 async def _fixed_types(connection: asyncpg.Connection, selection: Selection, source: Source) -> dict[str, str]:
     """The types of the columns that the server does not cast; domains are not resolved."""
     names = [name for name in source.columns if name not in source.casts]
+    question = types_of(source.sql, [source.columns[name] for name in names])
+    row = await _answer(connection.fetchrow(question, *selection.parameters), selection)
+    return dict(zip(names, row, strict=True))
+
+
+async def _answer(question: Awaitable[Any], selection: Selection) -> Any:
     try:
-        row = await connection.fetchrow(
-            types_of(source.sql, [source.columns[name] for name in names]), *selection.parameters
-        )
-        return dict(zip(names, row, strict=True))
+        return await question
     except Exception as error:
         problem = source_error(error, selection.subject, selection.dsn)
     raise problem
@@ -302,16 +296,6 @@ async def _fixed_types(connection: asyncpg.Connection, selection: Selection, sou
 def _subquery(selection: Selection) -> str:
     query = (selection.query or "").rstrip().rstrip(";")
     return f"({query}\n)"
-
-
-async def _explain(connection: asyncpg.Connection, statement: Statement, selection: Selection) -> None:
-    """Plan the statement. This checks its operators, and the privileges to run it."""
-    try:
-        await connection.fetch(f"EXPLAIN {statement.sql}", *([] for _ in statement.key))
-        return
-    except Exception as error:
-        problem = source_error(error, selection.subject, selection.dsn)
-    raise problem
 
 
 async def _type(connection: asyncpg.Connection, oid: int, modifier: int) -> PgType:

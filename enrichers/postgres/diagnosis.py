@@ -1,17 +1,18 @@
-"""Why the server refused a statement: a column has another type now, holds a value that has no cast, or fails alone.
+"""Why the server refused a statement: a column has changed its type, holds what cannot be cast or sent, or fails alone.
 
 It asks the server again, so it runs only after an error, and says nothing if the server does not answer.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import asyncpg
 
 from asyncio_operator import EnricherError
-from enrichers.postgres.statement import Statement
+from enrichers.postgres.statement import Statement, identifier
 
 Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 
@@ -51,3 +52,26 @@ async def uncast_value(fetch: Fetch, statement: Statement, keys: Sequence[Any]) 
             held = " or ".join(map(repr, dict.fromkeys(values[:3])))
             return f"the column {name!r} holds {held}, which the server does not cast to {kind}"
     return ""
+
+
+async def unreadable_text(fetch: Fetch, statement: Statement, keys: Sequence[Any]) -> tuple[str, str]:
+    """The column of a key that holds a text that is not UTF-8, with its bytes, and what to do; "" if there is none."""
+    names = [*statement.schema.names, *statement.key_schema.names]
+    columns = [f"c{number}" for number in range(len(names))]
+    stored = ", ".join(f"pg_catalog.convert_to({column}::text, 'SQL_ASCII')" for column in columns)
+    sql = f"SELECT {stored} FROM ({statement.sql}) AS r ({', '.join(columns)}) WHERE {IN_BYTES}"
+    with contextlib.suppress(asyncpg.DataError):  # A text that a query computes is none here either.
+        for row in await fetch(sql, *statement.arrays(keys)):
+            for name, value in zip(names, row, strict=True):
+                if value is not None and "\ufffd" in value.decode(errors="replace"):
+                    own = identifier(name)
+                    taken = f"convert_to({own}::text, 'SQL_ASCII')"
+                    decoded = f"convert_from(convert({taken}, 'LATIN1', 'UTF8'), 'UTF8')"
+                    remedy = f"as bytes, {taken} AS {own}, or, if it was written in LATIN1, as {decoded} AS {own}"
+                    problem = f"the column {name!r} holds {value[:200]!r}, which is not UTF-8"
+                    return problem, f"select it in a query {remedy}"
+    return "", ""
+
+
+IN_BYTES = "pg_catalog.current_setting('server_encoding') IN ('UTF8', 'SQL_ASCII')"
+"""Other encodings are checked by the server where text is stored."""

@@ -28,7 +28,7 @@ from enrichers.postgres.casts import Chosen, chosen_of
 from enrichers.postgres.columns import AmbiguousError, UnfitError, first_unfit, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Selection, describe
-from enrichers.postgres.diagnosis import accepts, changed_types, uncast_value
+from enrichers.postgres.diagnosis import accepts, changed_types, uncast_value, unreadable_text
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
 from enrichers.postgres.unheld import UnheldError, unheld_texts
 from enrichers.threads import run_in_thread
@@ -341,13 +341,16 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
                 return EnricherError(problem, retryable=False, any_key=True)
             if await accepts(connections.fetch, statement):
                 return lookup_error(error, self._subject(), shown_keys(keys), connections.dsn, any_key=False)
-        elif state.startswith("22") and len(keys) == 1 and statement.casts:
+        elif state.startswith("22") and len(keys) == 1:
             known = keys.values() if isinstance(keys, AskedKeys) else self._canonical(statement, keys)
-            uncast = await uncast_value(connections.fetch, statement, known)
-            if uncast:
+            if state in ("22021", "22P05"):
+                held, remedy = await unreadable_text(connections.fetch, statement, known)
+            else:
+                held = await uncast_value(connections.fetch, statement, known)
+                remedy = "choose another type in columns, such as 'string'"
+            if held:
                 words = own_words(error, secrets_of(connections.dsn))
-                problem = f"{self._about(keys)}: {uncast}{words}; choose another type in columns, such as 'string'"
-                return EnricherError(problem, retryable=False)
+                return EnricherError(f"{self._about(keys)}: {held}{words}; {remedy}", retryable=False, code=state)
         return None
 
     def _check_held(self, statement: Statement, key: Any, parts: Sequence[Any]) -> None:

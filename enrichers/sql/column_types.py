@@ -232,8 +232,11 @@ def canonical_keys(keys: Sequence[Any], kind: Kind, dialect: str) -> Sequence[An
         return canonical
     if not isinstance(kind, Texts):
         return canonical
-    # Half of a surrogate pair, which no database can hold.
-    return [None if key is None or not (key.isascii() or _is_encodable(key)) else key for key in canonical]
+    # Half of a surrogate pair, which no database can hold, or the zero byte, which PostgreSQL cannot.
+    zero = "\0" if dialect == "postgresql" else "\ud800"
+    return [
+        None if key is None or zero in key or not (key.isascii() or _is_encodable(key)) else key for key in canonical
+    ]
 
 
 def _is_encodable(text: str) -> bool:

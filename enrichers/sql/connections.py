@@ -369,16 +369,9 @@ class Connections:
         await self._pool.close()
 
     def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
-        cause = cause_of(problem)
-        remedy = REMEDY.format(size=self._size) if cause.overload else ""
         words = own_words(problem, self.database.secrets)
-        warn_of_fewer(logger, self._subject, held, wanted, f"{cause.text}{words}", remedy)
-
-
-REMEDY = (
-    " Each Python worker makes up to pool_size={size} connections for each SqlEnricher, and there is a worker for each "
-    "task that runs at once: set a smaller pool_size, run fewer tasks at once, or raise the limit of the server."
-)
+        limits = " of the server"
+        warn_of_fewer(logger, self._subject, held, wanted, cause_of(problem), words, self._size, limits)
 
 
 def _is_full(problem: BaseException) -> bool:
