@@ -18,6 +18,7 @@ pytestmark = pytest.mark.spark
         ("enrich_from_http", ["--rows", "3000"], "3,000 rows, "),
         ("model_calls", ["--rows", "600"], "Refused with 429: none."),
         ("partitions", ["--rows", "3000"], "with map_partitions and a cache "),
+        ("send_orders", ["--orders", "600"], "The job failed: a worker was killed after "),
         ("sql_lookup", ["--orders", "3000"], "ConfigurationError: how is 'outer'"),
     ],
 )
