@@ -19,10 +19,10 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import Found, as_schema, describe, named_options, positive_int
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, UnreadableError
-from enrichers.http.keys import UnsendableError, json_inner, json_of
-from enrichers.http.template import MARK, Names, Piece, Values
-from enrichers.models.endpoint import NOT_HERE, OPENAI, ApiKey, ModelEndpoint, length_of
-from enrichers.models.row_schema import JsonSchema, row_schema, stray
+from enrichers.http.keys import UnsendableError, json_inner, json_of, text_of
+from enrichers.http.template import MARK, Names, Piece, Values, fill, merged
+from enrichers.models.endpoint import NOT_HERE, OPENAI, ApiKey, ModelEndpoint, ReadRow, length_of
+from enrichers.models.row_schema import JsonSchema, closed, row_schema, stray
 from enrichers.typed import MisfitError
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 COLUMN_TOKENS = 20
 """Of a value in an answer, before one has come, without `max_tokens`: a short sentence."""
+
+LISTED = (
+    "The user message is a JSON list of texts with numbers. Take each text alone, as if there were no other, and give "
+    "one row for each, with its number."
+)
+"""The instruction before the list of texts in a request about several rows."""
 
 OWN = ("model", "messages", "response_format", "max_tokens", "temperature", "stream", "n")
 """Parameters of a request that `extra` cannot have."""
@@ -58,7 +64,8 @@ class ModelEnricher(ModelEndpoint):
         max_tokens: the maximum of tokens in an answer.
         temperature: how much answers vary; 0: as little as possible.
         extra: more parameters of the request, such as ``{"seed": 1}``.
-        batch: only None: each request is about one row.
+        batch: the maximum number of rows in one request, which share the system text. The model gets their prompts as a
+            numbered list, and `max_tokens` is for each of them. A batch whose answer is not right is divided. None: 1.
 
     Raises:
         ConfigurationError: an argument has the wrong type or value. No message shows a prompt or a system text.
@@ -82,15 +89,14 @@ class ModelEnricher(ModelEndpoint):
         max_tokens: int | None = None,
         temperature: float | None = None,
         extra: Mapping[str, Any] | None = None,
-        batch: None = None,
+        batch: int | None = None,
     ) -> None:
         self._prompt = _text("prompt", prompt)
         self._system = None if system is None else _text("system", system)
         self._max_tokens = None if max_tokens is None else positive_int("max_tokens", max_tokens)
         self._temperature = _temperature(temperature)
         self._extra = _extra(extra)
-        if batch is not None:
-            raise ConfigurationError(f"batch is {describe(batch)}; only None is possible: a request is about one row")
+        self._batch = None if batch is None else positive_int("batch", batch)
         # Every name in braces is a column.
         parts = [*dict.fromkeys(found[2] for found in MARK.finditer(self._prompt) if found[2])]
         if not parts:
@@ -100,12 +106,13 @@ class ModelEnricher(ModelEndpoint):
             )
         self._template = Names(parts, one=True, many=False).take_apart(self._prompt, "prompt", secret=True)
         self._row_schema = row_schema(as_schema(schema))
+        self._fixed_length = len(self._system or "") + len(json_of(self._row_schema))
         super().__init__(model, base_url=base_url, api_key=api_key, price=price, schema=schema, parts=parts)
+        self.max_batch = self._batch or 1
 
     def length(self, keys: Sequence[Any]) -> int:
         """See `ModelEndpoint`."""
-        fixed = len(self._system or "") + len(json_of(self._row_schema))
-        return sum(fixed + self._length(key if len(self._parts) > 1 else (key,)) for key in keys)
+        return self._fixed_length + sum(self._length(key if len(self._parts) > 1 else (key,)) for key in keys)
 
     def _length(self, values: Values) -> int:
         given = dict(zip(self._parts, values, strict=True))
@@ -119,6 +126,7 @@ class ModelEnricher(ModelEndpoint):
             "max_tokens": self._max_tokens,
             "temperature": self._temperature,
             "extra": self._extra or None,
+            "batch": self._batch,
         }
 
     def _prose(self) -> Sequence[str]:
@@ -132,16 +140,32 @@ class ModelEnricher(ModelEndpoint):
         names = Names(self._parts, one=True, many=False)
         try:
             texts = [json_inner(piece) if isinstance(piece, str) else piece for piece in self._template]
-            system = [] if self._system is None else [{"role": "system", "content": self._system}]
-            before = [f"{json_of(message)}," for message in system]
-            parameters = {"max_tokens": self._max_tokens, "temperature": self._temperature} | self._extra
-            more = json_of({name: value for name, value in parameters.items() if value is not None})
+            one = self._body(names.fill_in(texts, json_inner, json_inner), self._row_schema, self._system)
+            if self._batch is None:
+                return one, None
+            written = merged(names.fill_in(self._template, text_of, text_of))
+            system = f"{LISTED}\n\n{self._system}" if self._system else LISTED
+            return one, self._body([lambda values: self._list(written, values[0])], _rows(self._row_schema), system)
         except UnsendableError as error:
             raise ConfigurationError(f"prompt, system or extra cannot be written as JSON: {error}") from None
-        form = {"type": "json_schema", "json_schema": {"name": "row", "strict": True, "schema": self._row_schema}}
-        start = f'{{"model":{json_of(self._model)},"messages":[{"".join(before)}{{"role":"user","content":"'
-        end = f'"}}],"response_format":{json_of(form)}{"," if more != "{}" else ""}{more[1:]}'
-        return [start, *names.fill_in(texts, json_inner, json_inner), end], None
+
+    def _list(self, written: Sequence[Piece], keys: Sequence[Any]) -> str:
+        """The prompts of several rows, as a part of a JSON string."""
+        several = len(self._parts) > 1
+        texts = [fill(written, [key[name] for name in self._parts] if several else (key,)) for key in keys]
+        return json_inner(json_of([{"number": i, "text": text} for i, text in enumerate(texts)]))
+
+    def _body(self, prompt: Sequence[Piece], schema: JsonSchema, system: str | None) -> list[Piece]:
+        before = "" if system is None else f"{json_of({'role': 'system', 'content': system})},"
+        form = {"type": "json_schema", "json_schema": {"name": "row", "strict": True, "schema": schema}}
+        start = f'{{"model":{json_of(self._model)},"messages":[{before}{{"role":"user","content":"'
+        parameters = {"response_format": form, "temperature": self._temperature} | self._extra
+        more = json_of({name: value for name, value in parameters.items() if value is not None})
+        tokens: list[Piece] = []
+        if (most := self._max_tokens) is not None:
+            one = schema is self._row_schema
+            tokens = [lambda values: f',"max_tokens":{most if one else most * len(values[0])}']
+        return [start, *prompt, f'"}}],{more[1:-1]}', *tokens, "}"]
 
     def _answers(self, secrets: Secrets) -> Answers:
         return _Completions(self._schema, self._row_schema, secrets, again=self._temperature != 0)
@@ -161,20 +185,41 @@ class _Completions(Answers):
         self._again = again
 
     def found(self, entry: Any) -> Found:
-        """The row in a completion."""
+        """The row in a completion, or the one that `entries` has read."""
+        if type(entry) is ReadRow:
+            return {**entry}
         content = self._content(entry)
+        row = self._fitting(content, self._shape)
+        try:
+            return self._row(row)
+        except MisfitError as misfit:
+            self._misfit(content, misfit.message_with(lambda value: self._show(value, 100)))
+
+    def entries(self, answer: Any, texts: Sequence[str | None]) -> list[Any]:
+        """The rows of a batch. An error says nothing of its texts, because it is logged; alone each says more."""
+        try:
+            rows = self._fitting(self._content(answer), _rows(self._shape))["rows"]
+            found = {repr(row["number"]): ReadRow(self._row(row["row"])) for row in rows}
+            if len(rows) == len(texts):
+                return [found[repr(i)] for i in range(len(texts))]
+        except UnreadableError as error:
+            if error.any_key:
+                raise
+        except (MisfitError, LookupError, TypeError):
+            pass
+        raise UnreadableError(f"the answer to {len(texts)} texts is refused, was cut by length, or does not fit schema")
+
+    def _fitting(self, content: str, shape: JsonSchema) -> Mapping[str, Any]:
+        """The object in a content, if it has this shape."""
         try:
             row = self._decode(content)
         except (ValueError, ArithmeticError, RecursionError) as error:
             self._misfit(content, f"it is not JSON ({error})")
         if not isinstance(row, Mapping):
             self._misfit(content, "it is not an object")
-        if (problem := stray(row, self._shape)) is not None:
+        if (problem := stray(row, shape)) is not None:
             self._misfit(content, problem)
-        try:
-            return self._row(row)
-        except MisfitError as misfit:
-            self._misfit(content, misfit.message_with(lambda value: self._show(value, 100)))
+        return row
 
     def _content(self, completion: Any) -> str:
         """The text of a completion that has come to its end."""
@@ -204,6 +249,12 @@ class _Completions(Answers):
         raise UnreadableError(
             f"the answer does not fit schema: {problem}; it is {self._show(content)}", retryable=self._again
         )
+
+
+def _rows(row: JsonSchema) -> JsonSchema:
+    """The JSON schema of a list of rows with their numbers."""
+    numbered = closed({"number": {"type": "integer"}, "row": row})
+    return closed({"rows": {"type": "array", "items": numbered}})
 
 
 def _text(argument: str, text: object) -> str:

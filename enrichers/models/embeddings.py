@@ -15,7 +15,7 @@ from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, UnreadableError
 from enrichers.http.keys import json_of, json_text
 from enrichers.http.template import Piece
-from enrichers.models.endpoint import LARGEST_ANSWER, NOT_HERE, OPENAI, ApiKey, ModelEndpoint, length_of
+from enrichers.models.endpoint import LARGEST_ANSWER, NOT_HERE, OPENAI, ApiKey, ModelEndpoint, ReadRow, length_of
 from enrichers.names import names_of
 from enrichers.typed import MisfitError
 
@@ -108,11 +108,11 @@ class _Vectors(Answers):
             raise
 
     def found(self, entry: Any) -> Found:
-        """The row of the only text."""
-        return self.found_in_batch(*self.entries(entry, [None]))
+        """The row of the only text, or the one that `entries` has read."""
+        return {**(entry if type(entry) is ReadRow else self.entries(entry, [None])[0])}
 
     def entries(self, answer: Any, texts: Sequence[str | None]) -> list[Any]:
-        """The entries of an answer, in the order of its texts."""
+        """The rows of an answer, in the order of its texts."""
         data = answer.get("data") if isinstance(answer, Mapping) else None
         if not isinstance(data, list):
             raise UnreadableError(
@@ -125,17 +125,16 @@ class _Vectors(Answers):
                 f"each of 0 to {len(texts) - 1} was expected once",
                 any_key=True,
             )
-        return sorted(data, key=lambda entry: int(entry["index"]))
+        return [self._vector(entry) for entry in sorted(data, key=lambda entry: int(entry["index"]))]
 
-    def found_in_batch(self, entry: Any) -> Found:
-        """The row of a text."""
+    def _vector(self, entry: Any) -> ReadRow:
         vector = entry.get("embedding")
         if self._dimensions is not None and isinstance(vector, list) and len(vector) != self._dimensions:
             raise UnreadableError(f"the embedding has {len(vector)} numbers, and dimensions is {self._dimensions}")
         if vector is None:
-            raise UnreadableError(f"the entry of the text has no embedding: it is {self._show(entry)}")
+            raise UnreadableError("the entry of the text has no embedding")
         try:
-            return self._row({"embedding": vector})
+            return ReadRow(self._row({"embedding": vector}))
         except MisfitError as misfit:
             problem = misfit.message_with(lambda value: self._show(value, 100))
         raise UnreadableError(problem)

@@ -72,6 +72,10 @@ API_KEY = SecretSource[str](
 )
 
 
+class ReadRow(dict[str, Any]):
+    """A row of an answer to several keys, whose columns are read already."""
+
+
 class _Exchange(Exchange):
     """Lookups of texts, which only the message of their own error shows."""
 
@@ -101,7 +105,7 @@ class _Reports(Reports):
         if tokens is not None:
             settle(tokens.weights(self._enricher.price))
             if keys:
-                self._enricher.estimates.learn(self._enricher.length(keys), tokens)
+                self._enricher.estimates.learn(self._enricher.length(keys), len(keys), tokens)
         elif required:
             self._log("usage", "answers do not say how many tokens were used, and the estimate counts")
 
@@ -154,7 +158,7 @@ class ModelEndpoint(HttpEnricher):
 
     def weigh(self, keys: Sequence[Any]) -> dict[str, float]:
         """The tokens that a request for these keys is likely to have and, with a price, the dollars."""
-        tokens = self.estimates.estimate(self.length(keys)) if len(keys) else self.estimates.least()
+        tokens = self.estimates.estimate(self.length(keys), len(keys)) if len(keys) else self.estimates.least()
         return tokens.weights(self.price)
 
     @property
@@ -208,12 +212,9 @@ class ModelEndpoint(HttpEnricher):
             url += ["?", *query_pieces(names, place.query, "base_url", set(), secrets)]
         headers = {name: (value,) for name, value in self._fixed_headers(place, secrets).items()}
         one, many = self._bodies()
-        batch = None if many is None else self._plan(url, headers, many)
-        return Plans(self._plan(url, headers, one), batch, secrets, shown_url(place))
-
-    def _plan(self, url: list[Piece], headers: Mapping[str, tuple[str]], body: list[Piece]) -> Plan:
-        length = self._max_url_length
-        return Plan("POST", url, headers, body, idempotency_header=None, max_url_length=length, optional={})
+        most = self._max_url_length
+        plan = partial(Plan, "POST", url, headers, idempotency_header=None, max_url_length=most, optional={})
+        return Plans(plan(one), None if many is None else plan(many), secrets, shown_url(place))
 
     def _fixed_headers(self, place: Place, secrets: Secrets) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}

@@ -32,6 +32,11 @@ def row_schema(schema: pa.Schema) -> JsonSchema:
     return _object(schema, "")
 
 
+def closed(properties: JsonSchema) -> JsonSchema:
+    """The schema of an object that has exactly these fields."""
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
 def stray(value: Any, schema: Mapping[str, Any], place: str = "") -> str | None:
     """What in a value is not of the shape of the schema: a field is missing, or there is another one. None if nothing
     is. Types are not looked at."""
@@ -52,13 +57,7 @@ def stray(value: Any, schema: Mapping[str, Any], place: str = "") -> str | None:
 
 
 def _object(fields: Iterable[pa.Field], place: str) -> JsonSchema:
-    properties = {field.name: _field(field, f"{place}.{field.name}".lstrip(".")) for field in fields}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [*properties],
-        "additionalProperties": False,
-    }
+    return closed({field.name: _field(field, f"{place}.{field.name}".lstrip(".")) for field in fields})
 
 
 def _field(field: pa.Field, place: str) -> JsonSchema:

@@ -54,45 +54,41 @@ class Estimates:
     """Learns how many tokens requests have.
 
     Args:
-        answered: the tokens of an answer, before anything is known.
+        answered: the tokens of an answer about a row, before anything is known.
     """
 
     def __init__(self, answered: float) -> None:
         self._answered = answered
-        self._classes: dict[int, tuple[float, float]] = {}  # tokens sent for each character, and tokens answered
+        self._classes: dict[int, tuple[float, float]] = {}  # tokens for each character, and answered for each row
         self._least: dict[int, Tokens] = {}
 
-    def learn(self, length: int, tokens: Tokens) -> None:
-        """A request of a length had these tokens."""
+    def learn(self, length: int, rows: int, tokens: Tokens) -> None:
+        """A request of a length for a number of rows had these tokens."""
         known = self._least.pop(length, tokens)
         if len(self._least) >= MOST_LENGTHS:
             del self._least[next(iter(self._least))]
-        self._least[length] = min(known, tokens, key=_total)
-        new = (tokens.sent / max(length, 1), tokens.answered)
+        self._least[length] = min(known, tokens, key=sum)
+        new = (tokens.sent / max(length, 1), tokens.answered / rows)
         sent, answered = self._classes.get(_class(length), new)
         self._classes[_class(length)] = _peak(sent, new[0]), _peak(answered, new[1])
 
-    def estimate(self, length: int) -> Tokens:
+    def estimate(self, length: int, rows: int) -> Tokens:
         """The tokens that a request of this length is likely to have, in whole tokens."""
         if not self._classes:
-            return Tokens(ceil(length / CHARACTERS), self._answered)
+            return Tokens(ceil(length / CHARACTERS), self._answered * rows)
         near = min(self._classes, key=lambda one: abs(one - _class(length)))
         sent, answered = self._classes[near]
-        guess = Tokens(ceil(sent * max(length, 1)), ceil(answered))
-        return max(guess, self._least.get(length, guess), key=_total)
+        guess = Tokens(ceil(sent * max(length, 1)), ceil(answered * rows))
+        return max(guess, self._least.get(length, guess), key=sum)
 
     def least(self) -> Tokens:
         """The fewest tokens that any request may have."""
-        return min(self._least.values(), key=_total, default=Tokens(1, 0))
+        return min(self._least.values(), key=sum, default=Tokens(1, 0))
 
 
 def _peak(high: float, new: float) -> float:
     """The most of late: it rises at once and falls slowly."""
     return new if new > high else high + (new - high) / REMEMBERED
-
-
-def _total(tokens: Tokens) -> float:
-    return tokens.total
 
 
 def _class(length: int) -> int:

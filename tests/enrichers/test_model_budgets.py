@@ -113,11 +113,11 @@ async def test_M3_an_estimate_learns_from_answers() -> None:
 def test_M3_an_estimate_follows_the_highest_answers_at_once_and_lower_ones_slowly() -> None:
     estimates = Estimates(20)
     for answered in [10, 10, 90, 10]:
-        estimates.learn(100, Tokens(50, answered))
-    assert 85 < estimates.estimate(100).answered <= 90
+        estimates.learn(100, 1, Tokens(50, answered))
+    assert 85 < estimates.estimate(100, 1).answered <= 90
     for _ in range(300):
-        estimates.learn(100, Tokens(50, 10))
-    assert estimates.estimate(100) == Tokens(50, 11)
+        estimates.learn(100, 1, Tokens(50, 10))
+    assert estimates.estimate(100, 1) == Tokens(50, 11)
 
 
 @given(
@@ -130,11 +130,11 @@ def test_M3_an_estimate_is_never_below_the_least_that_was_seen_for_its_length(
     estimates = Estimates(20)
     totals: dict[int, list[int]] = defaultdict(list)
     for length, sent, answered in seen:
-        estimates.learn(length, Tokens(sent, answered))
+        estimates.learn(length, 1, Tokens(sent, answered))
         totals[length].append(sent + answered)
     for length, of_length in totals.items():
-        assert estimates.estimate(length).total >= min(of_length)
-    assert estimates.estimate(other).total >= 0
+        assert estimates.estimate(length, 1).total >= min(of_length)
+    assert estimates.estimate(other, 1).total >= 0
     assert estimates.least().total == min(map(min, totals.values()))
 
 
@@ -157,6 +157,7 @@ def test_M3_before_the_first_answer_the_text_and_the_longest_answer_are_weighed(
     assert ModelEnricher("small", max_tokens=500, **MODEL).weigh([text])["tokens"] == short["tokens"] - 40 + 500
     extra = {"max_completion_tokens": 500}
     assert ModelEnricher("small", extra=extra, **MODEL).weigh([text])["tokens"] == short["tokens"] - 40 + 500
+    assert ModelEnricher("small", batch=9, **MODEL).weigh([text, text])["tokens"] == short["tokens"] + 100 + 40
     system = ModelEnricher("small", system="y" * 4000, **MODEL)
     assert system.weigh([text])["tokens"] == short["tokens"] + 4000 / CHARACTERS
     assert EmbeddingEnricher("small").weigh([text, text]) == {"tokens": 200}
@@ -166,7 +167,7 @@ def test_M3_before_the_first_answer_the_text_and_the_longest_answer_are_weighed(
 def test_M3_what_is_learned_is_bounded() -> None:
     estimates = Estimates(20)
     for length in range(MOST_LENGTHS + 50):
-        estimates.learn(length, Tokens(length, 1))
+        estimates.learn(length, 1, Tokens(length, 1))
     assert len(estimates._least) == MOST_LENGTHS
     assert len(estimates._classes) < 100
 
@@ -243,6 +244,7 @@ async def test_M3_a_refusal_that_names_billing_is_not_retried_and_costs_nothing(
         {"extra": {"max_completion_tokens": 10}},
         {"extra": {"seed": 1}},
         {"extra": {"seed": 2}},
+        {"batch": 10},
         {"extra": {"api_key_of_a_tool": "x"}},
     ],
     ids=str,

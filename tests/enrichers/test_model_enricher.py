@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError, Retry
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing import FakeAnswer, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers import ModelEnricher
 from enrichers.models.row_schema import row_schema, stray
 from tests.enrichers.helpers import failure, opened
@@ -326,7 +328,7 @@ def test_M1_the_shape_of_an_answer_is_checked_at_any_depth() -> None:
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"extra": {"messages": []}}, "extra has 'messages'"),
         ({"extra": [1]}, "extra is of type list"),
-        ({"batch": 10}, "batch is 10"),
+        ({"batch": 0}, "batch is 0"),
         ({"max_tokns": 1}, "max_tokens"),
         ({"response_format": {}}, "it is made of schema="),
         ({"top_p": 1}, "extra="),
@@ -336,3 +338,70 @@ def test_M1_a_wrong_argument_is_refused_when_the_enricher_is_made(options: Any, 
     given = {"model": "small", "prompt": "{text}", "schema": "mood string"} | options
     with pytest.raises(ConfigurationError, match=says):
         ModelEnricher(given.pop("model"), **given)
+
+
+def several(change: Any = lambda rows: rows, **options: Any) -> FakeService:
+    """A service that answers each text of a list with its length, from the last to the first."""
+
+    def answer(request: FakeRequest) -> Any:
+        texts = json.loads(asked_of(request)) if asked_of(request)[:1] == "[" else None
+        if texts is None:
+            return completion({"mood": asked_of(request), "n": 1.5})
+        rows = [{"number": one["number"], "row": {"mood": one["text"], "n": 1.5}} for one in reversed(texts)]
+        return completion({"rows": change(rows)}, **options)
+
+    return FakeService(handler=answer)
+
+
+async def test_M1_a_batch_sends_the_prompts_of_several_rows_with_their_numbers_and_gives_each_its_row() -> None:
+    keys = [('a "b"\n', 1), ("é{who}", 2), ("c", 3)]
+    async with several() as service:
+        enricher = model(
+            service,
+            prompt="{{x}} {text}: {n}",
+            schema="mood string, n decimal(4,1)",
+            system="Briefly.",
+            max_tokens=20,
+            batch=3,
+        )
+        assert enricher.max_batch == 3
+        async with opened(enricher):
+            found = await enricher.lookup_many([keys[0], (None, 1), *keys[1:]])
+            alone = await enricher.lookup_many([keys[0]])
+    prompts = [f"{{x}} {text}: {n}" for text, n in keys]
+    rows = [{"mood": prompt, "n": Decimal("1.5")} for prompt in prompts]
+    assert found == [rows[0], None, *rows[1:]]
+    assert alone == rows[:1]
+    many, one = (request.json() for request in service.requests)
+    assert json.loads(many["messages"][1]["content"]) == [{"number": i, "text": t} for i, t in enumerate(prompts)]
+    assert many["messages"][0]["content"].endswith("with its number.\n\nBriefly.")
+    assert (many["max_tokens"], one["max_tokens"]) == (60, 20)
+    assert one["messages"] == [{"role": "system", "content": "Briefly."}, {"role": "user", "content": prompts[0]}]
+    schema = many["response_format"]["json_schema"]["schema"]
+    row = one["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["rows"]["items"]["properties"] == {"number": {"type": "integer"}, "row": row}
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (lambda rows: rows[:-1], {}),
+        (lambda rows: [*rows, rows[0]], {}),
+        (lambda rows: [rows[0] | {"number": 7}, *rows[1:]], {}),
+        (lambda rows: [rows[0] | {"number": rows[1]["number"]}, *rows[1:]], {}),
+        (lambda rows: [rows[0] | {"row": {"mood": 1, "n": 1}}, *rows[1:]], {}),
+        (lambda rows: [rows[0] | {"row": None}, *rows[1:]], {}),
+        (lambda rows: [rows[0]["row"], *rows[1:]], {}),
+        (lambda _: None, {}),
+        (lambda rows: rows, {"finish": "length"}),
+        (lambda rows: rows, {"refusal": "no"}),
+    ],
+)
+async def test_M1_a_batch_whose_answer_is_not_right_is_divided(change: Any, options: Any) -> None:
+    async with (
+        several(change, **options) as service,
+        Lookup(model(service, schema="mood string, n decimal(4,1)", batch=2), batching=2) as lookup,
+    ):
+        found = await asyncio.gather(*map(lookup.get, ["a", "b"]))
+    assert [row["mood"] for row in found if isinstance(row, dict)] == ["a", "b"]
+    assert len(service.requests) == 3

@@ -114,6 +114,12 @@ async def test_M4_no_log_shows_a_prompt_a_key_or_a_row(caplog: pytest.LogCapture
         Lookup(EmbeddingEnricher("small", base_url=service.url, api_key=KEY), batching=4) as lookup,
     ):
         await asyncio.gather(*map(lookup.get, ["private row three", "private row four"]))
+
+    def echo(request: FakeRequest) -> Any:
+        return completion({"mood": "ok"} if "number" not in request.body.decode() else request.body.decode())
+
+    async with FakeService(handler=echo) as service, Lookup(secretive(service, batch=2), batching=2) as lookup:
+        await asyncio.gather(*map(lookup.get, [("private row five", "Ann"), ("private row six", "Ann")]))
     records = [record for record in caplog.records if record.levelno > logging.DEBUG]
     assert [record for record in records if "failed so far" in record.getMessage()]
     for record in records:
