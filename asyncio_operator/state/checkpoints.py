@@ -134,8 +134,8 @@ def _check(backend: StateBackend, services: Sequence[CheckpointedService]) -> No
     for service in services:
         if isinstance(service, type) or not isinstance(service, CheckpointedService):
             raise ConfigurationError(
-                f"services: {describe(service)} is not a timer service: an InternalTimerService, a TimerServiceManager "
-                "or a BatchTimerService is needed"
+                "services: InFlightElements(operator.snapshot()), an InternalTimerService, a TimerServiceManager or a "
+                f"BatchTimerService is needed, not {describe(service)}"
             )
         if service.state_backend not in (None, backend):
             raise ConfigurationError(

@@ -74,6 +74,9 @@ def test_in_flight_elements_refuse_what_is_wrong(tmp_path):
     wrong: Any = [1]
     with pytest.raises(ConfigurationError, match=r"operator\.snapshot\(\)"):
         InFlightElements(wrong)
+    wrong = SNAPSHOT
+    with pytest.raises(ConfigurationError, match=r"^services: InFlightElements\(operator\.snapshot\(\)\), an Int"):
+        checkpoint(tmp_path / "saved", HeapStateBackend(), wrong)
     with pytest.raises(StateError, match="cannot be stored"):
         checkpoint(tmp_path / "saved", HeapStateBackend(), InFlightElements(OperatorSnapshot(((object(), 0),))))
     assert [*tmp_path.iterdir()] == []
