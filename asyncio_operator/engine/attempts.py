@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from math import inf
 from random import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.budget.usage import ONE, Weigh, running
 from asyncio_operator.engine.attempt_ends import AttemptEnds, Retries
@@ -22,14 +22,14 @@ from asyncio_operator.engine.contracts import Allowance, Endings, Keys, Source, 
 from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
-from asyncio_operator.engine.gate import Gate
+from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
-from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
+from asyncio_operator.errors import BudgetExceeded, ResultError
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.telemetry.annotations import Notes, answered_with
@@ -37,9 +37,6 @@ from asyncio_operator.telemetry.annotations import Notes, answered_with
 if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions
     from asyncio_operator.engine.timers import Timers
-
-REFUSALS = 100
-"""Refused calls in a row after which the loop turns, so that other code runs."""
 
 
 class Attempts:
@@ -62,6 +59,7 @@ class Attempts:
 
     Attributes:
         lanes: that make the calls.
+        gate: says when they start.
         hedging: makes slow calls a second time; None if no call is.
     """
 
@@ -107,7 +105,7 @@ class Attempts:
         # Whether every result is an outcome.
         self._satisfied = options.retry is None or options.retry.if_result is None
         self._failing = FailingBatches(name, batch_method, self._batched)
-        self._gate = Gate(
+        self.gate = Gate(
             options,
             name,
             timers.clock,
@@ -155,7 +153,7 @@ class Attempts:
         self._ends.stop()
         if self.hedging is not None:
             self.hedging.stop()
-        self._gate.leave()
+        self.gate.leave()
         self._reader.stop()
 
     def _resize(self, capacity: int) -> None:
@@ -187,15 +185,19 @@ class Attempts:
             flight.late += 1
         if not call.present:
             assert call.ticket is not None
-            self._gate.abandoned(call.ticket)
+            self.gate.abandoned(call.ticket)
             self.lanes.cut(call)
 
     # -- the intake of the lanes
 
     async def window(self) -> Window | None:
         while (next_call := self._start()) is None:
-            if (window := self._source.window(self._ends)) is not None:
-                return window
+            # Law R8: what is due waits for the gate, and goes first.
+            window = None if self._schedule.is_due else self._source.window(self._ends)
+            if type(window) is float:
+                self._try_again = min(self._try_again, window)
+            elif window is not None:
+                return cast("Window", window)
             if self._schedule.over:
                 return None
             await self._wait()
@@ -234,7 +236,7 @@ class Attempts:
 
     def _start(self) -> tuple[Call, Any] | None:
         """The call that starts now, and what it is called with; None if none may."""
-        gate, schedule = self._gate, self._schedule
+        gate, schedule = self.gate, self._schedule
         self._reader.wanted = False
         for _ in range(REFUSALS):
             now = self._now()
@@ -269,7 +271,7 @@ class Attempts:
         return None
 
     def _started(self, call: Call, now: float) -> tuple[Call, Any]:
-        call.ticket = self._gate.started(call.weights or ONE, now)
+        call.ticket = self.gate.started(call.weights or ONE, now)
         self._figures.calls += 1
         return call, call if self._noted else self.value_of(call)
 
@@ -286,12 +288,12 @@ class Attempts:
 
     def _admitted(self, call: Call, now: float) -> bool:
         """Whether the gate lets the call start now. If not, the next call is sought at once, or at `_try_again`."""
-        gate, self._try_again = self._gate, now
+        gate, self._try_again = self.gate, now
         try:
             if call.weights is None and gate.weighs:
                 call.weights = gate.weights(call.count, lambda: call.values)
             start = gate.admit(call.weights or ONE, now)
-        except (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError) as error:
+        except REFUSED as error:
             # One element may be what weighs too much.
             if call.count > 1 and isinstance(error, BudgetExceeded | ResultError):
                 self._schedule.split_unstarted(call)
@@ -313,7 +315,7 @@ class Attempts:
     def begin(self, call: Call, started: float) -> float:
         """A call starts. Returns the seconds that it may take."""
         call.started = started
-        if self._gate.weighs and call.ticket is not None:
+        if self.gate.weighs and call.ticket is not None:
             running.set(call.ticket)
         if call.run is not None:
             call.deadline = started + self._timeout
@@ -383,7 +385,7 @@ class Attempts:
             self.hedging.left(call, late, "timed_out", now)
         if not going_on:
             assert call.ticket is not None
-            self._gate.judge(call.ticket, now, TimeoutError())
+            self.gate.judge(call.ticket, now, TimeoutError())
         for flight in late:
             flight.late += 1
             if self._keys is not None:
@@ -398,7 +400,7 @@ class Attempts:
     def _returned(self, call: Call, now: float, error: BaseException | None = None) -> None:
         """The call has returned, in time or late."""
         assert call.ticket is not None
-        self._gate.ended(call.ticket, now, error)
+        self.gate.ended(call.ticket, now, error)
         for flight in call.late:
             flight.late -= 1
             self._recorder.call_returned(flight, now)

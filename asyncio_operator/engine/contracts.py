@@ -99,6 +99,9 @@ class Trouble(Protocol):
     def answered_together(self) -> None:
         """A call for several elements has succeeded."""
 
+    def fail(self, flights: list[Flight], error: BaseException, now: float) -> None:
+        """No call was made: it was refused."""
+
     def failed(self, flights: list[Flight], error: BaseException, now: float) -> None: ...
 
     def pass_limit(self, flight: Flight, now: float) -> None: ...
@@ -115,8 +118,7 @@ class Source(Protocol):
     """Hands out elements: in flights and runs, or `direct`, in windows.
 
     Attributes:
-        direct: whether nothing is asked before the first call of an element, so that lanes take new elements from
-            `window`.
+        direct: whether lanes take new elements from `window`, because a call takes one, and no place is asked before.
     """
 
     direct: bool
@@ -135,9 +137,9 @@ class Source(Protocol):
     def take_run(self, most: int, now: float) -> Run | None:
         """At most `most` elements that may have their first attempt and have no flight, if there are any."""
 
-    def window(self, trouble: Trouble) -> Window | None:
-        """New elements to be called for, if it is `direct` and there are any. Those whose first call gives no outcome
-        are handed over as `trouble`."""
+    def window(self, trouble: Trouble) -> Window | float | None:
+        """New elements to be called for, if it is `direct` and there are any, or the time from which the next call may
+        start. Those whose first call gives no outcome are handed over as `trouble`."""
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         """A call for a run has given these results, one for each element. Returns False if one of them needs a

@@ -17,9 +17,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import Hint, Weigh, Weights, is_unbilled, weighing
+from asyncio_operator.budget.usage import ONE, Hint, Weigh, Weights, is_unbilled, weighing
 from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Ticket
+from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
 from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.rate_limit import RateWindow
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions
     from asyncio_operator.engine.recorder import Recorder
     from asyncio_operator.figures import Figures
+
+REFUSED = (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError)
+"""What `admit` and `weights` raise about a call that may not start."""
+
+REFUSALS = 100
+"""Refused calls in a row after which the loop turns, so that other code runs."""
 
 
 class Gate(Limits):
@@ -43,8 +50,12 @@ class Gate(Limits):
         weigh: None: calls weigh nothing beside themselves and their values.
 
     Attributes:
+        now: gives the time.
         weighs: whether there is a budget.
         weights: see `weighing`.
+        one: what a call for one value weighs, if that is known.
+        hears: whether a limit has to hear how calls end.
+        limits: whether there is any.
     """
 
     def __init__(
@@ -66,10 +77,13 @@ class Gate(Limits):
         super().__init__(*limits, breaker_clock or clock, recorder.circuit)
         self.weighs = allowance is not None
         self.weights = weighing(name, weigh)
+        self.one = None if weigh and self.weighs else ONE
+        self.hears = self.weighs or self._breaker is not None or self._controller is not None
+        self.limits = self.hears or self._limiter is not None
         self._resize = resize
         self._allowance = allowance
         self._admission: Admission | None = None
-        self._now = clock
+        self.now = clock
         self._news = news
         self._fail = fail
         self._figures = figures
@@ -133,7 +147,7 @@ class Gate(Limits):
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
         if self._admission is not None and not self._over:
-            self._admission.hint(limits, retry_after, self._now())
+            self._admission.hint(limits, retry_after, self.now())
 
     def on_loop(self, report: Callable[..., None], *arguments: Any) -> None:
         """Call it here on the loop's thread, else there soon; never if the loop is closed."""

@@ -116,20 +116,6 @@ class KeyBatch:
         names: the keys, or a number for each of those in Arrow.
     """
 
-    __slots__ = (
-        "_pieces",
-        "_places",
-        "ascending",
-        "asked",
-        "delivered",
-        "ended",
-        "keys",
-        "known",
-        "outcomes",
-        "payload",
-        "rows",
-    )
-
     def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None, ascending: bool = False) -> None:
         self.keys = keys
         self.ascending = ascending

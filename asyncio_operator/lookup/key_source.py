@@ -1,8 +1,9 @@
 """The keys of a partition on their way to calls: a `Source` of keys, as far as the delivery has room.
 
 A batch of keys is opened when it is read: keys that a place knows, or that calls for earlier batches will answer, need
-no call (laws L1, L2). Where a call takes one key and nothing is asked before it, the open batch is the window that the
-lanes share: a key costs one step of an iterator and one store in a list. So it is where keys stay in Arrow, in slices:
+no call (laws L1, L2). Where a call takes one key and no place is asked before it, the open batch is the window that the
+lanes share: a key costs one step of an iterator and one store in a list. Limits are asked at that step, and a window
+ends while its next key has to wait for them. So it is also where keys stay in Arrow, in slices:
 no key has an object, is shared with another batch, or is remembered, because to ask a table in memory again costs less.
 Otherwise the keys are cut into runs for the calls: a run costs one step for all of its keys, and its results are stored
 at once. Only a call in trouble gives its keys a flight each (`pending`).
@@ -16,9 +17,12 @@ from math import inf
 from typing import Any, cast
 
 from asyncio_operator.arrow.key_identity import identity
+from asyncio_operator.budget.usage import ONE, Weights, running
 from asyncio_operator.engine.contracts import Trouble
 from asyncio_operator.engine.flights import Call, Flight, Run
+from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate
 from asyncio_operator.engine.inputs import NOTHING, Reader
+from asyncio_operator.engine.timing import COARSEST
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
 from asyncio_operator.lookup.pending import PendingKey, PendingKeys, weights_of
@@ -36,25 +40,6 @@ class OpenBatch:
             that is not over.
     """
 
-    __slots__ = (
-        "_left",
-        "_next",
-        "_over",
-        "_passed",
-        "_range",
-        "_source",
-        "_started",
-        "_trouble",
-        "_troubled",
-        "batch",
-        "begin",
-        "eager",
-        "missing",
-        "positions",
-        "results",
-        "working",
-    )
-
     instant = True
 
     def __init__(self, batch: KeyBatch, positions: Sequence[int], source: KeySource) -> None:
@@ -63,17 +48,26 @@ class OpenBatch:
         self.missing = len(positions)
         self.eager = source.eager
         self.working = 0
-        plain = not (source.judges or source.keeps or source.slices)
+        self._gate = gate = source.gate
+        # The gate, if it has to hear how calls end.
+        self._heard = gate if gate is not None and gate.hears else None
+        plain = not (source.judges or source.keeps or source.slices or self._heard)
         self.results: list[Any] | None = batch.outcomes if plain else None
         self.begin = None if plain else self._begin
         self._source = source
-        self._trouble: Trouble | None = None
+        self._trouble: Trouble
         self._next = 0
         self._passed = 0
         self._left: Any = iter(())
         self._range: Iterator[tuple[Any, Any]] = iter(())
         self._over = False
-        self._started: dict[Any, float] = {}
+        # When each call started, or its ticket.
+        self._started: dict[Any, Any] = {}
+        # What the gate has said of the call for the next key: since when it may start, or that it never may.
+        self._let_at = inf
+        self._refusal: BaseException | None = None
+        self._not_before = -inf
+        self._weights: Weights | None = None if gate is None else gate.one
         self._troubled: set[int] = set()
 
     @property
@@ -127,9 +121,8 @@ class OpenBatch:
                 pending.found(flight, answer, source)
             return
         places = pending.places
-        self.store(
-            positions, [places.found(keys[i], answer, source) for i, answer in zip(positions, answers, strict=True)]
-        )
+        outcomes = [places.found(keys[i], answer, source) for i, answer in zip(positions, answers, strict=True)]
+        self.store(positions, outcomes)
         for i in positions:
             places.refresh_if_old(keys[i])
 
@@ -145,13 +138,9 @@ class OpenBatch:
         self._trouble = trouble
         # `zip` takes a position before its key, so `_left` always knows how many keys no lane has taken.
         positions, size = self.cut(most), self._source.slices
-        if size:
-            slots = [positions[i : i + size] for i in range(0, len(positions), size)]
-            self._left = iter(slots)
-            self._range = zip(self._left, map(self.values, slots), strict=False)
-            return
-        self._left = iter(positions)
-        self._range = zip(self._left, self.values(positions), strict=False)
+        slots: Any = [positions[i : i + size] for i in range(0, len(positions), size)] if size else positions
+        self._left = iter(slots)
+        self._range = zip(self._left, map(self.values, slots) if size else self.values(positions), strict=False)
 
     def left_over(self) -> int:
         """The number of calls of the present range that no lane has taken."""
@@ -159,17 +148,61 @@ class OpenBatch:
         return int(self._left.__length_hint__())
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return self._range
+        return self._range if self._gate is None else self._let_start(self._gate)
+
+    def next_start(self, gate: Gate, now: float) -> float:
+        """When the call for the next key may start, or is refused. A budget is asked once for each start."""
+        self._refusal = None
+        start = max(gate.next_start(now), self._not_before)
+        if start <= now and gate.hears:
+            try:
+                if self._weights is None:
+                    place = self.positions[self._next - self.left_over()]
+                    self._weights = gate.weights(1, lambda: [self.batch.keys[place]])
+                start = gate.admit(self._weights, now)
+            except REFUSED as error:
+                self._refusal = error
+        self._let_at = now if start <= now else inf
+        return start
+
+    def _let_start(self, gate: Gate) -> Iterator[tuple[Any, Any]]:
+        """The keys whose calls the gate lets start now. Those that it refuses fail."""
+        left, take, hears, refused = self._left.__length_hint__, self._range.__next__, gate.hears, 0
+        while left():
+            if self._let_at == inf and self.next_start(gate, now := gate.now()) > now:
+                return
+            now, self._let_at = self._let_at, inf
+            slot, value = take()
+            weights, self._weights = self._weights or ONE, gate.one
+            if self._refusal is not None:
+                # It counts as a failed attempt, so retries and back-off bridge an open circuit.
+                self._source.pending.figures.calls -= 1
+                self._trouble.fail([self._in_trouble(slot, now, self._trouble)], self._refusal, now)
+                refused += 1
+                if refused == REFUSALS:
+                    self._not_before = now + COARSEST
+                    return
+                continue
+            if hears:
+                self._started[slot] = gate.started(weights, now)
+            else:
+                gate.start_unheard(now)
+            yield slot, value
 
     def _begin(self, slot: Any, started: float) -> float:
-        self._started[slot] = started
+        if self._heard is None:
+            self._started[slot] = started
+        elif self._heard.weighs:
+            running.set(self._started[slot])
         return self._source.limit
 
     def complete(self, slot: Any, result: Any) -> None:
         """A result that is judged, or kept, at once, or those of a slice."""
         source, trouble, started = self._source, self._trouble, self._started.pop(slot)
-        assert trouble is not None
         now = trouble.now()
+        if self._heard is not None:
+            self._heard.ended(started, now)
+            started = started.started
         if source.slices:
             self._store(slot, result, now - started, trouble)
             return
@@ -193,12 +226,13 @@ class OpenBatch:
         self.batch.store(slot, answers)
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        assert self._trouble is not None
+        self.returned(slot, error)
         flights: list[Flight] = [self._in_trouble(i, started, self._trouble) for i in self._positions(slot)]
         self._trouble.failed(flights, error, self._trouble.now())
 
     def timed_out(self, slot: Any, started: float) -> None:
-        assert self._trouble is not None
+        if self._heard is not None:
+            self._heard.judge(self._started[slot], self._trouble.now(), TimeoutError())
         for i in self._positions(slot):
             self._trouble.pass_limit(self._in_trouble(i, started, self._trouble), self._trouble.now())
 
@@ -221,6 +255,8 @@ class OpenBatch:
 
     def returned(self, slot: Any, error: BaseException | None) -> None:
         """The keys have ended, or wait for their next attempts."""
+        if self._heard is not None:
+            self._heard.ended(self._started.pop(slot), self._heard.now(), error)
 
     def value_of(self, slot: Any) -> Any:
         return self.batch.keys[self._positions(slot)[0]]
@@ -253,6 +289,9 @@ class KeySource:
         limit: seconds that a first call may take.
         judges: whether a result may not be the last one of its key.
         keeps: whether each answer is kept at once, in a cache or a journal.
+
+    Attributes:
+        gate: lets calls of its windows start; None: nothing limits them.
     """
 
     def __init__(
@@ -268,6 +307,7 @@ class KeySource:
         judges: bool = False,
         keeps: bool = False,
     ) -> None:
+        self.gate: Gate | None = None
         self.delivery = delivery
         self.pending = pending
         pending.awaits = delivery.awaits
@@ -304,9 +344,15 @@ class KeySource:
         background = self.pending.background
         return background.popleft() if background else None
 
-    def window(self, trouble: Trouble) -> OpenBatch | None:
-        if not self.direct or self.left_over:
-            return self._window
+    def window(self, trouble: Trouble) -> OpenBatch | float | None:
+        window = self._window if not self.direct or self.left_over else self._next_window(trouble)
+        if self.gate is None or window is None:
+            return window
+        now = trouble.now()
+        start = window.next_start(self.gate, now)
+        return window if start <= now else start
+
+    def _next_window(self, trouble: Trouble) -> OpenBatch | None:
         self.prepare(0.0)
         current = self._current
         # Keys in Arrow take no memory of their own.

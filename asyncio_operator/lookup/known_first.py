@@ -19,6 +19,7 @@ from typing import Any, Protocol, cast
 from asyncio_operator.engine.contracts import Source
 from asyncio_operator.engine.ending import close_within, error_of
 from asyncio_operator.engine.flights import Call, Flight, Run
+from asyncio_operator.engine.flights import Owner as Elements
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.lookup.pending import PendingKey, PendingKeys
@@ -32,14 +33,8 @@ ENOUGH = 100
 decide the pace."""
 
 
-class Owner(Protocol):
-    """Holds keys that wait for their first call; see `engine.flights.Owner`."""
-
-    eager: bool
-
-    def values(self, positions: Sequence[Any]) -> Sequence[Any]: ...
-
-    def flights(self, positions: Sequence[Any]) -> Sequence[Flight]: ...
+class Owner(Elements, Protocol):
+    """Holds keys that wait for their first call."""
 
     def found(self, positions: Sequence[Any], answers: Sequence[Any], source: str) -> None:
         """These keys have known answers."""

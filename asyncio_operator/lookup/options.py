@@ -58,8 +58,8 @@ class LookupOptions(CallOptions):
 
     @property
     def direct(self) -> bool:
-        """Whether a call takes one key, and nothing limits when it starts."""
-        return self.batching is None and not self.limited
+        """Whether a call takes one key, and is made once at a time."""
+        return self.batching is None and self.hedge is None
 
     def runs_in_arrow(self, enricher: Enricher, traced: bool) -> bool:
         """Whether the keys of runs may stay in Arrow: no option needs a key, or its answer, as an object."""

@@ -101,7 +101,7 @@ class PendingKeys:
     ) -> None:
         self.figures = failures.figures
         self.background: deque[PendingKey] = deque()
-        self.awaits: Callable[[Any], bool] = _none
+        self.awaits: Callable[[Any], bool] = lambda _key: False
         self.places = places
         places.refresh = self._refresh
         self._key_failures = failures
@@ -291,15 +291,10 @@ class PendingKeys:
         return latency
 
 
-def _none(_key: Any) -> bool:
-    return False
-
-
 def weights_of(call: Call | None) -> Mapping[str, float] | None:
     """What a key weighed in its call, which says what all of its keys weighed together."""
-    ticket = None if call is None else call.ticket
-    if call is None or ticket is None:
+    if call is None or call.ticket is None:
         return None
-    estimates = {} if ticket.billed is False else ticket.weights
-    weighed = {unit: amount for unit, amount in estimates.items() if unit not in COUNTED} | (ticket.settled or {})
+    estimates = {} if call.ticket.billed is False else call.ticket.weights
+    weighed = {unit: amount for unit, amount in estimates.items() if unit not in COUNTED} | (call.ticket.settled or {})
     return {unit: amount / call.count for unit, amount in weighed.items()} or None

@@ -210,7 +210,8 @@ class LookupPipeline:
         checks = None if check is None or not kept else lambda _key, answer: check(answer)
         places = Places(failures.figures, cache, () if in_arrow else self._memories, known, options.timed)
         pending = PendingKeys(failures, places, timed=options.timed, check=checks, recorder=recorder)
-        watched = trace is not None or allowance is not None or bool(known)
+        # A cache says what its answers weighed, and its refreshes leave a scarce budget to new keys.
+        watched = trace is not None or bool(known) or (allowance is not None and cache is not None)
         self._keys = KeySource(
             self._reader,
             self._delivery,
@@ -237,6 +238,7 @@ class LookupPipeline:
             known=known,
             values=self._keys.in_arrow if in_arrow else None,
         )
+        self._keys.gate = attempts.gate if attempts.gate.limits else None
         self._lanes = attempts.lanes
         failures.figures.attempt_latency = self._lanes.latency
 

@@ -80,6 +80,11 @@ class Limits:
         when = "while another call tries it" if opens is None or opens <= age else f"for another {opens - age:.3f} s"
         raise CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
 
+    def start_unheard(self, now: float) -> None:
+        """A call starts of whose end no limit wants to hear."""
+        if self._limiter is not None:
+            self._limiter.start(now)
+
     def start(self, call: Call, now: float) -> None:
         """A call starts."""
         self.calls += 1

@@ -19,7 +19,7 @@ from asyncio_operator import (
     RateLimit,
     Watermark,
 )
-from asyncio_operator.engine.attempts import REFUSALS
+from asyncio_operator.engine.gate import REFUSALS
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import BAD, OK, Act, Batches, Script, retry
 from tests.operator.helpers import (

@@ -1,0 +1,268 @@
+"""Limits in front of the calls for single keys: what may start, what is refused, and what is known of its end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from itertools import count
+from typing import Any
+
+import pytest
+
+from asyncio_operator import (
+    AdaptiveCapacity,
+    Budget,
+    Cache,
+    CircuitBreaker,
+    CircuitOpenError,
+    FixedBackoff,
+    Limit,
+    RateLimit,
+    Retry,
+)
+from asyncio_operator.engine.gate import REFUSALS
+from asyncio_operator.engine.share import Reservation, Share
+from asyncio_operator.enricher import settle
+from asyncio_operator.lookup.key_batch import Answer, Failure
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.policies.rate_limit import RateWindow
+from tests.budget.helpers import most_in_a_window
+from tests.engine.test_share import Coordinator
+from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, look_up, now
+from tests.lookup.test_budget_laws import Weighing
+from tests.lookup.test_budget_laws import look_up as look_up_under
+from tests.operator.helpers import virtual
+from tests.operator.meter import Meter
+
+
+class Timed(Recorded):
+    """Answers with the key after `seconds`; the first `failing` calls of a key fail. Notes when calls start."""
+
+    def __init__(self, seconds: float = 0.0, failing: dict[Any, int] | None = None) -> None:
+        super().__init__(self._answer)
+        self.times: list[float] = []
+        self._seconds = seconds
+        self._failing = dict(failing or {})
+
+    async def _answer(self, key: Any) -> Any:
+        self.times.append(now())
+        await asyncio.sleep(self._seconds)
+        if self._failing.get(key, 0) > 0:
+            self._failing[key] -= 1
+            raise ConnectionError
+        return {"x": key}
+
+
+def pipeline_of(enricher: Recorded, keys: Any, allowance: Any = None, limiter: Any = None, **options: Any) -> Any:
+    """A pipeline for one batch."""
+    batches = [batch_of(keys)]
+    chosen = LookupOptions(fail=False, **options)
+    consumer = Consumer(batches, chosen.ordered)
+    consumer.pipeline = LookupPipeline(
+        enricher, Source(batches), consumer.deliver, chosen, allowance=allowance, limiter=limiter
+    )
+    return consumer.pipeline
+
+
+@virtual
+async def test_R10_keys_start_as_the_rate_limit_lets_them_in_their_order():
+    enricher = Timed(0.3)
+    (batch,) = batches = [batch_of(range(7))]
+    consumer = await look_up(enricher, batches, rate_limit=RateLimit(3), capacity=2)
+    assert enricher.times == [0, 0, 0.3, 1, 1, 1.3, 2]
+    assert enricher.calls == list(range(7))
+    assert batch.outcomes == [{"x": key} for key in range(7)]
+    assert consumer.pipeline.figures.calls == 7
+
+
+@virtual
+async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
+    limiter = RateWindow.of(RateLimit(8, per=100.0))
+    await pipeline_of(Timed(), range(7), limiter=limiter).run()
+    assert limiter.used() == 7
+    assert limiter.next_start(now()) == now()
+
+
+@virtual
+async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_under_a_limit():
+    enricher = Timed(failing={0: 1})
+    batches = [batch_of(range(4))]
+    await look_up(enricher, batches, rate_limit=RateLimit(1), retry=Retry(3, FixedBackoff(0.5)))
+    assert enricher.calls == [0, 0, 1, 2, 3]
+    assert enricher.times == [0, 1, 2, 3, 4]
+
+
+@virtual
+async def test_R8_and_so_it_does_under_a_budget():
+    meter, enricher = Meter(per=1.0, calls=1), Timed(failing={0: 1})
+    await look_up_under(enricher, meter, [range(4)], retry=Retry(3, FixedBackoff(0.5)))
+    assert enricher.calls == [0, 0, 1, 2, 3]
+    assert enricher.times == [0, 1, 2, 3, 4]
+
+
+@virtual
+async def test_R10_an_open_circuit_refuses_keys_and_lets_one_try_it():
+    enricher = Timed(0.1, failing={0: 1, 1: 1})
+    (batch,) = batches = [batch_of(range(9))]
+    breaker = CircuitBreaker(failure_ratio=0.5, minimum_calls=2, open_for=10.0)
+    consumer = await look_up(enricher, batches, circuit_breaker=breaker, capacity=1, buffer=100)
+    assert enricher.calls == [0, 1]
+    kinds = [type(outcome.error) for outcome in batch.outcomes]
+    assert kinds == [ConnectionError] * 2 + [CircuitOpenError] * 7
+    assert consumer.pipeline.figures.calls == 2
+
+
+@virtual
+async def test_R10_back_off_bridges_an_open_circuit_and_one_call_tries_it_alone():
+    enricher = Timed(0.1, failing={0: 1, 1: 1})
+    (batch,) = batches = [batch_of(range(9))]
+    breaker = CircuitBreaker(failure_ratio=0.5, minimum_calls=1, open_for=10.0)
+    await look_up(enricher, batches, circuit_breaker=breaker, capacity=2, retry=Retry(9, FixedBackoff(7.0)))
+    assert Failure not in map(type, batch.outcomes)
+    first, *later = sorted(enricher.times[2:])
+    assert enricher.times[:2] == [0, 0]
+    assert first >= 10.1
+    assert min(later) >= first + 0.1
+
+
+def test_R10_refused_keys_let_the_loop_turn():
+    async def main() -> None:
+        turns = count()
+
+        async def turning() -> None:
+            while True:
+                await asyncio.sleep(0)
+                next(turns)
+
+        task = asyncio.ensure_future(turning())
+        breaker = CircuitBreaker(failure_ratio=0.5, minimum_calls=1, open_for=1e6)
+        (batch,) = batches = [batch_of(range(2_000))]
+        await look_up(Timed(failing={0: 1}), batches, circuit_breaker=breaker, capacity=1)
+        task.cancel()
+        assert [type(outcome.error) for outcome in batch.outcomes[1:]] == [CircuitOpenError] * 1_999
+        assert next(turns) >= 2_000 // REFUSALS
+
+    asyncio.run(main())
+
+
+@virtual
+async def test_R11_an_adaptive_capacity_holds_for_keys_and_hears_of_their_ends():
+    class OverloadedError(TimeoutError):
+        overload = True
+
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1.0)
+        if key % 2:
+            raise OverloadedError
+        return {"x": key}
+
+    enricher = Recorded(answer)
+    capacity = AdaptiveCapacity(initial=8, minimum=2, maximum=8)
+    await look_up(enricher, [batch_of(range(60))], capacity=capacity)
+    assert enricher.most == 8
+    assert now() > 60 / 8 * 2
+
+
+@pytest.mark.parametrize("retry", [None, Retry(2, FixedBackoff(1.0))])
+@virtual
+async def test_O12_a_call_that_was_cut_holds_its_slot_of_a_budget_until_it_returns(retry):
+    async def deaf(key: Any) -> Any:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            settle({"tokens": 5})
+            await asyncio.sleep(20)
+        return {"x": key}
+
+    meter, enricher = Meter(in_flight=1), Recorded(deaf)
+    (batch,) = await look_up_under(enricher, meter, [[1, 2]], timeout=3.0, retry=retry, grace_period=100.0)
+    assert meter.times == [0, 23]
+    assert [type(outcome) for outcome in batch.outcomes] == [Failure, Failure]
+    assert [(at, settled) for at, _, settled in meter.returns] == [(23, {"tokens": 5}), (46, {"tokens": 5})]
+
+
+@virtual
+async def test_O17_each_key_settles_its_own_call_also_where_calls_set_variables():
+    variable: ContextVar[Any] = ContextVar("variable", default=0)
+    tasks = []
+
+    async def late(key: Any) -> None:
+        await asyncio.sleep(2.5)
+        settle({"tokens": 1000})
+
+    async def answer(key: Any) -> Any:
+        assert variable.get() == 0
+        if key % 3 == 0:
+            variable.set(key)
+        tasks.append(asyncio.ensure_future(late(key)))
+        await asyncio.sleep(1)
+        settle({"tokens": key})
+        return {"x": key}
+
+    meter = Meter()
+    await look_up_under(Recorded(answer), meter, [range(1, 13)], capacity=2)
+    assert sorted(settled["tokens"] for *_, settled in meter.returns if settled) == list(range(1, 13))
+    await asyncio.gather(*tasks)
+
+
+@virtual
+async def test_G4_keys_are_weighed_one_by_one_and_each_is_weighed_once():
+    class Counted(Weighing):
+        weighed: list[Any] = []  # noqa: RUF012
+
+        def weigh(self, keys: Any) -> Any:
+            self.weighed += keys
+            return super().weigh(keys)
+
+    meter, enricher = Meter(tokens=10), Counted()
+    batches = await look_up_under(enricher, meter, [[3, 4, 5, 6]], timed=True)
+    assert meter.weighed("tokens") == [3, 4, 5, 6]
+    assert meter.times == [0, 0, 10, 20]
+    assert enricher.weighed == [3, 4, 5, 6]
+    assert [type(outcome) for outcome in batches[0].outcomes] == [Answer] * 4
+
+
+@virtual
+async def test_G3_two_runs_share_a_budget():
+    share = Share(Budget("shared", Limit(10, per=1.0)), Coordinator(0.01), 0.0)
+    enrichers = [Timed(0.02), Timed(0.02)]
+    runs = [pipeline_of(one, range(30), Reservation(lambda: share), capacity=3) for one in enrichers]
+    await asyncio.gather(*[run.run() for run in runs])
+    times = sorted(at for one in enrichers for at in one.times)
+    assert most_in_a_window(times, 1.0) <= 10
+    assert len(times) == 60
+    assert 5 <= now() < 6.5
+    assert abs(enrichers[0].times[-1] - enrichers[1].times[-1]) < 1.0
+
+
+@pytest.mark.parametrize("turns", range(40))
+def test_G1_a_run_that_is_cancelled_at_any_turn_has_started_and_returned_the_same_calls(turns):
+    @virtual
+    async def check() -> None:
+        async def answer(key: Any) -> Any:
+            await asyncio.sleep(0)
+            settle({"tokens": 1})
+            await asyncio.sleep(key % 2)
+            return {"x": key}
+
+        meter, enricher = Meter(per=2.0, calls=2, in_flight=2), Recorded(answer)
+        running = asyncio.ensure_future(pipeline_of(enricher, range(6), meter, capacity=3).run())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        assert meter.joined == meter.running == 0
+        assert len(meter.starts) == len(meter.returns) == len(enricher.calls)
+
+    check()
+
+
+@virtual
+async def test_L6_refreshes_leave_a_scarce_budget_to_keys_that_rows_wait_for():
+    meter, enricher = Meter(per=1.0, calls=2), Timed(0.01)
+    cache = Cache(refresh_after=0.1, expire_after_write=1000.0)
+    keys = [range(4), [], [], [*range(4), *range(10, 14)]]
+    await look_up_under(enricher, meter, keys, cache=cache, pause=1.0, capacity=4)
+    assert set(enricher.calls[4:8]) - {*range(10, 14)} <= set(enricher.calls[4:6])
+    assert {*enricher.calls[4:8]} >= {10, 11}
