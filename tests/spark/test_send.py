@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import (
     Budget,
     ConfigurationError,
-    Enricher,
     EnricherError,
     FixedBackoff,
     FunctionError,
@@ -25,7 +25,6 @@ from asyncio_operator import (
     Limit,
     Retry,
 )
-from asyncio_operator.sending.row_calls import RowCalls, is_refusal, row_id
 from asyncio_operator.spark import EnrichmentMetrics, SendReport, enrich, send
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers import FunctionEnricher, HttpEnricher
@@ -367,6 +366,28 @@ def test_W3_send_runs_once_and_reads_its_input_once(spark: SparkSession, orders:
         assert "DataFrame" not in repr(report)
 
 
+def test_W2_a_micro_batch_that_spark_repeats_is_not_sent_again(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"id": 1}\n{"id": 1}\n{"id": 2}\n')
+    stream = spark.readStream.schema("id long").json(str(tmp_path / "in"))
+    reports: list[tuple[int, int, int, int]] = []
+
+    def write(batch: DataFrame, _number: int) -> None:
+        reports.append(numbers(send(batch, post(orders), on="id", journal=str(tmp_path / "journal"))))
+        if len(reports) == 1:
+            raise ValueError("the driver dies before the micro-batch is noted")
+
+    for _ in range(2):
+        query = stream.writeStream.foreachBatch(write).trigger(availableNow=True)
+        running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        with contextlib.suppress(StreamingQueryException):
+            running.awaitTermination(60)
+    assert reports == [(3, 0, 0, 0), (0, 0, 0, 3)]
+    assert sorted(orders.ids()) == [1, 1, 2]
+
+
 def test_W3_no_row_at_all_is_no_call(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
     report = send(table(spark, []), post(orders), on="id", journal=str(tmp_path))
     assert numbers(report) == (0, 0, 0, 0)
@@ -403,51 +424,3 @@ def test_W1_W2_the_same_on_spark_connect(orders: Orders, connect: Callable[..., 
     told = connect(CONNECT, orders.service.url + "/orders", str(tmp_path / "journal"))
     assert told.split("\n")[:2] == ["9 1 0 0 1", "0 0 0 10 0"]
     assert Counter(orders.ids()) == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1}
-
-
-@pytest.mark.parametrize(
-    ("error", "refused"),
-    [
-        (EnricherError("", code=400), True),
-        (EnricherError("", code=403, retryable=False), True),
-        # The service says when to return: it is a limit.
-        (EnricherError("", code=403, retryable=True, retry_after=1.0), False),
-        (EnricherError("", code=429, retryable=False), False),
-        (EnricherError("", code=501, retryable=False), False),
-        (EnricherError("", code="23505", retryable=False), True),
-        (EnricherError("", code="40001", retryable=True), False),
-        (EnricherError(""), False),
-        (ValueError("x"), False),
-        (ExceptionGroup("", [EnricherError("", retryable=False), EnricherError("")]), True),
-    ],
-)
-def test_W1_a_refusal_is_an_answer_that_says_no_for_good(error: Exception, refused: bool) -> None:
-    assert is_refusal(error) is refused
-
-
-def test_W2_names_of_rows_differ_and_stay_the_same() -> None:
-    values = [None, 1, 1.0, True, "1", b"1", Decimal(1)]
-    names = {row_id((value, occurrence)) for value in values for occurrence in range(3)}
-    names |= {row_id((1, None, 0)), row_id((None, 1, 0)), row_id((1, 1, 0))}
-    assert len(names) == 3 * len(values) + 3
-    assert row_id((Decimal("1.0"), 0)) == row_id((Decimal(1), 0))
-    # It must never change: rows that were in flight at a kill are sent again with it, by a later version too.
-    assert row_id((1, 0)) == "82b256a8-ced4-585f-9e6b-da9ecaec6c2e"
-
-
-def test_W1_the_enricher_that_makes_the_calls_passes_everything_on() -> None:
-    class Own(Enricher):
-        max_calls = 3
-        default_retry = RETRY
-
-        def schema(self) -> Any:
-            raise NotImplementedError
-
-        def weigh(self, keys: Any) -> Any:
-            return {"keys": len(keys), "first": keys[0] if keys else None}
-
-    calls = RowCalls(Own())
-    assert (calls.max_calls, calls.default_retry, calls.idempotent) == (3, RETRY, False)
-    assert calls.weigh([(1, 0)]) == {"keys": 1, "first": 1}
-    assert calls.weigh([(1, 2, 0)]) == {"keys": 1, "first": (1, 2)}
-    assert repr(calls) == "test_W1_the_enricher_that_makes_the_calls_passes_everything_on.<locals>.Own"
