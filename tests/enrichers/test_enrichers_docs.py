@@ -66,7 +66,6 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
             **values,
             DSN=database.dsn,
             REDIS_URL="redis://localhost",
-            CLUSTER_URL="redis://localhost",
         )
         assert await names["country"].lookup("NO") == COUNTRIES["NO"]
         assert await one(names["Prices"](), 8) == {"price": 12.0}
