@@ -28,7 +28,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
 from asyncio_operator.state.keys import serialize_key
-from asyncio_operator.state.serializers import BuiltinSerializer
+from asyncio_operator.state.serializers import NULL, BuiltinSerializer
 from asyncio_operator.state.table import Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
@@ -72,12 +72,14 @@ class AnswerSerializer(BuiltinSerializer):
     copies = False
 
     def serialize(self, value: Any) -> bytes:
-        # Rows of a table (`ColumnAnswers`) are stored as mappings.
-        answer = getattr(value, "answer", None)
+        answer = getattr(value, "answer", None)  # Rows of a table (`ColumnAnswers`) are stored as mappings.
         return super().serialize(value if answer is None else answer())
 
-    def copy(self, value: Any) -> Any:
-        return value
+    def keep(self, value: Any) -> Any:
+        return NULL if value is None else value
+
+    def kept(self, value: Any) -> Any:
+        return None if value is NULL else value
 
 
 class LookupCache:

@@ -1,7 +1,8 @@
 """Keyed state in memory: a dictionary by slot, and one by sub within each slot for lists and maps.
 
 Values of the built-in serialiser are kept as objects. They are copied when they are stored and when they are read, so a
-caller never holds the stored object. Values of other serialisers are kept as bytes. Either way a value that a snapshot
+caller never holds the stored object; a flat container is looked through only when it is stored (`serializers.Flat`).
+Values of other serialisers are kept as bytes. Either way a value that a snapshot
 cannot hold is refused when it is stored, and both backends give the same results. A table of a state with time to live
 (`timed`) has stamped entries, which it also keeps in a `Round`.
 
@@ -27,7 +28,7 @@ from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import NOT_BEGUN, parse_slot, retimed
 from asyncio_operator.state.priority_queue import PriorityQueueSet
-from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
+from asyncio_operator.state.serializers import BUILTIN, NULL, BuiltinSerializer, Flat, Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states, merged_rows
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
@@ -162,13 +163,6 @@ class HeapTable(Table):
             self._round._check(entries)
 
 
-class _Null:
-    """Stored instead of None, because None means "no entry" in a table."""
-
-
-_NULL = _Null()
-
-
 class HeapCodec(Codec):
     """Keeps values as objects, copied by the built-in serialiser, or as the bytes of another serialiser.
 
@@ -183,11 +177,10 @@ class HeapCodec(Codec):
         self._to_bytes: Callable[[Any], bytes] = self._bytes.to_bytes
         self._from_bytes: Callable[[bytes], Any] = self._bytes.from_bytes
         if isinstance(serializer, BuiltinSerializer):
-            copy, serialize, deserialize = serializer.copy, self.encode, self.decode
-            self.encode = lambda value: _NULL if value is None else copy(value)
-            self.decode = lambda stored: None if stored is _NULL else copy(stored)
-            self._to_bytes = lambda stored: serialize(None if stored is _NULL else stored)
-            self._from_bytes = lambda data: _NULL if (value := deserialize(data)) is None else value
+            serialize, deserialize = self.encode, self.decode
+            self.encode, self.decode = serializer.keep, serializer.kept
+            self._to_bytes = lambda stored: serialize(stored.value if type(stored) is Flat else stored)
+            self._from_bytes = lambda data: NULL if (value := deserialize(data)) is None else value
 
     def to_bytes(self, stored: Stored) -> bytes:
         return self._bytes.stamp(stored[0], self._to_bytes(stored[1])) if self._stamped else self._to_bytes(stored)
@@ -213,7 +206,7 @@ class HeapCodec(Codec):
     def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
         if self._copies:
             return super().living(stamped, deadline, absent)
-        null = _NULL
+        null = NULL
         return [
             absent if one is None or one[0] <= deadline else None if (value := one[1]) is null else value
             for one in stamped
@@ -312,7 +305,7 @@ class HeapStateBackend(StateBackend):
                     length = len(address) if meta.kind == QUEUE else parse_slot(address, self.group_width)[2]
                     table.put(address[:length], address[length:], data)
         self._tables.update(tables)
-        self._codecs.update(dict.fromkeys(states, BytesCodec(_BYTES)))
+        self._codecs.update(dict.fromkeys(states, BytesCodec(BUILTIN)))  # Bytes stay bytes, of whatever serialiser.
         self.metas = states
         self._sequence = max([snapshot.sequence for snapshot in snapshots], default=0)
         for name, queue in self._queues.items():
@@ -347,22 +340,6 @@ class HeapStateBackend(StateBackend):
 
     def __repr__(self) -> str:
         return f"<HeapStateBackend, key groups {self.key_groups} of {self.max_parallelism}, {len(self.metas)} states>"
-
-
-class _Bytes:
-    """The serialiser of restored state that the user has not registered yet: it keeps the bytes as they are."""
-
-    name = "bytes"
-
-    def serialize(self, value: Any) -> bytes:
-        data: bytes = value
-        return data
-
-    def deserialize(self, data: bytes) -> Any:
-        return data
-
-
-_BYTES = _Bytes()
 
 
 def _new_table(meta: StateMeta, timed: bool) -> HeapTable | HeapValueTable:

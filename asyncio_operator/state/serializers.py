@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Protocol, runtime_checkable
@@ -82,11 +83,43 @@ class BuiltinSerializer:
         """
         return value if type(value) in _IMMUTABLE else _copy(value, 0)
 
+    def keep(self, value: Any) -> Any:
+        """A copy that no caller holds, from which `kept` makes others. It is not None."""
+        kind = type(value)
+        if kind in _IMMUTABLE:
+            return NULL if value is None else value
+        if kind not in _NESTED or len(value) < WORTH or not _is_flat(value, kind):
+            return _copy(value, 0)
+        fixed = kind is tuple or kind is frozenset
+        return Flat(value if fixed else value.copy(), fixed)
+
+    def kept(self, value: Any) -> Any:
+        """A copy of what `keep` gave."""
+        kind = type(value)
+        if kind is Flat:
+            return value.value if value.fixed else value.value.copy()
+        return value if kind in _IMMUTABLE else _copy(value, 0)
+
     def __repr__(self) -> str:
         return "BuiltinSerializer()"
 
 
 BUILTIN = BuiltinSerializer()
+
+WORTH = 16
+"""Items from which on a `Flat` is made: it takes 32 bytes."""
+
+
+@dataclass(slots=True, eq=False)
+class Flat:
+    """A kept container of immutable values, or None. It was looked through once, and so each copy is made in C."""
+
+    value: Any
+    fixed: bool
+    """Whether it cannot be changed, and needs no copy."""
+
+
+NULL = Flat(None, fixed=True)
 
 
 def check_serializer(argument: str, serializer: Any) -> Serializer:
@@ -106,6 +139,12 @@ def check_serializer(argument: str, serializer: Any) -> Serializer:
             f"{argument}={describe(serializer)}: a serialiser needs a `name`, `serialize` and `deserialize`"
         )
     return serializer
+
+
+def _is_flat(value: Any, kind: type) -> bool:
+    """As `_copy` finds it."""
+    flat = _IMMUTABLE.issuperset(map(type, value))
+    return flat and (kind is not dict or _IMMUTABLE.issuperset(map(type, value.values())))
 
 
 def _copy(value: Any, depth: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -21,10 +22,24 @@ def changed(value: Any) -> None:
         value.append("changed")
     elif isinstance(value, dict):
         value["changed"] = True
+    elif isinstance(value, set):
+        value.add("changed")
+
+
+MANY = range(40)
+LARGE = [
+    [*MANY],
+    {n: n for n in MANY},
+    {*MANY},
+    (*MANY,),
+    frozenset(MANY),
+    [*MANY, [1]],
+    {**dict.fromkeys(MANY), 7: [1]},
+]
 
 
 @pytest.mark.parametrize(
-    "value", [[], {}, ([],), (0, {}), [([],)], {"a": ([],)}, ((([],),),), ({"a": [1]}, 2)], ids=repr
+    "value", [[], {}, ([],), (0, {}), [([],)], {"a": ([],)}, ((([],),),), ({"a": [1]}, 2), *LARGE], ids=repr
 )
 def test_S4_what_a_state_gives_may_be_changed_however_it_is_nested(make, value):
     shown, backend = repr(value), make()
@@ -34,14 +49,23 @@ def test_S4_what_a_state_gives_may_be_changed_however_it_is_nested(make, value):
     items = backend.list_state(ListStateDescriptor("items"))
     entries = backend.map_state(MapStateDescriptor("entries"))
     backend.set_current_key("k")
-    held.update(value)
-    timed.update(value)
-    items.add(value)
-    entries.put(1, value)
+    given = deepcopy(value)
+    held.update(given)
+    timed.update(given)
+    items.add(given)
+    entries.put(1, given)
+    changed(given)
     for _ in range(2):
         for got in (never.value(), held.value(), timed.value(), items.get()[0], entries.get(1), *entries.values()):
             assert repr(got) == shown
             changed(got)
+    restored = make()
+    restored.restore([backend.snapshot()])
+    restored.set_current_key("k")
+    again = restored.value_state(ValueStateDescriptor("held"))
+    for _ in range(2):
+        assert repr(again.value()) == shown
+        changed(again.value())
 
 
 class Bytes:
