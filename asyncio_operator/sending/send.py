@@ -11,7 +11,8 @@ Both cost microseconds for a row, which are little beside a call, and the DataFr
 costs something to read again.
 
 The rows that were not sent stay on the executors, as a local checkpoint: without the plan that made them, so that
-nothing that is done with them can send a row again.
+nothing that is done with them can send a row again. An executor that is lost takes its part of the report with it. Then
+Spark raises an error, and the next run with the journal sends and reports the rest.
 """
 
 from __future__ import annotations
