@@ -102,6 +102,18 @@ async def test_R8_and_so_it_does_under_a_budget():
 
 
 @virtual
+async def test_R8_a_light_key_does_not_overtake_a_heavy_one_that_is_due_and_waits_for_the_budget():
+    class Heavy(Timed):
+        def weigh(self, keys: Any) -> Any:
+            return {"tokens": sum(keys)}
+
+    meter, enricher = Meter(per=1.0, tokens=10), Heavy(0.2, failing={6: 1})
+    await look_up_under(enricher, meter, [[6, 2, 1]], capacity=1, retry=Retry(2, FixedBackoff(0.1)))
+    assert enricher.calls == [6, 2, 6, 1]
+    assert enricher.times == pytest.approx([0, 0.2, 1, 1.2])
+
+
+@virtual
 async def test_R10_an_open_circuit_refuses_keys_and_lets_one_try_it():
     enricher = Timed(0.1, failing={0: 1, 1: 1})
     (batch,) = batches = [batch_of(range(9))]
