@@ -81,7 +81,7 @@ class Session:
         self._running: asyncio.Task[Rows] | None = None
         self._allowed = 0.0
         self._closed = False
-        self.used = False
+        self.made = asyncio.get_running_loop().time()
 
     def is_closed(self) -> bool:
         """Whether it can take no statement any more."""
@@ -101,7 +101,6 @@ class Session:
         rows = [*result.keys()], result.all()
         if not self._autocommit:
             await self._connection.rollback()
-        self.used = True
         return rows
 
     async def _allow(self, left: float | None) -> None:
@@ -339,12 +338,13 @@ class Connections:
 
     async def fetch(self, statement: Any, parameters: Mapping[str, Any]) -> Rows:
         """The result of a statement, from the first connection that is free."""
+        asked = asyncio.get_running_loop().time()
         session = await self._pool.acquire()
-        again = session.used
         try:
             return await self._fetch(session, statement, parameters)
         except Exception as error:
-            if not again or not is_lost(error):
+            # One that was there before, also if no statement has used it, may have been lost before this one.
+            if session.made >= asked or not is_lost(error):
                 raise
         # The server has probably closed the other connections too.
         self._pool.expire()

@@ -12,10 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.testing import check_enricher
 from enrichers import SqlEnricher
+from enrichers.sql.connections import Connections, Database
 from tests.mariadb_service import PASSWORD, MariadbServer, mariadb, needs_mariadb, run
 
 __all__ = ["mariadb"]
@@ -248,6 +250,24 @@ async def test_it_connects_again_after_a_restart_and_says_so_while_the_server_is
             assert "not reachable (Can't connect to MySQL server on '127.0.0.1', error 2003)" in str(error)
             server.start()
             assert await enricher.lookup(1) == {"v": 2}
+
+
+async def test_a_connection_that_no_statement_has_used_is_replaced_too() -> None:
+    """That of a lookup which was cancelled before it was there, or was served by another one."""
+    needs_mariadb()
+    with MariadbServer() as server:
+        await server.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 2)")
+        connections = Connections(Database(lambda: server.url, None, 5.0), "t", 1)
+        await connections.open()
+        first = asyncio.ensure_future(connections.fetch(sa.text("SELECT 1"), {}))
+        await asyncio.sleep(0)
+        first.cancel()
+        async with asyncio.timeout(10):
+            while "1 idle" not in repr(connections._pool):  # noqa: ASYNC110 - a pool does not tell
+                await asyncio.sleep(0.01)
+        server.restart()
+        assert (await connections.fetch(sa.text("SELECT v FROM t"), {}))[1] == [(2,)]
+        await connections.close()
 
 
 async def test_L8_a_full_server_is_shared_by_the_connections_that_there_are(mariadb: MariadbServer) -> None:
