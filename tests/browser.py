@@ -64,6 +64,8 @@ class Browser(Server):
 
     def close(self) -> None:
         if hasattr(self, "_http"):
+            if hasattr(self, "_socket"):
+                self._runner.run(self._socket.close())
             self._runner.run(self._http.close())
         self._runner.close()
         super().close()
