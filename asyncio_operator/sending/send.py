@@ -7,7 +7,7 @@ divided into partitions, and in whatever order they come; and a row keeps its na
 numbers are in the files of Spark's shuffle. A number within a partition would change with the partitions.
 
 That needs the rows of a key at one place. A second shuffle brings the rows back to their partitions, in their order.
-Both cost microseconds for a row, which are little beside a call, and the DataFrame is read once: it may be one that
+Both cost little beside a call for each row, and the DataFrame is read once: it may be one that
 costs something to read again.
 
 The rows that were not sent stay on the executors, as a local checkpoint: without the plan that made them, so that
