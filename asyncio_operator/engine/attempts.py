@@ -230,8 +230,9 @@ class Attempts:
 
     def _take(self) -> tuple[Call, Any] | None:
         next_call, self._next = self._next or self._start(), None
-        if next_call is None and self._try_again < inf:
-            self.news()  # The lane that seeks waits for something else, and does not know when to ask again.
+        if next_call is not None or self._try_again < inf:
+            # The lane that seeks, if it waits, knows neither when to ask again nor that there may be more to start.
+            self.news()
         return next_call
 
     def _start(self) -> tuple[Call, Any] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import (
+    Batching,
     CircuitOpenError,
     ElementTimeoutError,
     EnricherError,
@@ -24,6 +27,7 @@ from asyncio_operator.lookup.delivery import BATCHES, FLUSH
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.trace import Trace
 from tests.lookup.helpers import Consumer, Recorded, Source, batches_of, forever, look_up, now
 from tests.operator.helpers import virtual
 
@@ -517,6 +521,67 @@ async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
     with pytest.raises(EOFError, match="Spark is gone"):
         await pipeline.run()
     assert (len(enricher.calls), enricher.running) == (3, 0)
+
+
+class Arriving(Source):
+    """An `Input` whose batches come when `come` is called; one that waits for them may find that they were read."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self._come: deque[KeyBatch] = deque()
+        self._news = asyncio.Event()
+
+    def come(self, batch: KeyBatch) -> None:
+        self._come.append(batch)
+        self._news.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._news.set()
+
+    async def ready(self) -> bool:
+        while not self._come and not self._ended:
+            self._news.clear()
+            await self._news.wait()
+        return bool(self._come)
+
+    def has_some(self) -> bool:
+        return bool(self._come)
+
+    def __iter__(self) -> Iterator[KeyBatch]:
+        while self._come:
+            yield self._come.popleft()
+
+    def exhausted(self) -> None:
+        """More may come."""
+
+
+@pytest.mark.parametrize("batching", [None, Batching(2, linger=0.1)])
+@virtual
+async def test_B1_keys_that_come_when_a_call_ends_do_not_wait_for_the_next_end(batching):
+    async def answer(keys: Any) -> Any:
+        started.append(now())
+        if len(started) == 2:
+            await asyncio.sleep(1)
+            # The lane of this call reads the batch before the one that waits for input wakes.
+            source.come(batches[2])
+        else:
+            await asyncio.sleep(10)
+        return [{"x": key} for key in keys] if batching else {"x": keys}
+
+    started: list[float] = []
+    source, enricher = Arriving(), Recorded(answer, max_batch=2 if batching else 1)
+    batches = batches_of(1, 1, 3)
+    # Traced, so that single keys are not called for from a window of their batch.
+    options, trace = LookupOptions(batching=batching), None if batching else Trace()
+    consumer = Consumer(batches, ordered=True)
+    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, trace=trace)
+    source.come(batches[0])
+    asyncio.get_running_loop().call_later(1, source.come, batches[1])
+    asyncio.get_running_loop().call_later(30, source.end)
+    await consumer.pipeline.run()
+    assert max(started) <= 2.3
+    assert len(enricher.calls) == (4 if batching else 5)
 
 
 # -- everything at once
