@@ -7,7 +7,7 @@ The workers' Python has the dependencies of this project, but not the project it
 with the job: `package` makes it, and `spark.submit.pyFiles` (the option ``--py-files`` of ``spark-submit``) sends it.
 In the middle of the job an executor is killed. Spark runs its tasks again on the other executor, and no row is lost or
 doubled. Everything runs on this machine, in its own processes, and needs neither root nor a network. The service and
-the data are those of `enrich_from_http`. docs/cluster.md explains what to do on your own cluster.
+the data are those of `enrich_from_http`. docs/production.md explains what to do on your own cluster.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         return self.pool_size
 
     def schema(self) -> pa.Schema:
-        """The columns of a found row, with the types that docs/sql-databases.md lists. The first call asks the
+        """The columns of a found row, with the types that docs/sources.md lists. The first call asks the
         database."""
         return self._described().schema
 

@@ -21,9 +21,13 @@ from tests.pages import DOCS, programs_of, run_programs
 RUNNERS = ("run_programs", "programs_of")
 
 
-def pages_with_programs() -> list[str]:
-    pages = [path for path in sorted(DOCS.rglob("*.md")) if "```python" in path.read_text(encoding="utf-8")]
-    return [path.relative_to(DOCS).as_posix() for path in pages]
+def sections_with_programs() -> Iterator[tuple[str, str]]:
+    """Pages, and in them the sections that have programs; "" is what comes before the first one."""
+    for path in sorted(DOCS.rglob("*.md")):
+        for section in f"\n{path.read_text(encoding='utf-8')}".split("\n## "):
+            if "```python" in section:
+                heading = section.partition("\n")[0]
+                yield path.relative_to(DOCS).as_posix(), heading
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -35,16 +39,21 @@ def texts_in(node: ast.AST) -> set[str]:
 
 
 def pages_in(tree: ast.Module) -> Iterator[str]:
-    """The pages whose programs a module of tests asks for: by name, or by a parameter of the test."""
+    """The pages, and sections, whose programs a module of tests asks for: by name, or by a parameter of the test."""
     for test in ast.walk(tree):
         if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         calls = [node for node in ast.walk(test) if isinstance(node, ast.Call) and names_in(node) & {*RUNNERS}]
         parameters = {argument.arg for argument in test.args.args}
         for call in calls:
-            yield from texts_in(call)
+            given = texts_in(call)
             if names_in(call) & parameters:
-                yield from (text for mark in test.decorator_list for text in texts_in(mark))
+                given |= {text for mark in test.decorator_list for text in texts_in(mark)}
+            loops = [node for node in ast.walk(test) if isinstance(node, ast.For)]
+            for loop in loops:
+                if names_in(loop.target) & names_in(call):
+                    given |= texts_in(loop.iter)
+            yield from given
 
 
 def test_every_page_with_programs_is_run_by_a_test() -> None:
@@ -55,8 +64,10 @@ def test_every_page_with_programs_is_run_by_a_test() -> None:
         if any(runner in module for runner in RUNNERS)
         for text in pages_in(ast.parse(module))
     }
-    assert len(pages_with_programs()) > 15
-    assert [page for page in pages_with_programs() if page not in run] == []
+    sections = [*sections_with_programs()]
+    assert len(sections) > 50
+    in_parts = {page for page, section in sections if section in run}
+    assert [each for each in sections if each[0] not in run or (each[0] in in_parts and each[1] not in run)] == []
 
 
 def test_a_page_that_no_test_runs_would_be_found() -> None:
@@ -98,14 +109,12 @@ def test_only_the_programs_of_systems_that_are_not_here_are_run_by_no_test() -> 
     "page",
     [
         "howto/rate-limits.md",
-        "choosing.md",
         "howto/cache.md",
         "howto/pay-once.md",
         "howto/keep-failures.md",
         "howto/models.md",
         "howto/send.md",
         "sql.md",
-        "udf.md",
     ],
 )
 def test_the_programs_of_the_page_run(page: str, spark: SparkSession) -> None:
@@ -115,14 +124,23 @@ def test_the_programs_of_the_page_run(page: str, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "files"),
-    [("state.md", []), ("timers.md", []), ("trace.md", ["both.png", "run.html", "run.json", "run.svg"])],
+    ("page", "section", "files"),
+    [
+        ("state.md", None, []),
+        ("timers.md", None, []),
+        ("watch.md", "Traces", ["both.png", "run.html", "run.json", "run.svg"]),
+    ],
 )
 def test_a_program_prints_what_its_comments_say(
-    page: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str,
+    section: str | None,
+    files: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for program in programs_of(page):
+    for program in programs_of(page, section):
         exec(compile(program, page, "exec"), {})
         for line in capsys.readouterr().out.splitlines():
             assert f"# {line}" in program
@@ -134,7 +152,7 @@ def test_the_programs_about_tools_run_with_a_table_behind_jdbc(spark: SparkSessi
     url = "jdbc:derby:memory:shop;create=true"
     customers = spark.createDataFrame([(10, "Ada"), (20, "Blaise"), (30, "Emmy")], "customer int, name string")
     customers.write.jdbc(url, "customers")
-    run_programs("which-tool.md", spark=spark, URL=url)
+    run_programs("choosing.md", spark=spark, URL=url)
 
 
 @pytest.mark.spark
@@ -148,7 +166,7 @@ def test_the_program_of_the_first_page_runs(spark: SparkSession) -> None:
 def test_the_program_about_platforms_says_what_a_worker_has(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_programs("platforms.md", spark=spark)
+    run_programs("production.md", "Platforms", spark=spark)
     printed = capsys.readouterr().out
     assert platform.python_version() in printed
     assert "reached" in printed
@@ -160,9 +178,10 @@ def test_the_programs_about_clusters_run(spark: SparkSession, capsys: pytest.Cap
     known = FakeEnricher({1: {"name": "Ada"}})
     names = {"spark": spark, "enrich": enrich, "RateLimit": RateLimit, "orders": spark.range(3).toDF("id")}
     names["source"] = known
-    for program in programs_of("cluster.md"):
-        # A hundred tasks are for the executors of a cluster.
-        exec(compile(program.replace("range(100), 100", "range(4), 4"), "cluster.md", "exec"), names)
+    for section in ("What to install where", "Load on the source"):
+        for program in programs_of("production.md", section):
+            # A hundred tasks are for the executors of a cluster.
+            exec(compile(program.replace("range(100), 100", "range(4), 4"), "production.md", "exec"), names)
     assert "asyncio_operator/__init__.py" in capsys.readouterr().out
 
 

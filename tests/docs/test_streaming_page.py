@@ -1,4 +1,4 @@
-"""The programs of docs/streaming.md and docs/metrics.md run, and the figures that are described are those there are."""
+"""The programs of docs/streaming.md and docs/watch.md run, and the figures that are described are those there are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from asyncio_operator.spark import EnrichmentStatistics
-from tests.pages import DOCS, run_programs
+from tests.pages import run_programs, section_of
 from tests.spark.helpers import wait_until
 
 
@@ -68,7 +68,7 @@ def test_the_programs_about_streams_run(spark: SparkSession) -> None:
 @pytest.mark.spark
 @pytest.mark.usefixtures("_listeners_are_silent")
 def test_the_programs_about_metrics_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    run_programs("metrics.md", spark=spark)
+    run_programs("watch.md", "Figures", spark=spark)
     told = capsys.readouterr().out
 
     def listened() -> bool:
@@ -82,6 +82,6 @@ def test_the_programs_about_metrics_run(spark: SparkSession, capsys: pytest.Capt
 
 
 def test_every_figure_is_described() -> None:
-    table = (DOCS / "metrics.md").read_text(encoding="utf-8").partition("| figure |")[2].partition("\n\n")[0]
+    table = section_of("watch.md", "Figures").partition("| figure |")[2].partition("\n\n")[0]
     described = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row)}
     assert {field.name for field in fields(EnrichmentStatistics)} <= described

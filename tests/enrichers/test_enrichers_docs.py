@@ -1,4 +1,4 @@
-"""The examples of docs/enrichers.md run, and its tables of options are those of the code."""
+"""The examples of docs/enrichers.md and docs/sources.md run, and their tables of options are those of the code."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from enrichers.blocking import BlockingEnricher
 from enrichers.redis import RedisEnricher
 from enrichers.table import TableEnricher
 from tests.enrichers.conftest import Database
-from tests.pages import DOCS, run_programs
+from tests.pages import run_programs, section_of
 from tests.redis_service import BINARY, RedisServer
 
-TEXT = (DOCS / "enrichers.md").read_text(encoding="utf-8")
 COUNTRIES = {"NO": {"country": "Norway", "population": 5_627_000}}
 
 
@@ -61,15 +60,15 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
     async with country_server() as port:
         values = {"HOST": "127.0.0.1", "PORT": port, "PATH": path, "PARQUET": str(tmp_path / "planes.parquet")}
         names = await asyncio.to_thread(
-            run_programs,
-            "enrichers.md",
-            **values,
-            DSN=database.dsn,
-            REDIS_URL="redis://localhost",
+            lambda: (
+                run_programs("enrichers.md", **values)
+                | run_programs("sources.md", "Redis", REDIS_URL="redis://localhost")
+                | run_programs("sources.md", "Tables in memory", DSN=database.dsn, **values)
+                | run_programs("sources.md", "Blocking functions", **values)
+            )
         )
         assert await names["country"].lookup("NO") == COUNTRIES["NO"]
         assert await one(names["Prices"](), 8) == {"price": 12.0}
-        assert names["outcome"] == (True, {"country": "Norway"}, ["failed", "answered"])
         assert await one(names["airports"], "JFK") == {"name": "Kennedy"}
         assert await one(names["airports_in_batches"], "JFK") == {"name": "Kennedy"}
         with closing(sqlite3.connect(path)) as sqlite:
@@ -85,9 +84,7 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
 async def test_the_example_of_redis_runs() -> None:
     with RedisServer() as server:
         server.command("HSET", "airport:JFK", "name", "Kennedy", "altitude", "13")
-        [example] = re.findall(r"```python\n((?:(?!```).)*airports_in_redis = .*?)```", TEXT, re.DOTALL)
-        names: dict[str, Any] = {"REDIS_URL": server.url}
-        exec(example, names)
+        names = run_programs("sources.md", "Redis", REDIS_URL=server.url)
         assert await one(names["airports_in_redis"], "JFK") == {"name": "Kennedy", "altitude": 13}
 
 
@@ -100,8 +97,7 @@ async def test_the_example_of_redis_runs() -> None:
     ],
 )
 def test_every_option_is_documented(section: str, documented: Any) -> None:
-    text = re.split(r"^##+ ", TEXT.partition(f"# {section}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    [table] = re.findall(r"^\| option \|.*?\n\n", text, re.DOTALL | re.MULTILINE)
+    [table] = re.findall(r"^\| option \|.*?\n\n", section_of("sources.md", section), re.DOTALL | re.MULTILINE)
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE))
     parameters = inspect.signature(documented).parameters
     assert {*rows} == {*parameters}

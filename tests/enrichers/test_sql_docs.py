@@ -1,4 +1,4 @@
-"""The examples of docs/sql-databases.md run, and its table of options is that of the code."""
+"""The examples of docs/sources.md about SQL run, and its table of options is that of the code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from enrichers import SqlEnricher
-from tests.pages import DOCS, run_programs
+from tests.pages import run_programs, section_of
 
-TEXT = (DOCS / "sql-databases.md").read_text(encoding="utf-8")
+TEXT = section_of("sources.md", "SQL databases")
 
 
 @pytest.mark.spark
@@ -30,7 +30,7 @@ async def test_the_examples_run(spark: SparkSession, tmp_path: Path) -> None:
             CREATE TABLE weather (origin TEXT, temp REAL);
             INSERT INTO weather VALUES ('JFK', 1.5), ('JFK', 2.5);
         """)
-    names = run_programs("sql-databases.md", URL=f"sqlite+aiosqlite:///{path}", flights=flights, os=os)
+    names = run_programs("sources.md", "SQL databases", URL=f"sqlite+aiosqlite:///{path}", flights=flights, os=os)
     rows = await asyncio.to_thread(names["flights_with_planes"].collect)
     assert [tuple(row) for row in rows] == [("N10156", 2004, 55), ("XXX", None, None)]
     await names["latest"].open()

@@ -34,7 +34,7 @@ def test_it_is_read_in_three_minutes() -> None:
 
 def test_its_ratios_are_those_of_the_benchmarks() -> None:
     _, ratios = report.read(ROOT / "docs" / "benchmarks.md")
-    found = dict(re.findall(r"^\| (.+?) \| ([\d.]+) times \|$", TEXT, re.MULTILINE))
+    found = dict(re.findall(r"^\| (.+?) \| ([\d.]+)x \|$", TEXT, re.MULTILINE))
     threads, gather = "thread pool in a pandas UDF", "gather per Arrow batch"
     measured = {
         "a blocking call for each row": ratios["blocking client in mapPartitions", "skew"],

@@ -1,4 +1,4 @@
-"""docs/security.md: its programs run, its tests exist, and keys lead nowhere but into their place."""
+"""docs/production.md on security: its programs run, its tests exist, and keys lead nowhere but into their place."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ ROOT = DOCS.parent
 
 def test_the_programs_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_DSN_SECRET", "")
-    run_programs("security.md")
+    for section in ("Secrets", "Keys from outside"):
+        run_programs("production.md", section)
 
 
 def test_the_tests_that_the_page_names_exist() -> None:
     folder = Path()
-    named = re.findall(r"`((?:tests/\S+/)?test_\w+\.py)`", (DOCS / "security.md").read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:tests/\S+/)?test_\w+\.py)`", (DOCS / "production.md").read_text(encoding="utf-8"))
     assert len(named) > 5
     for name in named:
         folder = Path(name).parent if "/" in name else folder

@@ -1,4 +1,4 @@
-"""What docs/security.md says is unpickled is all that is; and what is read from disk runs nothing."""
+"""What docs/production.md says is unpickled is all that is; and what is read from disk runs nothing."""
 
 from __future__ import annotations
 

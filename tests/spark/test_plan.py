@@ -18,7 +18,7 @@ from asyncio_operator import AdaptiveCapacity, Batching, Budget, Cache, Configur
 from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
 from asyncio_operator.testing import FakeEnricher
 from enrichers import BlockingEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, SqlEnricher
-from tests.pages import DOCS, run_programs
+from tests.pages import run_programs, section_of
 from tests.servers import PostgresServer
 from tests.spark.helpers import BATCH_SIZE, in_partitions, jobs, setting
 
@@ -264,10 +264,9 @@ def test_on_spark_connect_a_plan_is_the_same_and_there_are_no_rdds(connect: Call
 
 
 def test_the_programs_of_the_page_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    run_programs("plan.md", spark=spark)
-    [printed] = re.findall(
-        r"^```text\n(.*?)^```", (DOCS / "plan.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    run_programs("watch.md", "Estimate cost and time", spark=spark)
+    text = section_of("watch.md", "Estimate cost and time")
+    [printed] = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert capsys.readouterr().out.split() == printed.split()
 
 

@@ -113,5 +113,5 @@ def test_V4_a_worker_that_cannot_be_set_up_does_its_work_without_spans(
 @pytest.mark.spark
 @pytest.mark.usefixtures("exported")
 def test_the_programs_about_opentelemetry_run(alone: SparkSession) -> None:
-    names = run_programs("opentelemetry.md", spark=alone)
+    names = run_programs("watch.md", "OpenTelemetry", spark=alone)
     assert names["Ledger"]().call_attributes()["db.system.name"] == "ledger"

@@ -117,7 +117,7 @@ DATA: dict[str, Keys] = {
     "Zipf, exponent 1.3": lambda random: np.minimum(random.zipf(1.3, ROWS), 50_000),
 }
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "plan.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "watch.md"
 TOLD = {
     cells[0]: [float(cell) for cell in cells[1:]]
     for line in PAGE.read_text(encoding="utf-8").partition("## From a sample")[2].splitlines()
