@@ -335,7 +335,7 @@ class Enricher(ABC):
 
     lookup_rows: Callable[[pa.Array], Awaitable[tuple[pa.Table, Any, Any]]] | None = None
     """Written, besides `lookup_columns`, by a class that is `in_memory` and has its rows in one table, as ``async def
-    lookup_rows(self, keys: pyarrow.Array) -> tuple[pyarrow.Table, rows, positions]``. Tasks call it in place of
+    lookup_rows(self, keys: pyarrow.Array) -> tuple[pyarrow.Table, rows, positions]``. Tasks call it instead of
     `lookup_columns` unless they have a cache, retries, limits, a status column or a trace. No row is then copied twice.
 
     Keys are as for `lookup_columns`, but not distinct: a key may come several times. The table has all columns of

@@ -1,4 +1,4 @@
-"""The functions `weigh` of users, which enrichers take in place of a method."""
+"""The functions `weigh` of users, which enrichers take instead of a method."""
 
 from __future__ import annotations
 

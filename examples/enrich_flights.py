@@ -273,7 +273,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--dsn",
-        help="use this PostgreSQL, postgresql://user:password@host:port/database, in place of one started for it; a "
+        help="use this PostgreSQL, postgresql://user:password@host:port/database, instead of one started for it; a "
         "schema is made there, and dropped at the end (the password may also come from PGPASSWORD or ~/.pgpass)",
     )
     parser.add_argument("--keep", action="store_true", help="with --dsn: do not drop the schema")

@@ -150,7 +150,7 @@ class SmallServer:
 
     Attributes:
         port: the port on which it listens.
-        answer: if set, the answer to every command, in place of the right one.
+        answer: if set, the answer to every command, instead of the right one.
     """
 
     def __init__(self, values: Mapping[str, bytes]) -> None:

@@ -261,7 +261,7 @@ def local_spark(directory: Path, **more: str) -> Iterator[SparkSession]:
     Where Spark runs in this process already, as in a notebook, this is a session of that one, which is left running.
 
     Args:
-        more: configuration, with ``__`` in place of the dots in names.
+        more: configuration, with ``__`` instead of the dots in names.
     """
     require_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -189,7 +189,7 @@ async def ask(
     try:
         found = tables.read(answer, asked) if find is None else tables.read_rows(answer, asked)
     except ResultError as error:
-        # Law A2: nothing tells which key is at fault, so the batch is neither split nor asked again.
+        # Law A2: nothing tells which key is at fault, so the batch is neither split nor called again.
         problem = ResultError(f"{describe(enricher)}: {error}")
         problem.any_key = True  # type: ignore[attr-defined]
         raise problem from error

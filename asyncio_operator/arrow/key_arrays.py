@@ -199,7 +199,7 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 @lru_cache(maxsize=1000)
 def utc_type(kind: pa.DataType) -> pa.DataType:
-    """The same type with UTC in place of every other zone."""
+    """The same type with UTC instead of every other zone."""
     if kinds.is_timestamp(kind):
         return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
     if kinds.is_struct(kind):

@@ -61,7 +61,7 @@ def canonical_optional(key: Any, optional: Collection[int]) -> Any:
 
 
 def storable(key: Any) -> Any:
-    """The key with an empty tuple, which no other key has, in place of each None: stores refuse None in a key."""
+    """The key with an empty tuple, which no other key has, instead of each None: stores refuse None in a key."""
     if type(key) is tuple and None in key:
         return tuple([() if part is None else part for part in key])
     return key

@@ -165,7 +165,7 @@ class KeyIndex:
 
 
 class _Dense:
-    """The places of integers that fill at least half of their range: a list of the range, in place of a search."""
+    """The places of integers that fill at least half of their range: a list of the range, instead of a search."""
 
     def __init__(self, lowest: int, places: Any) -> None:
         self._lowest = lowest

@@ -125,7 +125,7 @@ class Permits:
         """A started call is over.
 
         Args:
-            settled: the true weights, in place of the estimates in `weights`, as far as they are known.
+            settled: the true weights, instead of the estimates in `weights`, as far as they are known.
             started: the time that `started` got. Without it, what an estimate was too high stays counted.
             billed: False: the source bills nothing but what is settled, so nothing else was spent (law G11).
         """

@@ -33,7 +33,7 @@ class Coordinators:
         self._lock = threading.Lock()
 
     def register(self, name: str, running: Running) -> None:
-        """The coordinator of the budget with this name, in place of an earlier one."""
+        """The coordinator of the budget with this name, instead of an earlier one."""
         with self._lock:
             self._running[name] = running
 

@@ -81,7 +81,7 @@ running: ContextVar[RunningCall] = ContextVar("asyncio_operator_running_call")
 
 
 def settle(weights: Weights) -> None:
-    """Say what the running call really weighed, in place of the estimate of `Enricher.weigh`.
+    """Say what the running call really weighed, instead of the estimate of `Enricher.weigh`.
 
     Several reports of one call are added up, so that each of several requests can settle its own. Units that are not
     settled keep their estimate. Call it before the call returns.

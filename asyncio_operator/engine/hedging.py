@@ -116,7 +116,7 @@ class Hedging:
         return copy
 
     def _admitted(self, copy: Call, first: Call, now: float, gate: Gate) -> bool:
-        """Whether the budget lets the copy start now. If not, it is asked again at each start, and when it says."""
+        """Whether the budget lets the copy start now. If not, ask again at each start, and when it says."""
         try:
             copy.weights = gate.weights(copy.count, lambda: copy.values) if first.late else first.weights
             assert copy.weights is not None

@@ -16,7 +16,7 @@ The description is a JSON object. Columns are written as in Spark's DDL, so that
 
 A Parquet file has the key columns, the answer's columns and these; its metadata has, as ``asyncio_operator.journal``,
 the format and the HASH of its description. Its pages have checksums. As ``asyncio_operator.footer`` the metadata have
-the checksum of the footer: 8 hexadecimal digits, the CRC-32 of its bytes with eight characters "0" in place of these
+the checksum of the footer: 8 hexadecimal digits, the CRC-32 of its bytes with eight characters "0" instead of these
 digits. A file without it is valid too. A key of integers is stored as bigint and a key of floats as double.
 
     _found       boolean              false: a miss. The answer's columns are null

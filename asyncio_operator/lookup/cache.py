@@ -169,7 +169,7 @@ class LookupCache:
             return ABSENT
 
     def get_many(self, keys: Sequence[Any], absent: Any) -> list[Any]:
-        """The answers of `get` for keys, `absent` in place of ABSENT."""
+        """The answers of `get` for keys, `absent` instead of ABSENT."""
         if not self._in_bulk:
             return [absent if (answer := self.get(key)) is ABSENT else answer for key in keys]
         answers: list[Any] = []

@@ -18,7 +18,7 @@ MOST: Final = 500_000
 answer."""
 
 HELD: Any = object()
-"""In place of an answer of `renew`: another worker looks the key up."""
+"""Instead of an answer of `renew`: another worker looks the key up."""
 
 
 class KnownAnswers(Protocol):

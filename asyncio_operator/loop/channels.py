@@ -24,7 +24,7 @@ from asyncio_operator.engine.timing import wake
 from asyncio_operator.errors import StateError
 
 AHEAD = 128
-"""Outputs that may be on their way to a consumer on another thread: some hundred microseconds of work, as much as
+"""Outputs that may be on their way to a consumer on another thread: hundreds of microseconds of work, as much as
 waking a thread costs."""
 
 PULSE: Any = object()

@@ -25,7 +25,7 @@ from asyncio_operator.errors import AsyncOperatorError, FunctionError, describe_
 logger = logging.getLogger("asyncio_operator.tasks")
 
 MOST_TEXT = 100_000
-"""The maximum number of characters of a replaced traceback; a usual traceback is some hundred times shorter."""
+"""The maximum number of characters of a replaced traceback; a usual traceback is hundreds of times shorter."""
 
 LONGEST_LINE = 2_000
 

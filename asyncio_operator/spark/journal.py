@@ -1,4 +1,4 @@
-"""`read_journal` and `compact_journal`: the answers of a journal as a DataFrame, and few files in place of many.
+"""`read_journal` and `compact_journal`: the answers of a journal as a DataFrame, and few files instead of many.
 
 Spark does both, in its own memory. `asyncio_operator.journal` has the format and the commit protocol.
 """

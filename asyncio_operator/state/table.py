@@ -126,7 +126,7 @@ class Codec(ABC):
         """The entry without its timestamp if that is after the deadline; else, or if its life has not begun, None."""
 
     def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
-        """The values of entries whose timestamps lie after the deadline, `absent` in place of the others.
+        """The values of entries whose timestamps lie after the deadline, `absent` instead of the others.
 
         The life of each has to have begun.
         """

@@ -109,7 +109,7 @@ class TtlCells(Cells):
         return self.is_over(stored, self._now())
 
     def living(self, stored: Sequence[Any], absent: Any) -> list[Any]:
-        """The values of stored entries; `absent` in place of None and of expired ones."""
+        """The values of stored entries; `absent` instead of None and of expired ones."""
         return self.codec.living(stored, self._now() - self._ttl, absent)
 
     def cleaned(self, stored: Any) -> Any | None:

@@ -12,7 +12,7 @@ def require_no_loop(tool: str, call: str) -> None:
 
     Args:
         tool: what was called.
-        call: what to give to `asyncio.to_thread` in place of the call.
+        call: what to give to `asyncio.to_thread` instead of the call.
 
     Raises:
         ConfigurationError: one runs.

@@ -141,7 +141,7 @@ class _Reader:
         self.ignored: list[Ignored] = []
 
     def retry_after(self, body: object) -> float | None:
-        """Seconds until the service wants to be asked again, from the most exact source that can be right."""
+        """Seconds until the service allows another request, from the most exact source that can be right."""
         for name, unit in RETRY_HEADERS.items():
             try:
                 asked = self._seconds(name, self._text(name), epochs=False)

@@ -44,7 +44,7 @@ from enrichers.postgres.arrow_keys import shown_key
 from enrichers.postgres.types import Column
 
 MARKS = {1: 2, 4: -0x7FFFF4E1, 8: -0x7FFFFFFFFFFFF4E1}
-"""The number in place of a null, by its width in bytes. No bool, date or timestamp has these bits, and few numbers."""
+"""The number instead of a null, by its width in bytes. No bool, date or timestamp has these bits, and few numbers."""
 
 MOST_COLUMNS = 800
 """A SELECT has 1,664 results at most."""

@@ -51,11 +51,11 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         columns: the columns to add; by default all except the key columns. Or a mapping: what each result column is
             made of, a type of Spark, ``{"n": "double"}``, or a column and a type, ``{"made": "created_at timestamp"}``.
             The server casts the column to that type.
-        query: SQL in place of `table`. It takes one array per key column (``$1``, ``$2``, ...). Its result must contain
+        query: SQL instead of `table`. It takes one array per key column (``$1``, ``$2``, ...). Its result must contain
             the key columns too, with unchanged keys. Several rows of a key keep its order.
         pool_size: maximum number of connections of one worker. 4 by default: a few keep a Python process busy with
             batches, and all workers of all executors share the server's `max_connections`, 100 by default.
-        max_batch: maximum number of keys in one statement. 1,000 by default: above some hundred, the time per key does
+        max_batch: maximum number of keys in one statement. 1,000 by default: above a few hundred, the time per key does
             not fall any more, but a failed batch costs more.
         connect_timeout: seconds, or a timedelta, to make a connection, and for a function to return the dsn; 0: only
             the lookup's own deadline.

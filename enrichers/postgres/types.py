@@ -1,6 +1,6 @@
 """The conversion of PostgreSQL's types to Arrow's, and the SQL for it.
 
-A `Column` has four pieces of SQL, with ``{0}`` in place of the column: the value to select (cast to text if the client
+A `Column` has four pieces of SQL, with ``{0}`` instead of the column: the value to select (cast to text if the client
 would only convert it to text, more slowly); a guard that is false for a value that Python or Arrow cannot hold
 (infinity, not-a-number, a year before 1); the bytes of a value for a result in columns; and, for a key, the array of
 keys to compare it with. A value for which the guard is false never reaches the decoders of rows. A type that is not in

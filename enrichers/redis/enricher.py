@@ -57,7 +57,7 @@ class RedisEnricher(Enricher):
             returns the URL. `open` calls the function, and so does every new connection, in a thread. A string is sent
             to the workers inside the job; a function keeps the password out of the job.
         schema: the columns that a found row adds, as a `pyarrow.Schema`, a Spark DDL string or a `StructType`.
-        key_template: the name in Redis, with ``{key}`` in place of the key.
+        key_template: the name in Redis, with ``{key}`` instead of the key.
         key: names of the parts of a composite key, in order. The template then contains them: ``{origin}:{hour}``.
         kind: the kind of value. "json": an object, or an array of objects for several rows. "hash": a hash of Redis,
             whose fields have the names of the columns. "string": one value, for a schema of one column.

@@ -48,7 +48,7 @@ class Names:
             self._literals[-1] += literal.encode()
             if field is not None:
                 self._literals.append(b"")
-        # The template with the numbers of parts in place of their names: one step in C writes a name.
+        # The template with the numbers of parts instead of their names: one step in C writes a name.
         self._write = "".join(
             literal.replace("{", "{{").replace("}", "}}") + ("" if field is None else f"{{{parts.index(field)}}}")
             for literal, field in pieces

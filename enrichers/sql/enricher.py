@@ -45,7 +45,7 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         table: a table or view: a name, ``"schema.table"``, or a sequence of parts that are taken as they are.
         key: the key column, or a list of key columns.
         columns: the columns to add; by default all except the key columns.
-        query: a SELECT in place of `table`, with the parameter ``:keys``, as in ``WHERE id IN :keys``. Its result must
+        query: a SELECT instead of `table`, with the parameter ``:keys``, as in ``WHERE id IN :keys``. Its result must
             contain the key columns too, with unchanged keys. Several rows of a key keep its order.
         schema: names and types of the columns of the source, the key columns too, as a `pyarrow.Schema`, a `StructType`
             or a Spark DDL string. A query needs it. The columns of a table are in its catalog.

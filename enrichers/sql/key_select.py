@@ -104,7 +104,7 @@ class Statement:
 
     Args:
         table: the schema, or None, and the name of a table.
-        query: SQL in place of `table`.
+        query: SQL instead of `table`.
     """
 
     def __init__(self, described: Described, table: Sequence[str] | None, query: str | None) -> None:

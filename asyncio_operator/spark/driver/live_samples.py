@@ -32,7 +32,7 @@ SLOWEST = 20
 """Keys of each trace that are shown."""
 
 LATER = 30.0
-"""Seconds until a budget that did not answer is asked again."""
+"""Seconds until a budget that did not answer is queried again."""
 
 SHOWN = [
     (name, one.title, one.kind.name, one.always) for name, one in FIGURES.items() if name in (*NUMBERS, "in_flight")

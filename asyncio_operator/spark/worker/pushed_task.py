@@ -1,4 +1,4 @@
-"""A task that gets its input by calls of `push`, in place of an iterator that it reads.
+"""A task that gets its input by calls of `push`, instead of an iterator that it reads.
 
 The task runs in a thread of its own, so its lookups continue from one call to the next: `push` gives it a batch when it
 asks for one, and returns the outputs made meanwhile.
