@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from asyncio_operator.testing.state_contract.check import LAWS
@@ -31,15 +32,13 @@ def test_every_row_is_read_and_names_a_test_or_a_reason() -> None:
 
 def test_every_test_that_it_names_exists() -> None:
     """Once in all files, unless the page names the file."""
-    files = {path.relative_to(TESTS).as_posix(): path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py")}
-    laws = {law.__name__ for law in LAWS}
-    unclear = []
-    for file, name, law in NAMED.findall(PAGE):
-        texts = [files.get(file, "")] if file else files.values()
-        found = sum(len(re.findall(rf"^(?:async )?def {name}\(", text, re.MULTILINE)) for text in texts)
-        if found != 1 or (law and law not in laws):
-            unclear.append((found, name, law))
-    assert unclear == []
+    defined: Counter[str] = Counter()
+    for path in TESTS.rglob("*.py"):
+        names = re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+        defined.update([*names, *(f"{path.relative_to(TESTS).as_posix()}::{name}" for name in names)])
+    laws = {law.__name__ for law in LAWS} | {""}
+    named = [(f"{file}::{name}" if file else name, law) for file, name, law in NAMED.findall(PAGE)]
+    assert [name for name, law in named if defined[name] != 1 or law not in laws] == []
     assert len(NAMED.findall(PAGE)) > 200
 
 

@@ -75,7 +75,7 @@ def test_a_page_links_to_programs_and_to_other_pages_as_they_are_in_the_site() -
     linked: set[str] = set()
     text = docs.staged("docs/enrichers.md", linked)
     assert "](source/examples/own_enricher.py.md)" in text
-    assert "](postgres.md)" in text
+    assert "](concepts.md#when-two-keys-are-the-same)" in text
     assert {"examples/own_enricher.py", "docs/postgres.md"} <= linked
     assert "](http.md)" in docs.staged("README.md", linked)
     assert "](../readme.md" not in docs.staged("docs/options.md", linked)

@@ -109,4 +109,4 @@ def test_the_table_of_statuses_is_that_of_the_code() -> None:
             cause = cause_of_status(int(status))
             assert (cause.retryable, cause.overload) == (retryable == "True", overload == "True"), status
             checked.append(status)
-    assert len(checked) == 12
+    assert len(checked) == 14
