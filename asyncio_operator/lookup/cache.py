@@ -313,7 +313,7 @@ class LookupCache:
         if seconds is None:
             return self._written
         ttl = StateTtlConfig(seconds, cleanup=())
-        return TtlCells("answers", self._backend, self._written.table, self._codec, ttl)
+        return TtlCells("answers", self._backend, self._written.table, ttl)
 
     def _life(self, stored: Any) -> TtlCells:
         """The lifetime of an answer."""

@@ -26,6 +26,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncio_operator import state
 from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock, wall
 from asyncio_operator.engine.lent import Lent
@@ -37,8 +38,6 @@ from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
 from asyncio_operator.lookup.order import OrderOnDisk
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.state import HeapStateBackend
-from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: p
         memory.known = (_behind(memory, options, owner, schema),)
         return memory
     if options.store == "heap":
-        return LookupCache(options, HeapStateBackend(max_parallelism=1, clock=clock))
+        return LookupCache(options, state.HeapStateBackend(max_parallelism=1, clock=clock))
     name = cache_name(owner, options)
     open_state = partial(_open_state, options=options.rocksdb, clock=clock)
     place = _lease(check_directory(str(options.directory)), name, open_state)
@@ -175,9 +174,8 @@ caches = new_caches()
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
     """Locks a place: a free one that holds answers of the specification, else the first free one, cleared."""
     try:
-        rocksdb_class(
-            "RocksDBStateBackend"
-        ).check_process()  # Otherwise no place could be opened, and each would be cleared.
+        # Otherwise no place could be opened, and each would be cleared.
+        state.RocksDBStateBackend.check_process()
         directory.mkdir(parents=True, exist_ok=True)
         for path in _existing(directory):
             # Locked before it is read: another worker may be about to clear it.
@@ -277,10 +275,7 @@ def _problem_of(error: StateError) -> str:
 
 
 def _open_state(path: Path, options: RocksDBOptions | None, clock: Clock | None) -> RocksDBStateBackend:
-    state: RocksDBStateBackend = rocksdb_class("RocksDBStateBackend")(
-        path, max_parallelism=1, clock=clock, options=options
-    )
-    return state
+    return state.RocksDBStateBackend(path, max_parallelism=1, clock=clock, options=options)
 
 
 def _existing(directory: Path) -> Iterator[Path]:

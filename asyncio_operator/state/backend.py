@@ -45,7 +45,7 @@ from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import Serializer, check_serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
-from asyncio_operator.state.table import Batch, Codec, Table
+from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
 
@@ -380,7 +380,7 @@ class StateBackend(ABC):
         """The table of a state in `metas`."""
 
     @abstractmethod
-    def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
+    def open_table(self, name: str, meta: StateMeta, serializer: Serializer) -> Table:
         """The table of a state that is requested for the first time; it is made if it is new."""
 
     @abstractmethod
@@ -390,10 +390,6 @@ class StateBackend(ABC):
     @abstractmethod
     def open_queue(self, name: str, meta: StateMeta, about: Queue) -> PriorityQueueSet[Any]:
         """The queue of that name, with the elements that are stored; it is made if it is new."""
-
-    @abstractmethod
-    def codec(self, serializer: Serializer, stamped: bool) -> Codec:
-        """The codec for entries in this backend's tables."""
 
     @abstractmethod
     def new_batch(self) -> Batch:
@@ -433,12 +429,11 @@ class StateBackend(ABC):
         if name in self.metas:
             meta.check_against(name, self.metas[name], in_use=known is not None)
         if known is not None:
-            table, codec = known[1].table, known[1].codec
+            table = known[1].table
         else:
-            codec = self.codec(value_serializer(descriptor), meta.ttl)
-            table = self.open_table(name, meta, codec)
+            table = self.open_table(name, meta, value_serializer(descriptor))
             self.metas[name] = meta
-        cells = Cells(name, self, table, codec) if ttl is None else TtlCells(name, self, table, codec, ttl)
+        cells = Cells(name, self, table) if ttl is None else TtlCells(name, self, table, ttl)
         self._cells[name] = (descriptor, cells)
         self._latest.pop(name, None)
         self._follow_keys()

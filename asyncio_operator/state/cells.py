@@ -1,4 +1,4 @@
-"""Cells: a table with a codec. They hold values by slot and sub, and the five kinds of state are built on them.
+"""Cells: a table as its state sees it. They hold values by slot and sub, and the five kinds of state are built on them.
 
 `Cells` keeps every value for ever; `ttl.TtlCells` has the same methods and lets values expire. Here an error of a
 serialiser becomes a StateError that names the state, the key and the namespace.
@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from asyncio_operator.errors import StateError, describe_error
-from asyncio_operator.state.layout import describe_slot
-from asyncio_operator.state.table import Batch, Codec, Stored, Table
+from asyncio_operator.state.layout import Stored, describe_slot
+from asyncio_operator.state.table import Batch, Table
 
 
 class Owner(Protocol):
@@ -64,19 +64,19 @@ class Cells:
         backend: gives the current slot and takes batches.
     """
 
-    def __init__(self, name: str, backend: Owner, table: Table, codec: Codec) -> None:
+    def __init__(self, name: str, backend: Owner, table: Table) -> None:
         self.name = name
         self.backend = backend
         self.table = table
-        self.codec = codec
+        self.codec = table.codec
         self._get = table.get
         # For the only entry of a slot. They are the store's own functions where possible, to save a call on the path of
         # every value.
         self.load: Callable[[bytes], Stored | None] = table.get_slot
         self.store: Callable[[bytes, Stored], None] = table.put_slot
         self._put = table.put
-        self._encode = codec.encode
-        self._decode = codec.decode
+        self._encode = self.codec.encode
+        self._decode = self.codec.decode
 
     def get(self, slot: bytes, sub: bytes) -> Any:
         """The value of a cell, or ABSENT."""

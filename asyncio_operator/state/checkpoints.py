@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 from uuid import uuid4
 
 from asyncio_operator.checks import check_directory
@@ -22,10 +22,9 @@ from asyncio_operator.state.checkpoint_format import (
     STATE,
     TIMERS,
     CheckpointFiles,
-    append_segment,
-    write_rows,
+    write_manifest,
+    write_segments,
 )
-from asyncio_operator.state.checkpoint_manifest import write_manifest
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.snapshot import HeapSnapshot
 
@@ -180,11 +179,14 @@ def _timers(found: Sequence[CheckpointFiles], index: int, key_groups: KeyGroupRa
 
 
 def _write_state(part: Path, backend: StateBackend) -> dict[str, Any]:
-    if backend.snapshots_on_disk:
-        backend.snapshot(part / STATE)
+    snapshot = backend.snapshot(part / STATE if backend.snapshots_on_disk else None)
+    if not isinstance(snapshot, HeapSnapshot):
         return {"kind": "rocksdb"}
     with (part / ROWS).open("xb") as file:
-        return write_rows(cast("HeapSnapshot", backend.snapshot()), file)
+        segments = {name: write_segments(file, groups) for name, groups in snapshot.groups.items()}
+    states = {name: meta.to_dict() for name, meta in snapshot.states.items()}
+    about = {"layout": snapshot.format, "sequence": snapshot.sequence, "states": states}
+    return {"kind": "rows", **about, "segments": segments}
 
 
 def _write_timers(part: Path, backend: StateBackend, services: Sequence[CheckpointedService]) -> list[dict[str, Any]]:
@@ -194,8 +196,7 @@ def _write_timers(part: Path, backend: StateBackend, services: Sequence[Checkpoi
             groups: Mapping[int, bytes] = {}
             if service.state_backend is None:
                 groups = service.checkpoint_groups(backend.key_groups, backend.max_parallelism)
-            segments = {str(group): append_segment(file, data) for group, data in groups.items()}
-            written.append({"kind": _kind(service), "segments": segments})
+            written.append({"kind": _kind(service), "segments": write_segments(file, groups)})
     return written
 
 

@@ -21,16 +21,16 @@ from typing import Any
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import Queue, StateBackend
-from asyncio_operator.state.codec import BytesCodec
+from asyncio_operator.state.codec import Codec
 from asyncio_operator.state.descriptors import QUEUE, StateMeta
 from asyncio_operator.state.heap_round import Round
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import NOT_BEGUN, parse_slot, retimed
+from asyncio_operator.state.layout import NOT_BEGUN, Stored, parse_slot, retimed
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN, NULL, BuiltinSerializer, Flat, Serializer
-from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states, merged_rows
-from asyncio_operator.state.table import Batch, Codec, Stored, Table
+from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states, merged_rows, pack_rows
+from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
 _by_sub = itemgetter(0)
@@ -170,25 +170,25 @@ class HeapCodec(Codec):
     """
 
     def __init__(self, serializer: Serializer, stamped: bool) -> None:
+        super().__init__(serializer)
         self._stamped = stamped
         self._copies = getattr(serializer, "copies", True)
-        self._bytes = BytesCodec(serializer)
-        self.encode, self.decode = self._bytes.encode, self._bytes.decode
-        self._to_bytes: Callable[[Any], bytes] = self._bytes.to_bytes
-        self._from_bytes: Callable[[bytes], Any] = self._bytes.from_bytes
+        self._serialize, self._deserialize = self.encode, self.decode
+        self._as_object = isinstance(serializer, BuiltinSerializer)
         if isinstance(serializer, BuiltinSerializer):
-            serialize, deserialize = self.encode, self.decode
             self.encode, self.decode = serializer.keep, serializer.kept
-            self._to_bytes = lambda stored: serialize(stored.value if type(stored) is Flat else stored)
-            self._from_bytes = lambda data: NULL if (value := deserialize(data)) is None else value
 
     def to_bytes(self, stored: Stored) -> bytes:
-        return self._bytes.stamp(stored[0], self._to_bytes(stored[1])) if self._stamped else self._to_bytes(stored)
+        value = stored[1] if self._stamped else stored
+        if self._as_object:
+            value = self._serialize(value.value if type(value) is Flat else value)
+        return super().stamp(stored[0], value) if self._stamped else value  # type: ignore[no-any-return]
 
     def from_bytes(self, data: bytes) -> Stored:
-        if not self._stamped:
-            return self._from_bytes(data)
-        return self.stamp(self._bytes.timestamp(data), self._from_bytes(self._bytes.unstamp(data)))
+        value: Any = super().unstamp(data) if self._stamped else data
+        if self._as_object:
+            value = NULL if (found := self._deserialize(value)) is None else found
+        return self.stamp(super().timestamp(data), value) if self._stamped else value
 
     def stamp(self, timestamp: int, stored: Stored) -> Stored:
         return [timestamp, stored, 0, None, None]
@@ -225,15 +225,15 @@ class HeapStateBackend(StateBackend):
     ) -> None:
         super().__init__(key_groups, max_parallelism, clock)
         self._tables: dict[str, HeapTable | HeapValueTable] = {}
-        self._codecs: dict[str, Codec] = {}
         self._serializers: dict[str, Serializer] = {}
         self._sequence = 0
 
     def table(self, name: str) -> Table:
         return self._tables[name]
 
-    def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
+    def open_table(self, name: str, meta: StateMeta, serializer: Serializer) -> Table:
         table = _new_table(meta, meta.ttl)
+        codec = table.codec = HeapCodec(serializer, meta.ttl)
         # Restored bytes become values now: only the first request brings the serialiser that can read them.
         if name in self._tables:
             had = self.metas[name].ttl
@@ -243,7 +243,6 @@ class HeapStateBackend(StateBackend):
             except Exception as error:
                 raise StateError(f"state {name!r} cannot be read: {type(error).__name__}: {error}") from error
         self._tables[name] = table
-        self._codecs[name] = codec
         return table
 
     def open_queue(self, name: str, meta: StateMeta, about: Queue) -> PriorityQueueSet[Any]:
@@ -255,10 +254,7 @@ class HeapStateBackend(StateBackend):
         return queue
 
     def drop_table(self, name: str) -> None:
-        del self._tables[name], self._codecs[name]
-
-    def codec(self, serializer: Serializer, stamped: bool) -> Codec:
-        return HeapCodec(serializer, stamped)
+        del self._tables[name]
 
     def new_batch(self) -> Batch:
         return []
@@ -305,7 +301,6 @@ class HeapStateBackend(StateBackend):
                     length = len(address) if meta.kind == QUEUE else parse_slot(address, self.group_width)[2]
                     table.put(address[:length], address[length:], data)
         self._tables.update(tables)
-        self._codecs.update(dict.fromkeys(states, BytesCodec(BUILTIN)))  # Bytes stay bytes, of whatever serialiser.
         self.metas = states
         self._sequence = max([snapshot.sequence for snapshot in snapshots], default=0)
         for name, queue in self._queues.items():
@@ -315,14 +310,15 @@ class HeapStateBackend(StateBackend):
         self.mark_closed()
         self._tables.clear()
 
-    def _rows_by_group(self, name: str, clean: Callable[[Stored], Stored | None] | None) -> dict[int, list[Row]]:
-        width, to_bytes = self.group_width, self._codecs[name].to_bytes
+    def _rows_by_group(self, name: str, clean: Callable[[Stored], Stored | None] | None) -> dict[int, bytes]:
+        table, width = self._tables[name], self.group_width
+        to_bytes = table.codec.to_bytes
         groups: dict[int, list[Row]] = {}
-        for slot, sub, stored in self._tables[name].entries():
+        for slot, sub, stored in table.entries():
             if clean is not None and (stored := clean(stored)) is None:
                 continue
             groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, to_bytes(stored)))
-        return groups
+        return {group: pack_rows(rows) for group, rows in groups.items()}
 
     def _fill(self, name: str, queue: PriorityQueueSet[Any]) -> None:
         """Gives a queue the elements that were restored for it."""
@@ -330,10 +326,10 @@ class HeapStateBackend(StateBackend):
         rows = restored.slots() if restored is not None else ()
         queue.add_all(self._serializers[name].deserialize(row[self.group_width :]) for row in rows)
 
-    def _elements_by_group(self, name: str) -> dict[int, list[Row]]:
+    def _elements_by_group(self, name: str) -> dict[int, bytes]:
         serialize, queue = self._serializers[name].serialize, self._queues[name]
         return {
-            group: [(prefix + serialize(element), b"") for element in elements]
+            group: pack_rows((prefix + serialize(element), b"") for element in elements)
             for group, prefix in self._group_prefixes.items()
             if (elements := queue.subset_for_key_group(group))
         }
@@ -343,4 +339,6 @@ class HeapStateBackend(StateBackend):
 
 
 def _new_table(meta: StateMeta, timed: bool) -> HeapTable | HeapValueTable:
-    return HeapTable(timed) if meta.kind in ("list", "map") else HeapValueTable(timed)
+    table = HeapTable(timed) if meta.kind in ("list", "map") else HeapValueTable(timed)
+    table.codec = Codec(BUILTIN)
+    return table

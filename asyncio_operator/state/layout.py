@@ -35,11 +35,15 @@ with time to live, 8 bytes before it (`stamp`): milliseconds since the epoch + 2
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.keys import NONE, Key, deserialize_key, serialize_key
 
 FORMAT_VERSION = 1
+
+Stored = Any
+"""A stored entry: bytes, or what the codec of the heap makes; never None."""
 
 SEQUENCE_BLOCK = 1 << 16
 """Sequence numbers are reserved in blocks of this size, so that a crash may lose numbers but never repeats one."""

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
-from asyncio_operator.state.checkpoint_format import CheckpointFiles
-from asyncio_operator.state.checkpoint_manifest import MANIFEST
+from asyncio_operator.state.checkpoint_format import MANIFEST, CheckpointFiles, rocksdb_snapshot
 from asyncio_operator.state.descriptors import QUEUE, StateMeta
 from asyncio_operator.state.key_groups import group_width
 from asyncio_operator.state.keys import Key, KeySerializer, deserialize_key
 from asyncio_operator.state.layout import (
-    FORMAT_VERSION,
     NOT_BEGUN,
     STAMP_BIAS,
     STAMP_SIZE,
@@ -28,7 +26,6 @@ from asyncio_operator.state.layout import (
     serialize_namespace,
     stamped_at,
 )
-from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
 from asyncio_operator.state.snapshot import Row, StateSnapshot
 
@@ -91,12 +88,7 @@ class SnapshotReader:
     ) -> None:
         self._serializers = {**_BUILTIN, **_checked(serializers or {})}
         self._snapshot = source if isinstance(source, StateSnapshot) else _opened(check_directory(source))
-        self._snapshot.check_present()
-        if self._snapshot.format != FORMAT_VERSION:
-            raise StateError(
-                f"{self._snapshot!r} has format {self._snapshot.format}, this version reads {FORMAT_VERSION}: "
-                "read it with the version that wrote it"
-            )
+        self._snapshot.check_readable()
         self._width = group_width(self._snapshot.max_parallelism)
 
     def states(self) -> list[StateInfo]:
@@ -179,8 +171,7 @@ def _opened(path: Path) -> StateSnapshot:
     # For a directory that is neither, the error of a checkpoint says more.
     if (path / MANIFEST).is_file() or not (path / "CURRENT").is_file():
         return CheckpointFiles(path).snapshot()
-    opened: StateSnapshot = rocksdb_class("RocksDBSnapshot")(path)
-    return opened
+    return rocksdb_snapshot(path)
 
 
 def _checked(serializers: Mapping[str, Serializer]) -> dict[str, Serializer]:

@@ -7,14 +7,17 @@ version, its maximum parallelism and its range, and is refused if this version d
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from asyncio_operator.errors import StateError, StateMigrationError
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import FORMAT_VERSION, retimed
+
+_length = struct.Struct(">I")
 
 Row = tuple[bytes, bytes]
 """An address and its serialised entry."""
@@ -45,6 +48,15 @@ class StateSnapshot(ABC):
     def check_present(self) -> None:
         """Raises StateError if it was deleted."""
 
+    def check_readable(self) -> None:
+        """Raises StateError if it was deleted, or is of another version."""
+        self.check_present()
+        if self.format != FORMAT_VERSION:
+            raise StateError(
+                f"{self!r} has format {self.format}, this version reads {FORMAT_VERSION}: "
+                "take it to the version that wrote it"
+            )
+
     @abstractmethod
     def delete(self) -> None:
         """Frees the memory or the files of the snapshot; it cannot be restored afterwards."""
@@ -52,38 +64,61 @@ class StateSnapshot(ABC):
 
 @dataclass(slots=True, repr=False)
 class HeapSnapshot(StateSnapshot):
-    """A snapshot of a backend in memory: rows by state and key group, in any order.
+    """A snapshot of a backend in memory, or the same in the files of a checkpoint: segments by state and key group.
 
-    They are lists, or, of a checkpoint, read from its files when they are asked for.
+    A segment (`pack_rows`) is bytes, and that of a checkpoint is read when it is asked for.
     """
 
     max_parallelism: int
     key_groups: KeyGroupRange
     sequence: int
     states: Mapping[str, StateMeta]
-    groups: Mapping[str, Mapping[int, list[Row]]] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
     format: int = FORMAT_VERSION
     deleted: bool = False
 
     def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
         """The entries of a state that lie in the range, in the order of their addresses."""
         self.check_present()
-        groups = self.groups.get(name, {})
-        for group in sorted(groups):
+        segments = self.groups.get(name, {})
+        for group in sorted(segments):
             if group in key_groups:
-                yield from sorted(groups[group])
+                yield from self._unpacked(name, group, segments[group])
+
+    def _unpacked(self, name: str, group: int, segment: bytes) -> Iterator[Row]:
+        length_at, position, size = _length.unpack_from, 0, len(segment)
+        try:
+            while position < size:
+                start = position + 4
+                end = start + length_at(segment, position)[0]
+                position = end + 4 + length_at(segment, end)[0]
+                if position > size:
+                    raise ValueError(position)
+                yield segment[start:end], segment[end + 4 : position]
+        except (ValueError, struct.error) as error:
+            raise StateError(
+                f"{self!r} is damaged: the entries of state {name!r} in key group {group} end within an entry; "
+                "restore another one"
+            ) from error
 
     def check_present(self) -> None:
         if self.deleted:
             raise StateError(f"{self!r} was deleted: restore another one")
 
     def delete(self) -> None:
-        """Forgets the rows."""
+        """Forgets the entries."""
         self.deleted = True
         self.groups = {}
 
     def __repr__(self) -> str:
         return f"<HeapSnapshot of {len(self.states)} states, key groups {self.key_groups}>"
+
+
+def pack_rows(rows: Iterable[Row]) -> bytes:
+    """A segment: for each row, in the order of addresses, the length of the address, 4 bytes big-endian, the address,
+    the length of the stored entry, and the entry."""
+    pack = _length.pack
+    return b"".join([part for row in sorted(rows) for data in row for part in (pack(len(data)), data)])
 
 
 def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> dict[str, StateMeta]:
@@ -100,12 +135,7 @@ def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> di
             raise StateError(
                 f"snapshot {index} is a {type(snapshot).__name__}: restore() takes what snapshot() returned"
             )
-        snapshot.check_present()
-        if snapshot.format != FORMAT_VERSION:
-            raise StateError(
-                f"{snapshot!r} has format {snapshot.format}, this version reads {FORMAT_VERSION}: "
-                "restore it with the version that wrote it"
-            )
+        snapshot.check_readable()
         if snapshot.max_parallelism != max_parallelism:
             raise StateError(
                 f"{snapshot!r} was taken with max_parallelism={snapshot.max_parallelism}, this backend has "

@@ -1,18 +1,18 @@
-"""What a backend gives a state: a table from addresses to stored entries, and a codec that makes these from values.
+"""What a backend gives a state: a table from addresses to stored entries, with the codec that makes them from values.
 
-An address is ``slot + sub`` (`layout`). A stored entry is bytes on RocksDB, and an object or bytes on the heap. Tables
-store, find and iterate: they know no lists, no maps and no expiry. Each change is one atomic write; changes that belong
-together are staged into one batch.
+An address is ``slot + sub`` (`layout`). Tables store, find and iterate: they know no lists, no maps and no expiry. Each
+change is one atomic write; changes that belong together are staged into one batch.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-Stored = Any
-"""Bytes, or what the backend's codec makes; never None."""
+if TYPE_CHECKING:
+    from asyncio_operator.state.codec import Codec
+    from asyncio_operator.state.layout import Stored
 
 Batch = Any
 """What a backend's `new_batch` gives."""
@@ -20,6 +20,9 @@ Batch = Any
 
 class Table(ABC):
     """The entries of one state."""
+
+    codec: Codec
+    """Makes entries from values. Until the state is requested they are bytes, of whatever serialiser."""
 
     get_slot: Callable[[bytes], Stored | None]
     """The entry of a slot without sub, for states with one entry per slot; a bare function, as fast as the store."""
@@ -88,47 +91,3 @@ class Table(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """The number of entries. It may take time in proportion to that number."""
-
-
-class Codec(ABC):
-    """Turns values into stored entries and back. With `stamped` an entry has a timestamp, milliseconds since the epoch.
-
-    Attributes:
-        encode: gives the stored form of a value.
-        decode: gives the value of a stored form.
-    """
-
-    encode: Callable[[Any], Stored]
-    decode: Callable[[Stored], Any]
-
-    @abstractmethod
-    def to_bytes(self, stored: Stored) -> bytes:
-        """A stored entry as a snapshot holds it."""
-
-    @abstractmethod
-    def from_bytes(self, data: bytes) -> Stored:
-        """The inverse of `to_bytes`."""
-
-    @abstractmethod
-    def stamp(self, timestamp: int, stored: Stored) -> Stored:
-        """An entry with a timestamp."""
-
-    @abstractmethod
-    def timestamp(self, stamped: Stored) -> int:
-        """The timestamp of a stamped entry."""
-
-    @abstractmethod
-    def unstamp(self, stamped: Stored) -> Stored:
-        """The entry without its timestamp."""
-
-    @abstractmethod
-    def after(self, stamped: Stored, deadline: int) -> Stored | None:
-        """The entry without its timestamp if that is after the deadline; else, or if its life has not begun, None."""
-
-    def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
-        """The values of entries whose timestamps lie after the deadline, `absent` instead of the others.
-
-        The life of each has to have begun.
-        """
-        after, decode = self.after, self.decode
-        return [absent if one is None or (rest := after(one, deadline)) is None else decode(rest) for one in stamped]

@@ -34,8 +34,8 @@ from typing import Any
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells, Owner
 from asyncio_operator.state.cleanup import CleanupSchedule, CompactionSchedule
-from asyncio_operator.state.layout import NOT_BEGUN
-from asyncio_operator.state.table import Batch, Codec, Stored, Table
+from asyncio_operator.state.layout import NOT_BEGUN, Stored
+from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl_config import (
     CleanupInCompaction,
     CleanupIncrementally,
@@ -54,8 +54,8 @@ _Store = Callable[[bytes, Stored], None]
 class TtlCells(Cells):
     """Cells of a state with time to live; the codec has to be a stamped one."""
 
-    def __init__(self, name: str, backend: Owner, table: Table, codec: Codec, ttl: StateTtlConfig) -> None:
-        super().__init__(name, backend, table, codec)
+    def __init__(self, name: str, backend: Owner, table: Table, ttl: StateTtlConfig) -> None:
+        super().__init__(name, backend, table)
         self._ttl = self.milliseconds = ttl.milliseconds
         self._now = backend.now
         self._touch = ttl.update_type is UpdateType.ON_READ_AND_WRITE

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from asyncio_operator import state
 from asyncio_operator.checks import check_directory
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
@@ -21,7 +22,6 @@ from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
 from asyncio_operator.state.keys import Key, deserialize_key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
-from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.rocksdb_options import RocksDBOptions, check_rocksdb
 
@@ -192,7 +192,7 @@ class RocksDBQueues:
                 f"the timers {name!r} in {self.directory} are in use by another service: "
                 "close() these queues first, or give each service a directory of its own"
             )
-        self._sets[name] = rocksdb_class("RocksDBCachingPriorityQueueSet")(
+        self._sets[name] = state.RocksDBCachingPriorityQueueSet(
             self.directory / name,
             key_of=key_of,
             key_groups=self.key_groups,

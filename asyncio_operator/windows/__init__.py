@@ -2,9 +2,9 @@
 
 All times are ints, milliseconds since the epoch, in UTC. The contents of a window are an accumulator in keyed state.
 Their namespace, and that of the window's timers, is the text "start/end", or "start/end/clock" for elements without
-timestamps. The law: an element is dropped for a window that is over, that is, whose last millisecond plus the allowed
-lateness is not after the watermark. When the watermark comes there, the window is removed with everything it has in the
-state. For elements without timestamps the clock takes the place of the watermark. Source: Flink's ``WindowOperator``.
+timestamps. The law: when the watermark reaches the last millisecond of a window plus the allowed lateness, the window
+is removed with all that it has in the state, and later elements are dropped for it. For elements without timestamps
+this is the clock's time. Source: Flink's ``WindowOperator``.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ class WindowAssigner(Protocol):
 class SlidingWindows:
     """Windows of one size that start every `slide`: an element is in each window that its timestamp lies in.
 
-    All are seconds or a timedelta, rounded to milliseconds. If the slide is longer than the size, elements between two
-    windows are in none. Windows start `offset` later than at the epoch, or earlier if it is negative: days of New York
-    in winter have an offset of five hours. ConfigurationError if size or slide is shorter than a millisecond, or one of
-    them is no duration.
+    All are seconds or a timedelta, rounded to milliseconds; size and slide are at least one (or ConfigurationError).
+    Elements between two windows are in none. Windows start `offset` later than at the epoch, or earlier if it is
+    negative: days of New York in winter have an offset of five hours.
     """
 
     size: Duration
@@ -83,17 +82,12 @@ class SlidingWindows:
 class TumblingWindows(SlidingWindows):
     """Windows of one size that follow each other, so every element is in one; otherwise as `SlidingWindows`."""
 
-    __slots__ = ()
-
     def __init__(self, size: Duration, offset: Duration = 0) -> None:
         super().__init__(size, size, offset)
 
 
 class TriggerResult(Flag):
-    """What happens to a window. ``a | b`` does what either of them says.
-
-    FIRE gives the result and keeps the elements; PURGE removes the elements, and the window goes on.
-    """
+    """FIRE gives the result and keeps the elements; PURGE removes them, and the window goes on. ``a | b`` is both."""
 
     CONTINUE = 0
     FIRE = 1
@@ -108,8 +102,7 @@ class TriggerContext:
     _name: str
     _backend: StateBackend
     _service: InternalTimerService
-    namespace: str = ""
-    """That of the present window, which the operator sets."""
+    namespace: str = ""  # Of the present window.
 
     @property
     def current_watermark(self) -> int:
@@ -142,11 +135,8 @@ class TriggerContext:
 
 
 class Trigger(ABC):
-    """Decides when a window gives a result. The methods are plain functions.
-
-    A trigger has no data of its own, because one serves all keys and windows: what it must remember is state, by its
-    context. Timers include that for the time at which the window is removed.
-    """
+    """Decides when a window gives a result, by plain functions. One trigger serves all keys and windows, so what it has
+    to remember is state, by its context. It also hears of the timer that removes the window."""
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int | None, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
@@ -161,7 +151,9 @@ class Trigger(ABC):
         return TriggerResult.CONTINUE
 
     def clear(self, window: TimeWindow, ctx: TriggerContext) -> None:
-        """The window is removed: deletes its timers that have not fired, and clears its state."""
+        """The window is removed: clears its state, and deletes its timers. By default those of its last millisecond."""
+        ctx.delete_event_time_timer(window.max_timestamp)
+        ctx.delete_processing_time_timer(window.max_timestamp)
 
 
 class EventTimeTrigger(Trigger):
@@ -181,13 +173,9 @@ class EventTimeTrigger(Trigger):
     def on_event_time(self, time: int, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE if time == window.max_timestamp else TriggerResult.CONTINUE
 
-    def clear(self, window: TimeWindow, ctx: TriggerContext) -> None:
-        ctx.delete_event_time_timer(window.max_timestamp)
-
 
 class ProcessingTimeTrigger(Trigger):
-    """Fires when the clock has reached the last millisecond of the window, and at the next advance of processing time
-    after a later element."""
+    """Fires when the clock has reached the last millisecond of the window; after later elements at the next advance."""
 
     def on_element(self, element: Any, timestamp: int | None, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         ctx.register_processing_time_timer(window.max_timestamp)
@@ -195,9 +183,6 @@ class ProcessingTimeTrigger(Trigger):
 
     def on_processing_time(self, time: int, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE if time == window.max_timestamp else TriggerResult.CONTINUE
-
-    def clear(self, window: TimeWindow, ctx: TriggerContext) -> None:
-        ctx.delete_processing_time_timer(window.max_timestamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,30 +212,21 @@ class WindowResult(NamedTuple):
     value: Any
 
 
-PARTS = {"assigner": WindowAssigner, "trigger": Trigger, "backend": StateBackend, "timers": TimerServiceManager}
-
-
 class WindowOperator:
-    """Aggregates the elements of each key by window.
-
-    Every method does its work when it is called and returns an iterator of results. Only when more than a thousand
-    timers are due, the rest fire as results are taken.
+    """Aggregates the elements of each key by window. Every method does its work when it is called and returns an
+    iterator of results. Only when more than a thousand timers are due, the rest fire as results are taken.
 
     Args:
         assigner: `TumblingWindows`, `SlidingWindows`, or another `WindowAssigner`.
-        trigger: says when a window gives its result. An error of it, or of the aggregate, is raised.
-        aggregate: `create_accumulator`, `add`, `get_result` and `merge`, as of an aggregating state. A result of None
-            is left out.
+        trigger: says when a window gives its result.
+        aggregate: as of an aggregating state. A result of None is left out. Errors of both are raised.
         backend: holds the windows; its clock is that of processing time. The operator sets its key and namespace.
-        timers: holds the timers. A `ProcessingTimeDriver`, or an operator, may advance it too.
+        timers: of the same key groups. A `ProcessingTimeDriver`, or an operator, may advance it too.
         allowed_lateness: seconds or a timedelta for which a window takes elements after the watermark has passed it.
         serializer: of the accumulators; None is the built-in one.
-        name: of the states and the timer service, for several operators with one backend.
+        name: of the states and the timer service; StateError if the manager has a service of that name.
         emit: is called with each result, and the iterators are empty. Without it, results that fire while others
             advance the timers come with the next call.
-
-    ConfigurationError if one of them is wrong, or backend and timers have other key groups; StateError if the manager
-    has a service of that name.
     """
 
     dropped = 0
@@ -269,14 +245,14 @@ class WindowOperator:
         name: str = "windows",
         emit: Callable[[WindowResult], object] | None = None,
     ) -> None:
-        for given, (argument, kind) in zip((assigner, trigger, backend, timers), PARTS.items(), strict=True):
+        kinds = {"assigner": WindowAssigner, "trigger": Trigger, "backend": StateBackend, "timers": TimerServiceManager}
+        for given, (argument, kind) in zip((assigner, trigger, backend, timers), kinds.items(), strict=True):
             if not isinstance(given, kind) or isinstance(given, type):
                 raise ConfigurationError(f"{argument} is {describe(given)}; it must be a {kind.__name__}, no class")
         check_shared(timers, timers.queues, backend.key_groups, backend.max_parallelism)
         self._lateness = round(duration("allowed_lateness", allowed_lateness) * 1000)
         self._assigner, self._trigger, self._backend, self._timers = assigner, trigger, backend, timers
-        descriptor = AggregatingStateDescriptor(f"{name}.contents", aggregate, serializer)
-        others = timers.services
+        descriptor, others = AggregatingStateDescriptor(f"{name}.contents", aggregate, serializer), timers.services
         self._service = timers.service(
             name,
             on_event_time=partial(self._on_timer, trigger.on_event_time, False),
@@ -289,48 +265,42 @@ class WindowOperator:
         self._context = TriggerContext(name, backend, self._service)
         self._fired: list[WindowResult] = []
         self._emit = emit
+        self._limit = PASS if emit is None else None
 
     def process(self, key: Key, value: Any, timestamp: int | None = None) -> Iterator[WindowResult]:
         """Adds an element to its windows, and gives the results that the trigger fires for it.
 
-        `timestamp` is event time, milliseconds. Without it the element is in the windows of the clock's time now, and
-        these end with the clock. Windows of the two kinds of time have no elements in common. StateError if the key or
-        the timestamp is wrong.
+        Without `timestamp`, event time in milliseconds, the element is in windows of the clock's time now, which end
+        with the clock and share no elements with others. StateError if the key or the timestamp is wrong.
         """
         service, context, by_clock = self._service, self._context, timestamp is None
+        register = context.register_processing_time_timer if by_clock else context.register_event_time_timer
         at = service.current_processing_time() if timestamp is None else timestamp
         check_timestamp(at)
         self._backend.set_current_key(key)
         service.current_key = key
-        late = kept = False
-        for window in self._assigner.assign(at):
-            over = self._over(window, by_clock)
-            if not by_clock and over <= service.current_watermark:
-                late = True
-                continue
-            kept = True
+        windows = [*self._assigner.assign(at)]
+        living = [each for each in windows if by_clock or self._over(each, by_clock) > service.current_watermark]
+        self.dropped += bool(windows) and not living
+        for window in living:
             self._enter(f"{window.start}/{window.end}{'/clock' if by_clock else ''}")
-            (context.register_processing_time_timer if by_clock else context.register_event_time_timer)(over)
+            register(self._over(window, by_clock))
             # Asked before the element is added: if the trigger raises, the window stays as it was.
             result = self._trigger.on_element(value, timestamp, window, context)
             self._contents.add(value)
             self._follow(result, window)
-        self.dropped += late and not kept
         return iter(self._take())
 
     def advance_watermark(self, timestamp: int) -> Iterator[WindowResult]:
-        """Tells all services of the timers that no earlier element follows, and gives the results that are due.
-        StateError if the timestamp is not an int of 64 bits."""
-        return self._advance(partial(self._timers.advance_watermark, timestamp, PASS))
+        """Tells all services of the timers that no earlier element follows, and gives the results that are due."""
+        return self._advance(partial(self._timers.advance_watermark, timestamp, self._limit))
 
     def advance_processing_time(self) -> Iterator[WindowResult]:
         """Lets all services of the timers fire what the clock has reached, and gives the results."""
-        return self._advance(partial(self._timers.advance_processing_time, PASS))
+        return self._advance(partial(self._timers.advance_processing_time, self._limit))
 
     def _advance(self, advance: Callable[[], bool]) -> Iterator[WindowResult]:
         more = advance()
-        while more and self._emit is not None:
-            more = advance()
         return chain(self._take(), self._rest(more, advance))
 
     def _rest(self, more: bool, advance: Callable[[], bool]) -> Iterator[WindowResult]:

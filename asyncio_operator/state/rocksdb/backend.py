@@ -18,7 +18,7 @@ from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.state.backend import Queue, StateBackend, StateStatistics
-from asyncio_operator.state.codec import BytesCodec
+from asyncio_operator.state.codec import Codec
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.heap_set import KeyGroupPartitionedPriorityQueue
 from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
@@ -26,7 +26,7 @@ from asyncio_operator.state.layout import STATE_PREFIX, retimed
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.rocksdb.column_family import RocksDBTable
 from asyncio_operator.state.rocksdb.database import Database
-from asyncio_operator.state.rocksdb.group_queue import GroupQueue, groups_with_elements
+from asyncio_operator.state.rocksdb.group_queue import GroupQueue, QueueRows, groups_with_elements
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
 from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
@@ -35,7 +35,7 @@ from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states, merged_rows
-from asyncio_operator.state.table import Batch, Codec, Table
+from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl import clean_up
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
@@ -98,14 +98,16 @@ class RocksDBStateBackend(StateBackend):
     def table(self, name: str) -> Table:
         return self._table(name)
 
-    def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
+    def open_table(self, name: str, meta: StateMeta, serializer: Serializer) -> Table:
         self._retime()
         if name not in self.metas:
             self._records.write_state(name, meta)
         elif self.metas[name].ttl != meta.ttl:
             self._records.begin_retiming(name, meta)
             self._retime()
-        return self._table(name)
+        table = self._table(name)
+        table.codec = Codec(serializer)
+        return table
 
     def open_queue(self, name: str, meta: StateMeta, about: Queue) -> PriorityQueueSet[Any]:
         if type(about.cache_size) is not int or about.cache_size < 1:
@@ -120,9 +122,7 @@ class RocksDBStateBackend(StateBackend):
             self.key_groups,
             self.max_parallelism,
             make=lambda group: GroupQueue(
-                self._database,
-                family,
-                group_prefix(group, self.max_parallelism),
+                QueueRows(self._database, family, group_prefix(group, self.max_parallelism)),
                 about.serializer,
                 about.cache_size,
             ),
@@ -135,9 +135,6 @@ class RocksDBStateBackend(StateBackend):
         self._records.delete_state(name)
         self._tables.pop(name, None)
         self._database.drop(STATE_PREFIX + name)
-
-    def codec(self, serializer: Serializer, stamped: bool) -> Codec:
-        return BytesCodec(serializer)
 
     def new_batch(self) -> Batch:
         return self._database.new_batch()

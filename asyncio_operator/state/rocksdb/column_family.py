@@ -12,11 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from asyncio_operator.state.layout import NOT_BEGUN, STAMP_BIAS, STAMP_SIZE, STATE_PREFIX, parse_slot, stamp, stamped_at
+from asyncio_operator.state.codec import Codec
+from asyncio_operator.state.layout import (
+    NOT_BEGUN,
+    STAMP_BIAS,
+    STAMP_SIZE,
+    STATE_PREFIX,
+    Stored,
+    parse_slot,
+    stamp,
+    stamped_at,
+)
 from asyncio_operator.state.rocksdb.database import Database, is_store_error
 from asyncio_operator.state.rocksdb.records import prefix_end
 from asyncio_operator.state.rocksdb.view import Row
-from asyncio_operator.state.table import Batch, Stored, Table
+from asyncio_operator.state.serializers import BUILTIN
+from asyncio_operator.state.table import Batch, Table
 
 _NOT_BEGUN = stamp(NOT_BEGUN + STAMP_BIAS)
 
@@ -25,6 +36,7 @@ class RocksDBTable(Table):
     """The entries of the state `name`, in its column family."""
 
     def __init__(self, database: Database, name: str, group_width: int) -> None:
+        self.codec = Codec(BUILTIN)
         self._database = database
         self._name = STATE_PREFIX + name
         self._family = database.family(self._name)
