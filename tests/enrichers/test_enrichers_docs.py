@@ -58,7 +58,12 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
     await database.execute("CREATE TABLE planes (tailnum text, year int, seats int)")
     await database.execute("INSERT INTO planes VALUES ('N1', 2004, 55)")
     async with country_server() as port:
-        values = {"HOST": "127.0.0.1", "PORT": port, "PATH": path, "PARQUET": str(tmp_path / "planes.parquet")}
+        values: dict[str, Any] = {
+            "HOST": "127.0.0.1",
+            "PORT": port,
+            "PATH": path,
+            "PARQUET": str(tmp_path / "planes.parquet"),
+        }
         names = await asyncio.to_thread(
             lambda: (
                 run_programs("enrichers.md", **values)
