@@ -50,9 +50,7 @@ def optional_of(optional: str | Sequence[str], parts: Sequence[str]) -> tuple[st
     names = (optional,) if isinstance(optional, str) else tuple(optional)
     for name in names:
         if name not in parts:
-            raise ConfigurationError(
-                f"optional: {describe(name)} is not a part of the key; {did_you_mean(str(name), parts)}"
-            )
+            raise ConfigurationError(f"optional: {describe(name)} is not a key field; {did_you_mean(str(name), parts)}")
     if names and len(parts) == 1:
         raise ConfigurationError(f"optional: {names[0]!r} is the only part of the key, and a null key is a miss")
     return names

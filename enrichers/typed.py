@@ -251,7 +251,7 @@ def _object(fields: Iterable[pa.Field], text: bool, coerce: bool, row: bool = Fa
 
 def _no_row(value: Any) -> ValueError:
     kind = "null" if value is None else f"{describe(value)}, {_kind(value)},"
-    return ValueError(f"{kind} is no row: an object with the columns is needed")
+    return ValueError(f"{kind} is not a row: an object with the columns is needed")
 
 
 def _no_object(_: Any) -> ValueError:

@@ -106,7 +106,7 @@ def is_lacking(error: BaseException) -> bool:
 
 def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int, remedy: str) -> FunctionError:
     """The error that ends a run when a lookup failed."""
-    what = "gave an unusable answer" if isinstance(error, ResultError) else "failed"
+    what = "returned an invalid result" if isinstance(error, ResultError) else "failed"
     text = _own_text(enricher, describe(key), error)
     return call_error(f"{describe(enricher)} {what}", "key", describe(key), error, attempts, remedy, text)
 

@@ -123,7 +123,7 @@ class SharedCache:
         try:
             answer, written = self._format.read(data)
         except DamagedError as error:
-            self._store.tell(f"holds a value for key {describe(key)} that is no answer: {error}", "damaged")
+            self._store.tell(f"holds a value for key {describe(key)} that is not an answer: {error}", "damaged")
             return ABSENT
         if answer is None and not self._options.cache_missing:
             return ABSENT

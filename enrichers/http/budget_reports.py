@@ -114,7 +114,7 @@ def readers(usage: Usage, show: Callable[..., str] = describe) -> dict[str, Call
     found = {}
     for unit, path in usage.items():
         if not isinstance(unit, str) or unit in COUNTED:
-            counted = "which is counted" if unit in COUNTED else "which is no text"
+            counted = "which is counted" if unit in COUNTED else "which is not text"
             raise ConfigurationError(f'usage has the unit {describe(unit)}, {counted}; a unit is a word like "tokens"')
         found[unit] = _reader(f"usage[{unit!r}]", path, show)
     return found

@@ -73,7 +73,7 @@ def amount(header: str, text: str | None) -> float | None:
         raise UnknownError
     if not is_number(text):
         negative = text.startswith("-") and is_number(text[1:])
-        raise WrongError(header, "it is negative" if negative else "it is no number and no time")
+        raise WrongError(header, "it is negative" if negative else "it is neither a number nor a time")
     number = float(text)
     if number > LARGEST_NUMBER:
         raise WrongError(header, "it is too large")

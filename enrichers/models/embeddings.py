@@ -116,7 +116,7 @@ class _Vectors(Answers):
         data = answer.get("data") if isinstance(answer, Mapping) else None
         if not isinstance(data, list):
             raise UnreadableError(
-                f"the answer is {self._show(answer)}, which is no list of embeddings; correct base_url", any_key=True
+                f"the answer is {self._show(answer)}, which is not a list of embeddings; correct base_url", any_key=True
             )
         places = [entry.get("index") if isinstance(entry, Mapping) else None for entry in data]
         if len(data) != len(texts) or {*map(repr, places)} != {*map(repr, range(len(texts)))}:

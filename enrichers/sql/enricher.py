@@ -265,7 +265,7 @@ def _check_query(query: str, schema: object) -> None:
         found = ", ".join(f":{name}" for name in parameters) or "none"
         raise ConfigurationError(
             f"query is {shown(query)}, with the parameters {found}; it must have one, the list of keys, as in WHERE id "
-            f"IN :{KEYS}; a colon that is no parameter is written \\:"
+            f"IN :{KEYS}; a literal colon is written \\:"
         )
     if schema is None:
         raise ConfigurationError(

@@ -680,7 +680,8 @@ async def test_nonsense_is_dropped_and_logged_once(
     assert len(warnings) == 1
     said = warnings[0].getMessage()
     assert (
-        "a wrong proof, so it is no worker of this application; no job depends on it; if it goes on, let only" in said
+        "a wrong proof, so it is not a worker of this application; no job depends on it; if it goes on, let only"
+        in said
     )
 
 

@@ -111,7 +111,7 @@ async def test_M2_a_missing_path_is_asked_for_once_and_not_for_each_text() -> No
 async def test_M2_an_answer_without_a_list_names_base_url(answer: Any) -> None:
     async with FakeService(handler=lambda _: FakeAnswer(answer)) as service, opened(embedding(service)) as enricher:
         error = await failure(enricher, "a")
-    assert "which is no list of embeddings; correct base_url" in str(error)
+    assert "which is not a list of embeddings; correct base_url" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ async def test_L1_a_null_inside_of_a_text_is_an_error_of_its_key() -> None:
 
 @pytest.mark.parametrize(
     ("key", "optional", "says"),
-    [(PARTS, ["nte"], "'nte' is not a part of the key; did you mean 'note'"), (["id"], ["id"], "the only part")],
+    [(PARTS, ["nte"], "'nte' is not a key field; did you mean 'note'"), (["id"], ["id"], "the only part")],
 )
 def test_L1_an_unknown_optional_part_is_refused(key: list[str], optional: list[str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):

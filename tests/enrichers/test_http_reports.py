@@ -85,7 +85,7 @@ async def test_G5_a_hint_that_cannot_be_right_is_logged_once(call: Call, caplog:
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [message.partition(": ")[2] for message in messages] == [
         "the header x-ratelimit-limit-tokens is ignored: it is negative. This is logged once",
-        "the header retry-after is ignored: it is no number and no time. This is logged once",
+        "the header retry-after is ignored: it is neither a number nor a time. This is logged once",
     ]
     assert all(message.startswith(f"HttpEnricher({service.url}/rows/{{key}})") for message in messages)
 
@@ -180,7 +180,7 @@ def test_they_belong_to_the_specification() -> None:
         ({"hints": 60}, "hints is 60; it must be True or False"),
         ({"usage": "usage.total"}, "usage is 'usage.total'; it must be a mapping"),
         ({"usage": {"calls": "n"}}, "usage has the unit 'calls', which is counted"),
-        ({"usage": {7: "n"}}, "usage has the unit 7, which is no text"),
+        ({"usage": {7: "n"}}, "usage has the unit 7, which is not text"),
         ({"usage": {"tokens": "a..b"}}, r"usage\['tokens'\] is 'a..b'; it must be a dotted path"),
         ({"usage": {"tokens": None}}, r"usage\['tokens'\] is None"),
         ({"weigh": {"tokens": 3}}, "weigh is {'tokens': 3}; it must be an ordinary function"),

@@ -119,8 +119,8 @@ async def test_decimals_of_json_lose_no_digit(server: RedisServer) -> None:
     [
         ("{'a': 1}", "Expecting property name"),
         ("", "Expecting value"),
-        ("7", "7, a number, is no row"),
-        ('[{"name": "a"}, 7]', "7, a number, is no row"),
+        ("7", "7, a number, is not a row"),
+        ('[{"name": "a"}, 7]', "7, a number, is not a row"),
         ('{"height": "4"}', "column 'height' is int32, which '4', a text, does not fit"),
         ('{"height": 4.5}', "column 'height' is int32"),
         ('{"height": 2147483648}', "2147483648"),

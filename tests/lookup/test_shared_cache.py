@@ -273,7 +273,7 @@ def test_L7_L9_what_is_no_answer_is_a_miss_and_logged_once(redis_server, patient
             found, _ = await worker.look_up(Recorded(at_once), [*keys, 1000])
         assert found == [[({"x": key}, "call") for key in [*keys, 1000]]]
         (record,) = caplog.records
-        assert "holds a value for key 0 that is no answer: the value is too short" in record.getMessage()
+        assert "holds a value for key 0 that is not an answer: the value is too short" in record.getMessage()
         # They have been replaced.
         found, _ = await other.look_up(Recorded(never), keys)
         assert found == [[({"x": key}, "cache") for key in keys]]

@@ -111,7 +111,7 @@ def test_X5_a_wrong_answer_fails_the_task_by_its_key(df: DataFrame, key: int) ->
         return eval(wrong) if k == key else {"x": k}
 
     message = failure_of(df, look_up)
-    assert f"look_up, x, y) gave an unusable answer for key {key}: ResultError: " in message
+    assert f"look_up, x, y) returned an invalid result for key {key}: ResultError: " in message
     assert ("a mapping of column names to values" if key == 1 else "column 'x' is int64") in message
 
 

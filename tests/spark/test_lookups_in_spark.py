@@ -199,7 +199,7 @@ def test_X10_a_stream_that_fails_and_starts_again_gives_each_row_once(
         run()
     source.down.unlink()
     source.wrong.touch()
-    with pytest.raises(StreamingQueryException, match="an unusable answer for key 3"):
+    with pytest.raises(StreamingQueryException, match="an invalid result for key 3"):
         run()
     source.wrong.unlink()
     assert run().statistics().rows == 40
@@ -339,7 +339,7 @@ def test_L9_a_wrong_answer_fails_its_key_alone_and_is_not_kept(
     cache = Cache(store=store, directory=tmp_path / "cache" if store == "rocksdb" else None)
     source.wrong.touch()
     if on_error == "fail":
-        with pytest.raises(Exception, match="an unusable answer for key 3: ResultError"):
+        with pytest.raises(Exception, match="an invalid result for key 3: ResultError"):
             job(alone, source, cache)
     else:
         rows = job(alone, source, cache, on_error="null")

@@ -124,7 +124,7 @@ class DriverService:
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
         if isinstance(error, WireError):
-            why = f"{error}, so it is no worker of this application"
+            why = f"{error}, so it is not a worker of this application"
             remedy = f"no job depends on it; if it goes on, let only workers reach the port ({PORT})"
         else:
             why = f"it could not answer ({describe_error(error)})"

@@ -402,7 +402,7 @@ def test_V2_in_a_browser_nothing_hostile_runs_and_buttons_do_what_they_say(
             tab.open(page.url)
             tab.wait_for("document.querySelector('#tasks td')")
             assert tab.texts("#numbers dd")[0] == "10"
-            assert tab.texts("#state")[0].startswith("1 task runs, ")
+            assert tab.texts("#state")[0].startswith("1 task running, ")
             assert tab.texts("#tasks th")[2] == "task ID"
             assert tab.texts(".chart text")[:3] == ["0", "0.5", "1"]
             assert HOSTILE in tab.texts("#errors")[0]

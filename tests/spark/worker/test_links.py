@@ -441,7 +441,7 @@ class Shut(FunctionEnricher):
 
 ERRORS = {
     "the call": (FunctionError, r"failed for key 3: ValueError: bad luck"),
-    "the answer": (FunctionError, r"unusable answer for key 3"),
+    "the answer": (FunctionError, r"invalid result for key 3"),
     "required": (MissingKeyError, r"has no row for key 3"),
     "open": (FunctionError, r"could not be opened: OSError: no route"),
 }

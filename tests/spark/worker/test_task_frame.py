@@ -218,7 +218,7 @@ def test_X5_a_wrong_answer_fails_the_task_or_its_row_alone() -> None:
     async def look_up(key: int) -> Any:
         return 7 if key == 1 else {"x": 1.5} if key == 2 else {"x": key}
 
-    with pytest.raises(FunctionError, match=r"unusable answer for key [12]: .*"):
+    with pytest.raises(FunctionError, match=r"invalid result for key [12]: .*"):
         list(task_of(look_up)(batches_of(4)))
     [batch] = task_of(look_up, fail=False)(batches_of(4))
     assert batch.column(1).to_pylist() == [0, None, None, 3]
