@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -85,18 +85,16 @@ class ColumnMemory:
         self._unnamed: list[tuple[int, ArrowKeys]] = []
         self._known: dict[int, int] = {}
         self._count = self._bytes = self._next = 0
-        self._ascending = True
-        self._greatest: Any = None  # of the keys so far; None before the first
 
-    def recall(self, keys: ArrowKeys, ascending: bool) -> list[Piece]:
+    def recall(self, keys: ArrowKeys, are_new: bool) -> list[Piece]:
         """The positions of the keys that are remembered, and their answers.
 
         Args:
-            ascending: whether every key is known to be greater than the one before.
+            are_new: whether none of them can have come before.
         """
         while self._blocks and self._blocks[0].ended <= self._clock() - self._seconds:
             self._forget()
-        if self._goes_on(keys, ascending):
+        if are_new:
             return []
         for first, new in self._unnamed:
             self._known.update(zip(new.names, range(first, first + len(new)), strict=True))
@@ -116,14 +114,6 @@ class ColumnMemory:
             same = keys.same(positions, block.keys, inside)
             found.append((positions[same], block.answers.at(inside[same]).compact()))
         return found
-
-    def _goes_on(self, keys: ArrowKeys, ascending: bool) -> bool:
-        """Whether the keys ascend from batch to batch, so that none of the batch is remembered."""
-        if self._ascending and len(keys):
-            self._ascending = ascending and (self._greatest is None or keys[0] > self._greatest)
-            if self._ascending:
-                self._greatest = keys[-1]
-        return self._ascending
 
     def learn(self, keys: ArrowKeys, answers: ColumnAnswers) -> None:
         """Remember the answers of keys that have just come."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.arrow.key_identity import storable
 from asyncio_operator.errors import StateError, describe, describe_error
-from asyncio_operator.lookup.known import BehindCache, NotedKeys
+from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.order import Order, OrderInMemory, Slot
 from asyncio_operator.policies.cache import Cache
@@ -110,7 +110,7 @@ class LookupCache:
         self._renew = renew
         self._told: set[str] = set()
         self.refreshes = options.refresh_after is not None
-        self.known: Sequence[BehindCache] = ()
+        self.known: Sequence[KnownAnswers] = ()
         self._noted: dict[str, NotedKeys] = {}
         self._attach(backend)
 

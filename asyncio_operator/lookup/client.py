@@ -20,7 +20,6 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.engine.ending import close_within
-from asyncio_operator.engine.flights import Call, Flight, Run
 from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.shares import own_allowance
 from asyncio_operator.engine.timers import Timers
@@ -30,12 +29,15 @@ from asyncio_operator.errors import ConfigurationError, EnricherError, ResultErr
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import named_options
 from asyncio_operator.lookup.answers import ATOMIC, AnswerCheck
+from asyncio_operator.lookup.asking import AskingSource, Piece
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.lookup.known import KnownAnswers
+from asyncio_operator.lookup.open_keys import OpenKey
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
-from asyncio_operator.lookup.pending import PendingKey, PendingKeys
+from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.pipeline import managed_calls
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -181,66 +183,28 @@ class Lookup:
         return f"Lookup({describe(self._enricher)})"
 
 
-class _Keys:
-    """The flights of keys that wait for a call; a `Source`, and their `Owner`."""
+class _Keys(AskingSource):
+    """The flights of keys that wait for a call."""
 
-    over = direct = False
-    eager = True
-
-    def __init__(self, pending: PendingKeys) -> None:
-        self.ready: OrderedDict[PendingKey, None] = OrderedDict()
-        self._pending = pending
+    def __init__(self, pending: PendingKeys, known: Sequence[KnownAnswers]) -> None:
+        super().__init__(pending, known)
+        self.ready: OrderedDict[OpenKey, None] = OrderedDict()
 
     @property
     def waiting(self) -> int:
-        return len(self.ready) + len(self._pending.background)
+        return len(self.ready) + super().waiting
 
-    def take(self, now: float) -> Flight | None:
-        return self._pending.background.popleft() if self._pending.background else None
-
-    def take_run(self, most: int, now: float) -> Run | None:
+    def cut(self, most: int) -> Piece | None:
         ready = self.ready
-        return Run((self, [ready.popitem(last=False)[0] for _ in range(min(most, len(ready)))])) if ready else None
+        flights = [ready.popitem(last=False)[0] for _ in range(min(most, len(ready)))]
+        return (self.pending, flights) if flights else None
 
-    def values(self, positions: Sequence[PendingKey]) -> Sequence[Any]:
-        return [flight.value for flight in positions]
-
-    def flights(self, positions: Sequence[PendingKey]) -> list[Flight]:
-        """They are handed out now, save those that were abandoned."""
-        flights: list[Flight] = []
-        for flight in positions:
-            if not flight.ended:
-                flight.handed = True
-                flights.append(flight)
-        return flights
-
-    def found(self, positions: Sequence[PendingKey], answers: Sequence[Any], source: str) -> None:
-        """These keys have known answers."""
-        for flight, answer in zip(positions, answers, strict=True):
-            if not flight.ended:
-                self._pending.found(flight, answer, source)
-
-    def window(self, trouble: object) -> None:
-        """None: it is not direct."""
-
-    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
-        return False
-
-    def abandon(self, flight: PendingKey) -> bool:
+    def abandon(self, flight: OpenKey) -> bool:
         """Forget a flight. Returns False if it was handed out already."""
         if not flight.handed:
             self.ready.pop(flight, None)
             flight.ended = True
         return not flight.handed
-
-    def prepare(self, now: float) -> None:
-        """Does nothing: the flights are ready."""
-
-    def is_full(self) -> bool:
-        return False
-
-    async def wait(self, news: asyncio.Future[None]) -> None:
-        await news
 
 
 class _Waiter:
@@ -276,19 +240,17 @@ class _Engine:
         known = () if cache is None else cache.known
         self._places = Places(failures.figures, cache, known=known)
         self._pending = PendingKeys(failures, self._places, timed=False, check=partial(_valid, check))
-        self._source = _Keys(self._pending)
+        self._source = _Keys(self._pending, known)
         self._allowance = own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
-        self._attempts, self._known_first = managed_calls(
+        self._attempts = managed_calls(
             enricher,
             self._source,
             Reader(as_input(())),
-            self._pending,
             options,
             self._timers,
             breaker_clock=breaker_clock,
             tables=tables,
             allowance=self._allowance,
-            known=known,
         )
         self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None
@@ -351,8 +313,7 @@ class _Engine:
         self._lanes.stop()
         self._running.cancel()
         await asyncio.wait([self._running])
-        if self._known_first is not None:
-            await self._known_first.close(LOOKUP_GRACE_PERIOD)
+        await self._source.close(LOOKUP_GRACE_PERIOD)
         if self._allowance is not None:
             await self._allowance.settled()
         try:

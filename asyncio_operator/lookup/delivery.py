@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Failure, KeyBatch, answer_of, shared
+from asyncio_operator.lookup.key_batch import Failure, KeyBatch, answer_of
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Timers
@@ -43,6 +43,7 @@ class Delivery:
         ordered: whether keys leave in the order of the input.
         batches: batches that have not ended, in the order of the input.
         keys: number of keys that have been admitted and not emitted.
+        settle: called before ready outcomes are searched.
     """
 
     def __init__(
@@ -52,14 +53,12 @@ class Delivery:
         *,
         ordered: bool,
         buffer: int,
-        remembers: bool = False,
     ) -> None:
         self.batches: deque[KeyBatch] = deque()
         self.keys = 0
+        self.settle: Callable[[], None] = lambda: None
         self._deliver = deliver
-        self._following: list[_Following] = []
         self.ordered = ordered
-        self._remembers = remembers
         self._buffer = buffer
         self._handed = 0
         self._rows = 0
@@ -124,34 +123,6 @@ class Delivery:
             first = self.batches.popleft()
             self._hand_over(first, len(first.keys))
 
-    def follow(self, batch: KeyBatch) -> frozenset[int] | None:
-        """The positions of a batch that is read now whose calls run for earlier batches. They get the same outcomes.
-
-        If the task remembers, keys that these calls have answered get their outcomes at once. None: no key of the batch
-        is a key of such calls.
-        """
-        # An answer that has come is not one that a call will bring.
-        for earlier in self._following:
-            earlier.take_over()
-        following = _Following(batch, self.batches, self._remembers)
-        if not following.places:
-            return None
-        following.take_over()
-        if following.places:
-            self._following.append(following)
-        return frozenset(following.places)
-
-    def awaits(self, key: Any) -> bool:
-        """Whether a batch waits for the outcome of a key."""
-        places = [(batch, batch.places.get(key)) for batch in self.batches]
-        return any(place is not None and batch.outcomes[place] is PENDING for batch, place in places)
-
-    def answered(self, batch: KeyBatch) -> None:
-        """All calls for the keys of a batch have ended."""
-        if not any(following.batch is batch for following in self._following):
-            self.end(batch)
-        self._settle()
-
     def replace(self, key: Any, outcome: Any, failure: Failure) -> None:
         """Put a failure in the place of an answer that is of no use, in batches that have not ended. Otherwise the
         answer would be taken over by later batches, and remembered at the end of its own."""
@@ -163,7 +134,7 @@ class Delivery:
     def flush(self) -> None:
         """Deliver all ready outcomes, of incomplete batches too, and do it again after a delay."""
         self.close()
-        self._settle()
+        self.settle()
         # A copy, because a batch that ends here leaves the deque.
         for batch in list(self.batches):
             ready = batch.ready() if self.ordered else batch.answered()
@@ -184,16 +155,6 @@ class Delivery:
         self._searching = False
         self._search.cancel()
 
-    def _settle(self) -> None:
-        """Take over outcomes, batch by batch in order: a batch may follow one that itself follows a third."""
-        for following in self._following:
-            following.take_over()
-        done = [following for following in self._following if not following.places]
-        self._following = [following for following in self._following if following.places]
-        for following in done:
-            if following.batch.answered() == len(following.batch.keys):
-                self.end(following.batch)
-
     def _hand_over(self, batch: KeyBatch, ready: int) -> None:
         self._handed += ready - batch.delivered
         batch.delivered = ready
@@ -205,33 +166,3 @@ class Delivery:
 
     def _is_full(self) -> bool:
         return self.room() <= 0 or not self.takes_a_batch()
-
-
-class _Following:
-    """The keys of a batch whose calls run for earlier batches: by position, that batch and the position in it."""
-
-    def __init__(self, batch: KeyBatch, earlier: deque[KeyBatch], answered_too: bool) -> None:
-        self.batch = batch
-        self.places: dict[int, tuple[KeyBatch, int]] = {}
-        for other in reversed(earlier):
-            if not other.keys or (other.ascending and batch.is_above(other.keys[-1])):
-                continue
-            if batch.keys and other.outcomes and other.answered() < len(other.keys):
-                for position, place in batch.shared_with(other):
-                    outcome = other.outcomes[place]
-                    # An answer that the other batch has taken over itself would be passed on for ever.
-                    answered = answered_too and type(outcome) is not Failure and other.has_asked(place)
-                    if (outcome is PENDING or answered) and batch.outcomes[position] is PENDING:
-                        self.places.setdefault(position, (other, place))
-
-    def take_over(self) -> None:
-        in_columns: dict[KeyBatch, list[int]] = {}
-        for position, (other, place) in list(self.places.items()):
-            outcome = other.outcomes[place]
-            if outcome is IN_COLUMNS:
-                in_columns.setdefault(other, []).append(position)
-            elif outcome is not PENDING:
-                self.batch.outcomes[position] = shared(outcome)
-                del self.places[position]
-        for other, positions in in_columns.items():
-            self.batch.store(positions, other.found([self.places.pop(position)[1] for position in positions]))

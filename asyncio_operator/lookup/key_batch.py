@@ -9,7 +9,6 @@ Law: an outcome is written once, except that a failure may replace an answer tha
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -99,6 +98,21 @@ def answer_of(outcome: Any) -> Any:
     return outcome.answer if type(outcome) is Answer else outcome
 
 
+class Ascent:
+    """Whether keys ascend from batch to batch, as in a table that is sorted by its key: then none can come again."""
+
+    def __init__(self, goes_on: bool = True) -> None:
+        self.goes_on = goes_on
+        self._greatest: Any = None  # None before the first
+
+    def add(self, keys: Sequence[Any], ascending: bool) -> bool:
+        """Whether it goes on with these keys, each of which is known to be greater than the one before, or not."""
+        if self.goes_on and len(keys):
+            self.goes_on = ascending and (self._greatest is None or bool(keys[0] > self._greatest))
+            self._greatest = keys[-1] if self.goes_on else None
+        return self.goes_on
+
+
 class KeyBatch:
     """The distinct keys of a batch of rows.
 
@@ -112,7 +126,6 @@ class KeyBatch:
         delivered: number of leading keys that have been delivered (in unordered mode: number of keys).
         ended: whether every key has an outcome.
         known: number of keys whose outcome was set before the batch was read.
-        asked: ascending positions of the keys that are called for; None: all.
         names: the keys, or a number for each of those in Arrow.
     """
 
@@ -125,7 +138,6 @@ class KeyBatch:
         self.delivered = 0
         self.ended = False
         self.known = 0
-        self.asked: list[int] | None = None
         self._places: dict[Any, int] | None = None
         self._pieces: list[tuple[Sequence[int], ColumnAnswers]] = []
 
@@ -145,14 +157,13 @@ class KeyBatch:
             self._places = {name: i for i, name in enumerate(self.names)}
         return self._places
 
-    def shared_with(self, other: KeyBatch) -> list[tuple[int, int]]:
-        """The positions of the keys that another batch has too, here and there."""
-        mine, others = self.places, other.places
-        pairs = [(mine[name], others[name]) for name in others.keys() & self.names]
-        if pairs and self.in_arrow:
-            keys: Any = self.keys
-            return list(compress(pairs, keys.same([i for i, _ in pairs], other.keys, [i for _, i in pairs])))
-        return pairs
+    def shared_with(self, other: KeyBatch, positions: Sequence[int]) -> list[tuple[int, int]]:
+        """The positions of keys that another batch has too, here and there. Their names are the same."""
+        names, places = self.names, other.places
+        others = [places[names[i]] for i in positions]
+        pairs = zip(positions, others, strict=True)
+        keys: Any = self.keys
+        return list(compress(pairs, keys.same(positions, other.keys, others)) if self.in_arrow else pairs)
 
     def store(self, positions: Sequence[int], outcomes: Any) -> None:
         """These keys have their outcomes."""
@@ -169,33 +180,27 @@ class KeyBatch:
 
     def found(self, positions: Sequence[int] | None = None) -> Sequence[Any]:
         """The outcomes of the keys at some positions; None: of all. `ColumnAnswers` if they are all in columns."""
-        outcomes = self.outcomes if positions is None else [self.outcomes[i] for i in positions]
-        if not self._pieces:
+        outcomes, pieces = self.outcomes, self._pieces
+        if positions is not None:
+            wanted = set(positions)
+            outcomes = [outcomes[i] for i in positions]
+            # A slow batch has many pieces, and is read in many parts.
+            pieces = [piece for piece in pieces if not wanted.isdisjoint(piece[0])]
+        if not pieces:
             return outcomes
         # Imported here: it loads pyarrow, which made these answers.
         from asyncio_operator.arrow.column_answers import joined
 
-        first, in_columns = self._pieces[0]
+        first, in_columns = pieces[0]
         count = len(self.keys)
         # One call for all keys may have found rows of a large table, which are not to be copied.
         if type(first) is not range or len(first) < count:
-            in_columns = joined(self._pieces, count)
+            in_columns = joined(pieces, count)
         if positions is not None:
             in_columns = in_columns.at(positions).compact()
         if outcomes.count(IN_COLUMNS) == len(outcomes):
             return in_columns
         return [one if outcome is IN_COLUMNS else outcome for one, outcome in zip(in_columns, outcomes, strict=True)]
-
-    def has_asked(self, position: int) -> bool:
-        """Whether a key is called for by this batch."""
-        if self.asked is None:
-            return True
-        place = bisect_left(self.asked, position)
-        return place < len(self.asked) and self.asked[place] == position
-
-    def is_above(self, key: Any) -> bool:
-        """Whether every key is known to be greater than this one."""
-        return self.ascending and (not self.keys or self.keys[0] > key)
 
     def ready(self) -> int:
         """The number of leading keys that all have an outcome."""

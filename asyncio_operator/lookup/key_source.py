@@ -1,10 +1,10 @@
 """The keys of a partition on their way to calls: a `Source` of keys, as far as the delivery has room.
 
 A batch of keys is opened when it is read: keys that a place knows, or that calls for earlier batches will answer, need
-no call (laws L1, L2). Where a call takes one key and no place is asked before it, the open batch is the window that the
-lanes share: a key costs one step of an iterator and one store in a list. Limits are asked at that step, and a window
-ends while its next key has to wait for them. So it is also where keys stay in Arrow, in slices:
-no key has an object, is shared with another batch, or is remembered, because to ask a table in memory again costs less.
+no call (laws L1, L2). For the others places behind are asked (`asking`). Where a call takes one key, the open batch is
+the window that the lanes share: a key costs one step of an iterator and one store in a list. Limits are asked at that
+step, and a window ends while its next key has to wait for them. So it is also where keys stay in Arrow, in slices: no
+key has an object, is shared with another batch, or is remembered, because to ask a table in memory again costs less.
 Otherwise the keys are cut into runs for the calls: a run costs one step for all of its keys, and its results are stored
 at once. Only a call in trouble gives its keys a flight each (`pending`).
 """
@@ -12,20 +12,27 @@ at once. Only a call in trouble gives its keys a flight each (`pending`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.budget.usage import ONE, Weights, running
 from asyncio_operator.engine.contracts import Trouble
-from asyncio_operator.engine.flights import Call, Flight, Run
+from asyncio_operator.engine.flights import Call, Flight, Ticket
 from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.timing import COARSEST
+from asyncio_operator.lookup.asking import AskingSource, Piece
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
-from asyncio_operator.lookup.pending import PendingKey, PendingKeys, weights_of
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Ascent, Failure, KeyBatch, shared
+from asyncio_operator.lookup.open_keys import OpenKey
+from asyncio_operator.lookup.pending import PendingKeys, weights_of
+
+if TYPE_CHECKING:
+    from asyncio_operator.lookup.known import KnownAnswers
+    from asyncio_operator.lookup.options import LookupOptions
 
 
 class OpenBatch:
@@ -38,6 +45,8 @@ class OpenBatch:
     Attributes:
         missing: the number of keys without an outcome, as far as is known: it does not count the results of a window
             that is not over.
+        entered: names of its keys in the table of open keys.
+        followers: batches that wait for outcomes of this one, with the positions of their keys, there and here.
     """
 
     instant = True
@@ -46,6 +55,8 @@ class OpenBatch:
         self.batch = batch
         self.positions = positions
         self.missing = len(positions)
+        self.entered: Sequence[Any] = ()
+        self.followers: list[tuple[OpenBatch, list[tuple[int, int]]]] = []
         self.eager = source.eager
         self.working = 0
         self._gate = gate = source.gate
@@ -58,9 +69,11 @@ class OpenBatch:
         self._trouble: Trouble
         self._next = 0
         self._passed = 0
+        # The keys of the windows that are not over, and the calls of the present one.
+        self._admitted: Sequence[int] = ()
+        self._slots: Sequence[Any] = ()
         self._left: Any = iter(())
         self._range: Iterator[tuple[Any, Any]] = iter(())
-        self._over = False
         # When each call started, or its ticket.
         self._started: dict[Any, Any] = {}
         # What the gate has said of the call for the next key: since when it may start, or that it never may.
@@ -74,6 +87,17 @@ class OpenBatch:
     def is_cut(self) -> bool:
         """Whether all of its keys are in runs."""
         return self._next == len(self.positions)
+
+    def enter(self, running: dict[Any, Any]) -> None:
+        """Enter the keys that are called for in the table of open keys."""
+        names, outcomes = self.batch.names, self.batch.outcomes
+        # Answers of runs are remembered as they come, those of a window when it is over.
+        if not self._source.direct:
+            names = [names[i] for i in self.positions if outcomes[i] is PENDING]
+        elif len(self.positions) < len(names):
+            names = [names[i] for i in self.positions]
+        self.entered = names
+        running.update(dict.fromkeys(names, self))
 
     def cut(self, most: int) -> Sequence[int]:
         """The positions of the next run."""
@@ -98,7 +122,7 @@ class OpenBatch:
             return keys[positions.start : positions.stop]  # type: ignore[no-any-return]
         return keys.at(positions) if self.batch.in_arrow else [keys[i] for i in positions]
 
-    def flights(self, positions: Sequence[int]) -> list[PendingKey]:
+    def flights(self, positions: Sequence[int]) -> list[OpenKey]:
         return [
             self._source.pending.want(key, self, i) for key, i in zip(self.values(positions), positions, strict=True)
         ]
@@ -115,40 +139,64 @@ class OpenBatch:
 
     def found(self, positions: Sequence[int], answers: Sequence[Any], source: str) -> None:
         """These keys are known in a place behind."""
-        keys, pending = self.batch.keys, self._source.pending
+        pending = self._source.pending
         if self.eager:
-            for flight, answer in zip(self.flights(positions), answers, strict=True):
-                pending.found(flight, answer, source)
+            pending.found(self.flights(positions), answers, source)
             return
-        places = pending.places
-        outcomes = [places.found(keys[i], answer, source) for i, answer in zip(positions, answers, strict=True)]
-        self.store(positions, outcomes)
-        for i in positions:
-            places.refresh_if_old(keys[i])
+        keys = self.values(positions)
+        self.store(positions, pending.places.found(keys, answers, source))
+        for key in keys:
+            pending.places.refresh_if_old(key)
 
     def _answered(self, count: int) -> None:
         self.missing -= count
         if not self.missing:
             self._source.answered(self)
 
+    # -- batches that wait for keys of this one
+
+    def waits_for(self, name: Any, answered: bool = False) -> bool:
+        """Whether the outcome of a key is to come, or, if `answered`, whether it is not a failure."""
+        outcome = self.batch.outcomes[self.batch.places[name]]
+        return outcome is PENDING or (answered and type(outcome) is not Failure)
+
+    def pass_on(self) -> None:
+        """Give those that wait the outcomes that have come."""
+        outcomes = self.batch.outcomes
+        followers, self.followers = self.followers, []
+        for follower, pairs in followers:
+            come = [pair for pair in pairs if outcomes[pair[1]] is not PENDING]
+            if len(come) < len(pairs):
+                self.followers.append((follower, [pair for pair in pairs if outcomes[pair[1]] is PENDING]))
+            if come:
+                found = self.batch.found([place for _, place in come])
+                follower.store([i for i, _ in come], found if hasattr(found, "table") else list(map(shared, found)))
+
     # -- the window of the lanes
 
-    def admit(self, most: int, trouble: Trouble) -> None:
-        """Open the next range of at most `most` keys."""
+    def admit(self, positions: Sequence[int], trouble: Trouble) -> None:
+        """Open the window for these keys."""
         self._trouble = trouble
-        # `zip` takes a position before its key, so `_left` always knows how many keys no lane has taken.
-        positions, size = self.cut(most), self._source.slices
+        self._admitted = [*self._admitted, *positions] if self._admitted else positions
+        size = self._source.slices
         slots: Any = [positions[i : i + size] for i in range(0, len(positions), size)] if size else positions
-        self._left = iter(slots)
+        # `zip` takes a position before its key, so `_left` always knows how many keys no lane has taken.
+        self._slots, self._left = slots, iter(slots)
         self._range = zip(self._left, map(self.values, slots) if size else self.values(positions), strict=False)
 
     def left_over(self) -> int:
-        """The number of calls of the present range that no lane has taken."""
+        """The number of calls of the present window that no lane has taken."""
         # The iterator that the lanes share knows it, so that no key has to be counted.
         return int(self._left.__length_hint__())
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return self._range if self._gate is None else self._let_start(self._gate)
+        calls = self._range if self._gate is None else self._let_start(self._gate)
+        return self._with_room(calls) if self._source.known else calls
+
+    def _with_room(self, calls: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """The calls that may be made now, as long as their answers can be kept."""
+        while self.left_over() and self._source.has_room() and (call := next(calls, None)) is not None:
+            yield call
 
     def next_start(self, gate: Gate, now: float) -> float:
         """When the call for the next key may start, or is refused. A budget is asked once for each start."""
@@ -157,7 +205,7 @@ class OpenBatch:
         if start <= now and gate.hears:
             try:
                 if self._weights is None:
-                    place = self.positions[self._next - self.left_over()]
+                    place = self._slots[len(self._slots) - self.left_over()]
                     self._weights = gate.weights(1, lambda: [self.batch.keys[place]])
                 start = gate.admit(self._weights, now)
             except REFUSED as error:
@@ -177,7 +225,7 @@ class OpenBatch:
             if self._refusal is not None:
                 # It counts as a failed attempt, so retries and back-off bridge an open circuit.
                 self._source.pending.figures.calls -= 1
-                self._trouble.fail([self._in_trouble(slot, now, self._trouble)], self._refusal, now)
+                self._trouble.fail([self._in_trouble(slot, now)], self._refusal, now)
                 refused += 1
                 if refused == REFUSALS:
                     self._not_before = now + COARSEST
@@ -199,99 +247,100 @@ class OpenBatch:
     def complete(self, slot: Any, result: Any) -> None:
         """A result that is judged, or kept, at once, or those of a slice."""
         source, trouble, started = self._source, self._trouble, self._started.pop(slot)
-        now = trouble.now()
+        now, ticket = trouble.now(), None
         if self._heard is not None:
-            self._heard.ended(started, now)
-            started = started.started
+            ticket = started
+            self._heard.ended(ticket, now)
+            started = ticket.started
         if source.slices:
-            self._store(slot, result, now - started, trouble)
+            if len(slot) > 1:
+                trouble.answered_together()
+            source.pending.figures.latency.add_many(now - started, len(slot))
+            self.batch.store(slot, result)
             return
         key, answer, status = self.batch.keys[slot], result, None
         if type(result) is Answer:
             answer, status = result.answer, result.http_status
         if source.judges and not trouble.is_satisfied(key, answer):
-            trouble.unsatisfied(self._judged(slot, started, trouble, status), answer, now)
+            trouble.unsatisfied(self._judged(slot, started, status, ticket), answer, now)
         elif not source.keeps:
             source.pending.figures.latency.add(now - started)
             self.batch.outcomes[slot] = result
-        elif (outcomes := source.pending.outcomes((key,), (answer,), now - started, http_status=status)) is not None:
+        elif (
+            outcomes := source.pending.outcomes((key,), (answer,), now - started, weights_of(ticket, 1), status)
+        ) is not None:
             self.batch.outcomes[slot] = outcomes[0]
         else:
-            trouble.satisfied(self._judged(slot, started, trouble, status), answer, now)
-
-    def _store(self, slot: range, answers: Any, latency: float, trouble: Trouble) -> None:
-        if len(slot) > 1:
-            trouble.answered_together()
-        self._source.pending.figures.latency.add_many(latency, len(slot))
-        self.batch.store(slot, answers)
+            trouble.satisfied(self._judged(slot, started, status, ticket), answer, now)
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
         self.returned(slot, error)
-        flights: list[Flight] = [self._in_trouble(i, started, self._trouble) for i in self._positions(slot)]
+        flights: list[Flight] = [self._in_trouble(i, started) for i in self._positions(slot)]
         self._trouble.failed(flights, error, self._trouble.now())
 
     def timed_out(self, slot: Any, started: float) -> None:
         if self._heard is not None:
             self._heard.judge(self._started[slot], self._trouble.now(), TimeoutError())
         for i in self._positions(slot):
-            self._trouble.pass_limit(self._in_trouble(i, started, self._trouble), self._trouble.now())
+            self._trouble.pass_limit(self._in_trouble(i, started), self._trouble.now())
 
     def _positions(self, slot: Any) -> Sequence[int]:
         return slot if self._source.slices else (slot,)
 
-    def _in_trouble(self, slot: int, started: float, trouble: Trouble) -> PendingKey:
+    def _in_trouble(self, slot: int, started: float) -> OpenKey:
         """A flight for a key whose first call has not given its outcome."""
         flight = self._source.pending.want(self.batch.keys[slot], self, slot)
         self._troubled.add(slot)
-        trouble.begun(flight, started)
+        self._trouble.begun(flight, started)
         return flight
 
-    def _judged(self, slot: int, started: float, trouble: Trouble, status: int | None) -> PendingKey:
+    def _judged(self, slot: int, started: float, status: int | None, ticket: Ticket | None) -> OpenKey:
         """The same, where the call has given an answer."""
-        flight = self._in_trouble(slot, started, trouble)
+        flight = self._in_trouble(slot, started)
         flight.call = Call([flight])
-        flight.call.http_status = status
+        flight.call.http_status, flight.call.ticket = status, ticket
         return flight
 
     def returned(self, slot: Any, error: BaseException | None) -> None:
         """The keys have ended, or wait for their next attempts."""
+        started = self._started.pop(slot, None)
         if self._heard is not None:
-            self._heard.ended(self._started.pop(slot), self._heard.now(), error)
+            self._heard.ended(started, self._heard.now(), error)
 
     def value_of(self, slot: Any) -> Any:
         return self.batch.keys[self._positions(slot)[0]]
 
     def left(self) -> None:
-        if self._over or not self.is_cut or self.left_over():
+        if self.left_over():
             return
-        self._over = True
-        answered: Sequence[int] = self.positions
+        answered, self._admitted = self._admitted, ()
         if self._troubled:
             answered = [i for i in answered if i not in self._troubled]
         if answered and not (self._source.keeps or self._source.slices):
             outcomes = self.batch.outcomes
             whole = len(answered) == len(outcomes)
-            self._source.pending.learn(
-                self.batch.keys if whole else self.values(answered),
-                outcomes if whole else [outcomes[i] for i in answered],
-            )
+            some = outcomes if whole else [outcomes[i] for i in answered]
+            keys = self.batch.keys if whole else self.values(answered)
+            self._source.pending.places.learn(keys, some, some, 1, 0.0)
         if answered:
             self._answered(len(answered))
 
 
-class KeySource:
+class KeySource(AskingSource):
     """Hands out keys, in runs or in windows, and flights of refreshes; a `Source`.
 
     Args:
+        known: see `AskingSource`.
         eager: each key gets a flight, because each is traced.
         direct: see `Source`.
         slices: keys stay in Arrow, and this many go into a call; 0: keys are Python's.
-        limit: seconds that a first call may take.
-        judges: whether a result may not be the last one of its key.
         keeps: whether each answer is kept at once, in a cache or a journal.
+        refreshes: whether old answers are refreshed in the background.
 
     Attributes:
-        gate: lets calls of its windows start; None: nothing limits them.
+        limit: seconds that a first call may take.
+        judges: whether a result may not be the last one of its key.
+        remembers: whether answers that have come are used again.
     """
 
     def __init__(
@@ -299,85 +348,86 @@ class KeySource:
         reader: Reader,
         delivery: Delivery,
         pending: PendingKeys,
+        known: Sequence[KnownAnswers],
+        options: LookupOptions,
         *,
-        eager: bool = False,
-        direct: bool = False,
-        slices: int = 0,
-        limit: float = inf,
-        judges: bool = False,
-        keeps: bool = False,
+        eager: bool,
+        direct: bool,
+        slices: int,
+        keeps: bool,
+        refreshes: bool,
     ) -> None:
-        self.gate: Gate | None = None
+        super().__init__(pending, known)
         self.delivery = delivery
-        self.pending = pending
-        pending.awaits = delivery.awaits
+        delivery.settle = self._settle
         self.eager = eager
         self.direct = direct
         self.slices = slices
-        self.limit = limit
-        self.judges = judges
+        self.limit = min(options.timeout or inf, options.attempt_timeout or inf)
+        self.judges = options.retry is not None and options.retry.if_result is not None
         self.keeps = keeps
+        self.remembers = bool(options.remember)
         self._reader = reader
         self._current: OpenBatch | None = None
         self._window: OpenBatch | None = None
-        self._unanswered = 0
-        self._trouble: Trouble | None = None
+        # In the order of the input; those whose keys no other batch has looked for; those whose end is reported now.
+        self._opened: dict[OpenBatch, None] = {}
+        self._apart: dict[OpenBatch, None] = {}
+        self._ended: deque[OpenBatch] = deque()
+        # As long as keys ascend, none is open already.
+        self._ascent = Ascent()
+        self._refreshes = refreshes
 
     @property
-    def waiting(self) -> int:
-        return len(self.pending.background)
+    def gate(self) -> Gate | None:
+        """Lets calls of its windows start; None: nothing limits them."""
+        gate = self.attempts.gate
+        return gate if gate.limits else None
 
     @property
     def over(self) -> bool:
-        if not self._reader.over or self._current is not None or self.pending.background:
+        if not self._reader.over or self._current is not None or self.waiting:
             return False
         # A key that a lane calls for may need another attempt.
-        return not self.direct or not self._unanswered
+        return not self.direct or not self._opened
 
     @property
     def left_over(self) -> int:
         """The number of calls in the window that no lane has taken."""
         return 0 if self._window is None else self._window.left_over()
 
-    def take(self, now: float) -> Flight | None:
-        # A refresh takes a place of the capacity like any call, but no room: its key is not a key of a batch.
-        background = self.pending.background
-        return background.popleft() if background else None
-
     def window(self, trouble: Trouble) -> OpenBatch | float | None:
-        window = self._window if not self.direct or self.left_over else self._next_window(trouble)
-        if self.gate is None or window is None:
+        window, gate = self._window, self.gate
+        if not self.left_over:
+            piece = self.next_piece(sys.maxsize) if self.direct else None
+            if piece is None:
+                return None
+            window = self._window = piece[0]
+            assert window is not None
+            window.admit(piece[1], trouble)
+            self.pending.figures.calls += self.left_over
+        if window is None or not self.has_room():
+            return None
+        if gate is None:
             return window
         now = trouble.now()
-        start = window.next_start(self.gate, now)
+        start = window.next_start(gate, now)
         return window if start <= now else start
 
-    def _next_window(self, trouble: Trouble) -> OpenBatch | None:
-        self.prepare(0.0)
+    def cut(self, most: int) -> Piece | None:
+        self.read()
         current = self._current
+        if current is None:
+            return None
         # Keys in Arrow take no memory of their own.
-        room = self.delivery.room() if current is None or not self.slices else len(current.positions)
-        if current is None or room <= 0:
-            return None
-        self._trouble = trouble
-        current.admit(room, trouble)
-        self.pending.figures.calls += current.left_over()
-        self._window = current
-        self._pass(current)
-        return current
-
-    def take_run(self, most: int, now: float) -> Run | None:
-        if self.direct:
-            return None
-        self.prepare(now)
-        current, room = self._current, self.delivery.room()
-        if current is None or room <= 0:
+        room = len(current.positions) if self.slices else self.delivery.room()
+        if room <= 0:
             return None
         positions = current.cut(min(most, room))
         self._pass(current)
-        return Run((current, positions))
+        return current, positions
 
-    def prepare(self, now: float) -> None:
+    def read(self) -> None:
         while self._current is None and self.delivery.takes_a_batch():
             batch = self._reader.read()
             if batch is NOTHING:
@@ -385,32 +435,76 @@ class KeySource:
             self._open(batch)
 
     def _open(self, batch: KeyBatch) -> None:
-        asked: Sequence[int] = range(len(batch.keys))
-        if not self.slices:
-            asked = self.pending.places.recall(batch)
-            following = self.delivery.follow(batch)
-            if following is not None:
-                left = [i for i in asked if i not in following and batch.outcomes[i] is PENDING]
-                self.pending.figures.shared += len(asked) - len(left)
-                asked = left
-        current = OpenBatch(batch, asked, self)
-        if self.pending.are_running:
-            # Refreshes of keys whose old answer has expired meanwhile.
-            current.positions = [i for i in asked if not self.pending.join(identity(batch.keys[i]), current, i)]
-        batch.asked = None if len(current.positions) == len(batch.keys) else list(current.positions)
+        places = self.pending.places
+        current = OpenBatch(batch, range(len(batch.keys)) if self.slices else places.recall(batch), self)
+        earlier = () if self.slices else self._share(current)
         self.delivery.take(batch)
         self._current = current
-        self._unanswered += 1
+        self._opened[current] = self._apart[current] = None
+        if self._refreshes:
+            # A refresh looks for open keys too.
+            self._enter()
         self._pass(current)
         if not current.missing:
             self.answered(current)
+        for opened in earlier:
+            opened.pass_on()
+
+    def _share(self, current: OpenBatch) -> Iterable[OpenBatch]:
+        """Let keys wait that are open already. Returns the batches for whose outcomes they wait."""
+        batch = current.batch
+        if self._ascent.add(batch.keys, batch.ascending):
+            return ()
+        self._enter()
+        names, running = batch.names, self.pending.running
+        following: dict[OpenBatch, list[int]] = {}
+        if not running.keys().isdisjoint(names):
+            left: list[int] = []
+            for i in current.positions:
+                present = running.get(names[i])
+                if isinstance(present, OpenBatch) and present.waits_for(names[i], self.remembers):
+                    following.setdefault(present, []).append(i)
+                # A refresh of a key whose old answer has expired meanwhile.
+                elif not isinstance(present, OpenKey) or not self.pending.join(names[i], current, i):
+                    left.append(i)
+            for one, some in following.items():
+                pairs = batch.shared_with(one.batch, some)
+                one.followers.append((current, pairs))
+                self.pending.figures.shared += len(pairs)
+                if len(pairs) < len(some):
+                    left = sorted({*left, *some} - {i for i, _ in pairs})
+            current.positions = left
+        return following
+
+    def _enter(self) -> None:
+        """Enter the open keys in the table."""
+        for opened in self._apart:
+            opened.enter(self.pending.running)
+        self._apart.clear()
 
     def answered(self, opened: OpenBatch) -> None:
         """All keys of a batch have their outcomes."""
-        self._unanswered -= 1
-        self.delivery.answered(opened.batch)
-        if self._trouble is not None and not self._unanswered:
-            self._trouble.news()
+        self._ended.append(opened)
+        if len(self._ended) > 1:
+            # It has waited for a batch whose outcomes are passed on now.
+            return
+        running = self.pending.running
+        while self._ended:
+            one = self._ended[0]
+            del self._opened[one]
+            self._apart.pop(one, None)
+            # Some may be open for another batch by now.
+            for name in [name for name in one.entered if running.get(name) is one]:
+                del running[name]
+            self.delivery.end(one.batch)
+            one.pass_on()
+            self._ended.popleft()
+        if not self._opened:
+            self.attempts.news()
+
+    def _settle(self) -> None:
+        for opened in [one for one in self._opened if one.followers]:
+            opened.pass_on()
 
     def _pass(self, current: OpenBatch) -> None:
         self.delivery.admit(current.passed(self.delivery.ordered))
@@ -419,13 +513,13 @@ class KeySource:
 
     def in_arrow(self, call: Call) -> Any:
         """The keys of a part of a slice in Arrow: Python may not be able to hold them."""
-        keys = [cast("PendingKey", flight) for flight in call.flights]
-        return cast("OpenBatch", keys[0].waiter).batch.keys.at([key.position for key in keys])  # type: ignore[attr-defined]
+        waiters = [cast("OpenKey", flight).waiters[0] for flight in call.flights]
+        return waiters[0][0].batch.keys.at([position for _, position in waiters])
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         run = call.run
         assert run is not None
-        latency, weights = now - call.started, weights_of(call)
+        latency, weights = now - call.started, weights_of(call.ticket, call.count)
         outcomes = self.pending.outcomes(run.values(), results, latency, weights, call.http_status)
         if outcomes is None:
             return False
@@ -438,7 +532,8 @@ class KeySource:
         return True
 
     def is_full(self) -> bool:
-        return self.delivery.room() <= 0 or (self._current is None and not self.delivery.takes_a_batch())
+        stuck = self.delivery.room() <= 0 or (self._current is None and not self.delivery.takes_a_batch())
+        return stuck and not self.asked
 
     async def wait(self, news: asyncio.Future[None]) -> None:
         await self.delivery.wait(news)

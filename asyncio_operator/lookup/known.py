@@ -1,12 +1,13 @@
 """Places with answers outside of the task, such as a cache that workers share: what a task asks of them.
 
-`KnownFirst` asks them before calls are made, and `Places` passes on the answers of calls.
+A source asks them before calls are made (`asking`), and `Places` passes on the answers of calls.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.arrow.key_identity import identity
 
@@ -21,29 +22,31 @@ HELD: Any = object()
 """Instead of an answer of `renew`: another worker looks the key up."""
 
 
-class KnownAnswers(Protocol):
+class KnownAnswers(ABC):
     """A place with answers. All methods are called on the loop of the run.
 
     Attributes:
         source: what the outcomes say of where they came from.
-        most: the maximum number of keys in the next question.
         keeps: a name for where it keeps answers of caches too; None: it does not.
     """
 
     source: str
+    keeps: str | None = None
 
     @property
-    def most(self) -> int: ...
+    @abstractmethod
+    def most(self) -> int:
+        """The maximum number of keys in the next question."""
 
-    @property
-    def keeps(self) -> str | None: ...
-
+    @abstractmethod
     async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The answers for canonical keys, aligned with them: as `AnswerCheck` returns them, or ABSENT."""
 
+    @abstractmethod
     async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The same for keys whose old answer is to be replaced: a new answer, `HELD`, or ABSENT to call for it."""
 
+    @abstractmethod
     def learn(
         self, keys: Sequence[Any], answers: Sequence[Any], attempts: int, latency: float, weights: Weights | None = None
     ) -> None:
@@ -58,6 +61,7 @@ class KnownAnswers(Protocol):
     @property
     def has_room(self) -> bool:
         """Whether calls may be made, because their answers can be kept. It is asked before each call."""
+        return True
 
     async def room(self) -> None:
         """Wait until there is room. What it raises ends the run."""
@@ -68,16 +72,14 @@ class KnownAnswers(Protocol):
         Args:
             came: when it came from the source, in seconds since the epoch.
         """
+        return True
 
+    @abstractmethod
     async def flush(self) -> None:
         """Write what was learnt. The run has ended. It limits its own time."""
 
-
-class BehindCache(KnownAnswers, Protocol):
-    """A place that belongs to a cache, and is kept with it from run to run."""
-
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect. A place of a cache is kept with it from run to run until then."""
 
 
 class NotedKeys:

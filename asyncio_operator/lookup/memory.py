@@ -19,7 +19,7 @@ from math import inf
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch, answer_of, shared
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Ascent, Failure, KeyBatch, answer_of, shared
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.column_memory import ColumnMemory
@@ -90,8 +90,8 @@ class Memory:
         self._span = SPAN * self._longest
         self._timed = timed
         self._clock = clock
+        self._ascent = Ascent(limit is None)
         self._ascending = limit is None
-        self._greatest: Any = None  # of the keys so far; None before the first
         self._waiting = 0  # keys that are not entered into the dictionary
         self._known: dict[Any, Any] = {}
         self._blocks: deque[Block] = deque()
@@ -107,10 +107,13 @@ class Memory:
             self._learn_noted()
         if self._blocks:
             self._forget_old(self._clock())
+        new = self._ascent.add(batch.keys, batch.ascending)
         if batch.in_arrow:
-            return self._recall_columns(batch)
-        if self._ascending and self._goes_on(batch):
+            return self._recall_columns(batch, new)
+        if new:
             return None
+        if self._ascending:
+            self._enter()
         known, keys = self._known, batch.keys
         if not known or known.keys().isdisjoint(keys):
             return None
@@ -122,7 +125,7 @@ class Memory:
         batch.outcomes = outcomes
         return asked
 
-    def _recall_columns(self, batch: KeyBatch) -> list[int] | None:
+    def _recall_columns(self, batch: KeyBatch, new: bool) -> list[int] | None:
         if not self._seconds:
             return None
         if self._columns is None:
@@ -139,7 +142,7 @@ class Memory:
                 span=self._span,
             )
         keys: Any = batch.keys
-        for positions, answers in self._columns.recall(keys, batch.ascending):
+        for positions, answers in self._columns.recall(keys, new):
             batch.store(positions, answers)
         # The few keys that had a call in trouble: each has an object.
         if self._known:
@@ -148,15 +151,6 @@ class Memory:
                     batch.outcomes[i] = self._known.get(key, PENDING)
         asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
         return None if len(asked) == len(batch.keys) else asked
-
-    def _goes_on(self, batch: KeyBatch) -> bool:
-        """Whether the keys still ascend, so that none of the batch is remembered. If not, all outcomes are entered."""
-        if not batch.ascending or (self._greatest is not None and not batch.is_above(self._greatest)):
-            self._enter()
-            return False
-        if batch.keys:
-            self._greatest = batch.keys[-1]
-        return True
 
     def _enter(self) -> None:
         """From now on, every outcome is entered into the dictionary."""
@@ -191,8 +185,11 @@ class Memory:
     def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
         """Remember the outcomes of keys that were asked and have just been answered, failures excepted."""
         if hasattr(outcomes, "table"):
-            self._learn_columns(keys, outcomes)
-            return
+            if hasattr(keys, "array"):
+                if self._columns is not None:
+                    self._columns.learn(keys, outcomes)  # type: ignore[arg-type]
+                return
+            outcomes = list(outcomes)
         if Failure in set(map(type, outcomes)):
             answered = [type(outcome) is not Failure for outcome in outcomes]
             keys, outcomes = list(compress(keys, answered)), list(compress(outcomes, answered))
@@ -205,12 +202,6 @@ class Memory:
                 # Blocks are in the order of their answers.
                 self._learn_noted()
             self._learn(keys, outcomes, now, now)
-
-    def _learn_columns(self, keys: Any, answers: Any) -> None:
-        if not hasattr(keys, "array"):
-            self.learn(keys, list(answers))
-        elif self._columns is not None:
-            self._columns.learn(keys, answers)
 
     def _learn(self, keys: Sequence[Any], outcomes: Sequence[Any], since: float, until: float) -> None:
         sample = outcomes[::SAMPLED]

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.contracts import Allowance, Input, Source
+from asyncio_operator.engine.contracts import Allowance, Input
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
@@ -24,12 +23,12 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
+from asyncio_operator.lookup.asking import AskingSource
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.key_source import KeySource
 from asyncio_operator.lookup.known import KnownAnswers
-from asyncio_operator.lookup.known_first import KnownFirst
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pending import PendingKeys
@@ -58,14 +57,6 @@ def invoked(
         tables: what the tables of an enricher that answers in columns look like.
         in_arrow: several keys are `ArrowKeys`.
     """
-    many = options.batching is not None
-    invoke, method = _asked(enricher, options, tables, in_arrow)
-    return observed(invoke, describe(enricher), enricher.call_attributes, many=many), method
-
-
-def _asked(
-    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, in_arrow: bool
-) -> tuple[Invoke, str]:
     if tables is None:
         return enricher.lookup if options.batching is None else enricher.lookup_many, "lookup_many"
     # Imported here: it loads pyarrow, as the maker of `tables` has.
@@ -88,9 +79,8 @@ def _asked(
 
 def managed_calls(
     enricher: Enricher,
-    source: Source,
+    source: AskingSource,
     reader: Reader,
-    pending: PendingKeys,
     options: LookupOptions,
     timers: Timers,
     recorder: Recorder = SILENT,
@@ -99,34 +89,23 @@ def managed_calls(
     allowance: Allowance | None = None,
     hedger: Hedger | None = None,
     breaker_clock: Callable[[], float] | None = None,
-    known: Sequence[KnownAnswers] = (),
     values: Callable[[Call], Any] | None = None,
-) -> tuple[Attempts, KnownFirst | None]:
-    """Builds what makes the calls for the flights of a source, on the running loop, and what asks for known answers
-    before, if there is any.
+) -> Attempts:
+    """Builds what makes the calls for the keys of a source, on the running loop.
 
     Args:
         timers: of the run, by the loop's time.
         limiter, breaker_clock, hedger: see `Attempts`.
         tables: see `invoked`.
         allowance: what the calls may take of a budget; None: there is none.
-        known: see `KnownFirst`.
         values: gives the `ArrowKeys` of a call, if keys stay in Arrow.
     """
-
-    # Each needs the other. Nothing calls these before the lanes run, when both are made.
-    def news() -> None:
-        attempts.news()
-
-    def fail(error: BaseException) -> None:
-        attempts.lanes.fail(error)
-
-    known_first = KnownFirst(source, known, pending, news, fail) if known else None
     invoke, method = invoked(enricher, options, tables, in_arrow=values is not None)
-    attempts = Attempts(
-        known_first or source,
+    invoke = observed(invoke, describe(enricher), enricher.call_attributes, many=options.batching is not None)
+    source.attempts = Attempts(
+        source,
         reader,
-        pending,
+        source.pending,
         options,
         invoke,
         name=describe(enricher),
@@ -142,7 +121,7 @@ def managed_calls(
         noted=options.timed,
         first=_timed(invoke, timers.clock) if options.timed and source.direct else None,
     )
-    return attempts, known_first
+    return source.attempts
 
 
 class LookupPipeline:
@@ -195,12 +174,9 @@ class LookupPipeline:
             if cache is None
             else cache.memories(options.remember, options.timed)
         )
-        self._delivery = Delivery(
-            deliver, self.timers, ordered=options.ordered, buffer=options.buffer, remembers=bool(options.remember)
-        )
+        self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
-        self._known_first: KnownFirst | None = None
         known = known if cache is None else (*cache.known, *known)
         in_arrow = options.in_arrow(enricher, traced=trace is not None)
         if in_arrow and options.batching is None:
@@ -209,25 +185,27 @@ class LookupPipeline:
         kept = cache is not None or bool(known)
         checks = None if check is None or not kept else lambda _key, answer: check(answer)
         places = Places(failures.figures, cache, () if in_arrow else self._memories, known, options.timed)
-        pending = PendingKeys(failures, places, timed=options.timed, check=checks, recorder=recorder)
-        # A cache says what its answers weighed, and its refreshes leave a scarce budget to new keys.
-        watched = trace is not None or bool(known) or (allowance is not None and cache is not None)
+        pending = PendingKeys(
+            failures, places, timed=options.timed, check=checks, recorder=recorder, name_of=lambda key: key
+        )
+        # Refreshes of a cache leave a scarce budget to new keys.
+        watched = trace is not None or (allowance is not None and cache is not None and cache.refreshes)
         self._keys = KeySource(
             self._reader,
             self._delivery,
             pending,
+            known,
+            options,
             eager=trace is not None,
             direct=in_arrow or (options.direct and not watched),
             slices=options.batching.max_size if in_arrow and options.batching is not None else 0,
-            limit=min(options.timeout or inf, options.attempt_timeout or inf),
-            judges=options.retry is not None and options.retry.if_result is not None,
             keeps=kept,
+            refreshes=cache is not None and cache.refreshes,
         )
-        attempts, self._known_first = managed_calls(
+        self._lanes = managed_calls(
             enricher,
             self._keys,
             self._reader,
-            pending,
             options,
             self.timers,
             recorder,
@@ -235,11 +213,8 @@ class LookupPipeline:
             tables,
             allowance,
             hedger,
-            known=known,
             values=self._keys.in_arrow if in_arrow else None,
-        )
-        self._keys.gate = attempts.gate if attempts.gate.limits else None
-        self._lanes = attempts.lanes
+        ).lanes
         failures.figures.attempt_latency = self._lanes.latency
 
     @property
@@ -277,7 +252,7 @@ class LookupPipeline:
             self._delivery.flush()
         finally:
             self._delivery.close()
-            failure = await self._close_known()
+            failure = await self._keys.close(self._options.grace_period)
             self.timers.close()
             for memory in self._memories:
                 memory.clear()
@@ -285,11 +260,6 @@ class LookupPipeline:
             await self._reader.close(self._options.grace_period)
         if failure is not None:
             raise failure
-
-    async def _close_known(self) -> BaseException | None:
-        if self._known_first is None:
-            return None
-        return await self._known_first.close(self._options.grace_period)
 
     def forget(self, key: Any, outcome: Any, failure: Failure) -> None:
         """Ask for the key again in later batches: this answer is of no use, and `failure` says why."""

@@ -1,8 +1,8 @@
 """Where the answer for a key may be before a call is made for it: the memory of the task, a cache, and places behind.
 
 Each is asked for all keys of a batch at once, and learns the answers of a call at once. Places behind, such as a
-journal, are asked by `KnownFirst`, because that takes time. Laws: a cache never costs calls, because the memory has
-what the cache has dropped (L13); a key that one place knows touches no later one (L14).
+journal, are asked by a source (`asking`), because that takes time. Laws: a cache never costs calls, because the memory
+has what the cache has dropped (L13); a key that one place knows touches no later one (L14).
 
 This module knows neither calls nor waiters.
 """
@@ -170,16 +170,22 @@ class Places:
             for key in keys:
                 self._kept.add(key)
 
-    def found(self, key: Any, answer: Any, source: str) -> Any:
-        """A place behind has this answer. Returns the outcome."""
-        outcome = Answer(answer, source, 0, None) if self._timed else answer
+    def found(self, keys: Sequence[Any], answers: Sequence[Any], source: str, awaited: bool = True) -> list[Any]:
+        """A place behind has these answers, for which rows wait or not. Returns the outcomes."""
+        outcomes = [Answer(answer, source, 0, None) for answer in answers] if self._timed else list(answers)
+        hits = len(keys) if awaited else 0
+        if source == "cache":
+            self._figures.cache_hits += hits
+        else:
+            self._figures.journal_hits += hits
         # An answer from a store behind the cache is older than it looks here. Only the cache knows its age, so only the
         # cache keeps it.
         if self._memories and self._cache is None:
-            self._memories[0].learn((key,), (outcome,))
+            self._memories[0].learn(keys, outcomes)
         if self._keeper is not None and source != self._keeper.source:
-            self._keep(key, answer)
-        return outcome
+            for key, answer in zip(keys, answers, strict=True):
+                self._keep(key, answer)
+        return outcomes
 
     def _keep(self, key: Any, answer: Any) -> None:
         """Give a journal an answer that no call brought, once. By law J2 a job that runs again makes no call, and a

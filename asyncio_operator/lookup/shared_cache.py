@@ -1,6 +1,6 @@
 """The second level of a cache: a store that all workers and jobs share, behind the memory of each worker.
 
-A key that is in no memory is asked for here before a call is made, in groups (`KnownFirst`). A found answer goes into
+A key that is in no memory is asked for here before a call is made, in groups (`asking`). A found answer goes into
 memory with its age, so it expires there when it expires in the store. Answers of calls are written back in the
 background. `shared_format` has the names and bytes, `shared_store` what happens if the store does not answer.
 
@@ -26,7 +26,7 @@ from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import describe, describe_error
-from asyncio_operator.lookup.known import HELD
+from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.lookup.shared_format import LARGEST, DamagedError, Format, plain_answers
 from asyncio_operator.lookup.shared_store import SharedStore
 from asyncio_operator.policies.cache import Cache
@@ -64,8 +64,8 @@ STALE = 3600.0
 """Seconds for which the store keeps an expired answer with `stale_if_error`; as long as it lived if that is more."""
 
 
-class SharedCache:
-    """The answers of one owner in a store; a `KnownAnswers`.
+class SharedCache(KnownAnswers):
+    """The answers of one owner in a store.
 
     Args:
         options: those of the cache.
@@ -75,11 +75,9 @@ class SharedCache:
     """
 
     source = "cache"
-    keeps = None
-    has_room = True
+    most = MOST
 
     def __init__(self, options: Cache, memory: LookupCache, store: SharedStore, form: Format) -> None:
-        self.most = MOST
         self._options = options
         self._memory = memory
         self._store = store
@@ -185,13 +183,6 @@ class SharedCache:
         for _ in range(answers):
             self._queue.popleft()
         self._done += answers
-
-    async def room(self) -> None:
-        """See `KnownAnswers`. What cannot be written is dropped."""
-
-    def keep(self, key: Any, answer: Any, came: float) -> bool:
-        """See `KnownAnswers`. The store has what came from it, and other caches have lifetimes of their own."""
-        return True
 
     async def _write(self) -> None:
         answers = True

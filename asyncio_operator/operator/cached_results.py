@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -21,11 +20,11 @@ from asyncio_operator.arrow.key_identity import canonical_key, identity, storabl
 from asyncio_operator.checks import plain_result
 from asyncio_operator.clock import wall
 from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary
-from asyncio_operator.engine.flights import Flight
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.answers import ATOMIC
 from asyncio_operator.lookup.cache_directories import open_cache, open_own_cache
+from asyncio_operator.lookup.open_keys import OpenKey, OpenKeys
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.keys import serialize_key
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from asyncio_operator.operator.options import RunOptions
     from asyncio_operator.operator.outcomes import Outcomes
     from asyncio_operator.policies.cache import Cache
+    from asyncio_operator.queues.base import Entry
 
 logger = logging.getLogger("asyncio_operator.cache")
 
@@ -99,48 +99,19 @@ class ResultCache:
         return self.__dict__ | {"_opened": None}
 
 
-class SharedCall:
-    """A call that runs for a key, or waits for its turn, and the elements that get its outcome.
-
-    Attributes:
-        followers: the elements beside the one that it is made for.
-    """
-
-    __slots__ = ("followers", "key", "name")
-
-    def __init__(self, key: Any, name: Any) -> None:
-        self.key = key
-        self.name = name
-        self.followers: list[Flight] = []
-
-
-class Refresh(Flight):
-    """A call for an old result, which no element waits for at first. It is in no queue."""
-
-    __slots__ = ("shared",)
-
-    def __init__(self, shared: SharedCall, value: Any, number: int, admitted: float) -> None:
-        super().__init__(None, value, number, admitted, 0)
-        self.shared = shared
-
-    @property
-    def awaited(self) -> bool:
-        return bool(self.shared.followers)
-
-    @property
-    def element(self) -> Any:
-        return self.value
-
-
-class CachedOutcomes:
+class CachedOutcomes(OpenKeys):
     """The elements of a run with a cache: `Endings` over those of a run without one.
+
+    Those that wait for the call of another one are its waiters, each with its own flight for a position.
 
     Args:
         numbers: gives each flight its number.
 
     Attributes:
-        refreshes: flights for old results, which are called for before new elements.
+        flights: by the entries of elements that have not left.
     """
+
+    make_flight = OpenKey
 
     def __init__(
         self,
@@ -153,19 +124,14 @@ class CachedOutcomes:
         numbers: Iterator[int],
         now: Callable[[], float],
     ) -> None:
-        self.figures = outcomes.figures
-        self.refreshes: deque[Refresh] = deque()
+        super().__init__(outcomes.figures, now, recorder, numbers)
+        self.flights: dict[Entry, OpenKey] = {}
         self._cache = cache
         self._cache_key = cache_key
         self._outcomes = outcomes
         self._buffer = buffer
-        self._recorder = recorder
-        self._numbers = numbers
-        self._now = now
         self._context = copy_context()
         self._nothing: tuple[Any, ...] = () if flatten else (None,)
-        self._running: dict[Any, SharedCall] = {}
-        self._calls: dict[Any, SharedCall] = {}
         self._places: Places
         self._value: Any = None
         self._logged = False
@@ -173,11 +139,11 @@ class CachedOutcomes:
     def use(self, cache: LookupCache) -> None:
         """The cache is open."""
         self._places = Places(self.figures, cache)
-        self._places.refresh = self._refresh
+        self._places.refresh = lambda key: self.refresh(key, self._value)
 
     # -- before a call
 
-    def answers(self, flight: Flight, now: float) -> bool:
+    def answers(self, flight: Any, now: float) -> bool:
         """Whether the element needs no call: it has its outcome now, or when a call that is on its way ends.
 
         Raises:
@@ -192,15 +158,12 @@ class CachedOutcomes:
             self._end(flight, self._kept(answer), now)
             return True
         name = identity(key)
-        call = self._running.get(name)
-        if call is not None:
-            self.figures.shared += 1
-            call.followers.append(flight)
+        if self.join(name, self, flight):
             return True
-        self._calls[flight.entry] = self._running[name] = SharedCall(key, name)
+        self.enter(flight, key, name)
         return False
 
-    def _key_of(self, flight: Flight) -> Any:
+    def _key_of(self, flight: OpenKey) -> Any:
         """The key of an element; None if its result is not kept."""
         value = flight.value
         try:
@@ -214,16 +177,6 @@ class CachedOutcomes:
             raise element_error(what, flight.value, error, REMEDY, flight.attempts) from error
         return key
 
-    def _refresh(self, key: Any) -> None:
-        """Law L6: the result that an element has just got is old."""
-        name = identity(key)
-        if name not in self._running:
-            call = self._running[name] = SharedCall(key, name)
-            flight = Refresh(call, self._value, next(self._numbers), self._now())
-            self._calls[flight] = call
-            self._recorder.admitted(flight)
-            self.refreshes.append(flight)
-
     def _kept(self, answer: Any) -> tuple[Any, ...]:
         """The outputs of an answer, for a consumer."""
         if answer is None:
@@ -233,21 +186,22 @@ class CachedOutcomes:
     # -- after a call
 
     def complete(self, entry: Any, result: Any, attempts: int) -> str:
-        call = self._calls.pop(entry, None)
-        if call is None:
+        flight = self._flight_of(entry)
+        if flight.name is None:
             return self._outcomes.complete(entry, result, attempts)
         try:
             outputs = self._outcomes.outputs(result)
         except BaseException as error:
-            self._calls[entry] = call
             return self.failed(entry, error, attempts)
         # Before its consumer can have the result, and change it.
-        copies = self._learn(call, outputs, attempts, len(call.followers))
-        return self._end_all(entry, call, [outputs, *copies])
+        copies = self._learn(flight.key, outputs, attempts, len(flight.waiters))
+        return self._end_all(flight, [outputs, *copies])
 
-    def _learn(
-        self, call: SharedCall, outputs: tuple[Any, ...], attempts: int, count: int
-    ) -> Sequence[tuple[Any, ...]]:
+    def _flight_of(self, entry: Any) -> OpenKey:
+        """The flight of an entry. That of a refresh, which has none, is given itself."""
+        return entry if type(entry) is OpenKey else self.flights[entry]
+
+    def _learn(self, key: Any, outputs: tuple[Any, ...], attempts: int, count: int) -> Sequence[tuple[Any, ...]]:
         """Keep the outputs. Returns as many copies."""
         try:
             kept = outputs if self._cache.on_disk else owned(outputs)
@@ -258,13 +212,13 @@ class CachedOutcomes:
                 logger.warning(
                     "the result for key %s cannot be kept, because it cannot be copied: %s; such elements are called "
                     "for every time; this is logged once",
-                    describe(call.key),
+                    describe(key),
                     describe_error(error),
                 )
             return [outputs] * count
         is_miss = outputs[0] is None if self._nothing else not outputs
         answer = None if is_miss else kept
-        self._places.learn((call.key,), (answer,), (answer,), attempts, 0.0)
+        self._places.learn((key,), (answer,), (answer,), attempts, 0.0)
         return copies
 
     def failed(self, entry: Any, error: BaseException, attempts: int) -> str:
@@ -281,41 +235,39 @@ class CachedOutcomes:
             hidden: whether an old result may take the place of the error.
             end: ends the element of an entry without a result.
         """
-        call = self._calls.get(entry)
-        if call is None:
+        flight = self._flight_of(entry)
+        if flight.name is None:
             return end(entry)
-        refreshing = type(entry) is Refresh
-        stale = self._places.stale(call.key) if hidden else ABSENT
+        stale = self._places.stale(flight.key) if hidden else ABSENT
         if stale is not ABSENT:
-            del self._calls[entry]
-            self.figures.failures += len(call.followers) + (not refreshing)
-            return self._end_all(entry, call, [self._kept(stale) for _ in range(1 + len(call.followers))])
+            self.figures.failures += len(flight.waiters) + (not flight.refreshing)
+            return self._end_all(flight, [self._kept(stale) for _ in range(1 + len(flight.waiters))])
         # A refresh that fails concerns no element, so it must not end the run: the old result stays.
-        how = "failed" if refreshing and hidden else end(entry)
-        del self._calls[entry], self._running[call.name]
+        how = "failed" if flight.refreshing and hidden else end(entry)
+        self.forget(flight)
         now = self._now()
-        for flight in call.followers:
-            self._note(flight, end(flight.entry), now)
+        for _, follower in flight.waiters:
+            self._note(follower, end(follower.entry), now)
         return how
 
-    def _end_all(self, entry: Any, call: SharedCall, outputs: Sequence[tuple[Any, ...]]) -> str:
+    def _end_all(self, flight: OpenKey, outputs: Sequence[tuple[Any, ...]]) -> str:
         """End the elements of a call, each with outputs of its own."""
-        del self._running[call.name]
+        self.forget(flight)
         now = self._now()
-        if type(entry) is not Refresh:
-            entry.complete(outputs[0])
+        if flight.entry is not None:
+            flight.entry.complete(outputs[0])
             self._buffer.completed()
-        for flight, own in zip(call.followers, outputs[1:], strict=True):
-            self._end(flight, own, now)
+        for (_, follower), own in zip(flight.waiters, outputs[1:], strict=True):
+            self._end(follower, own, now)
         return "result"
 
-    def _end(self, flight: Flight, outputs: tuple[Any, ...], now: float) -> None:
+    def _end(self, flight: OpenKey, outputs: tuple[Any, ...], now: float) -> None:
         """An element without a call of its own gets its outputs."""
         flight.entry.complete(outputs)
         self._buffer.completed()
         self._note(flight, "result", now)
 
-    def _note(self, flight: Flight, how: str, now: float) -> None:
+    def _note(self, flight: OpenKey, how: str, now: float) -> None:
         self._recorder.completed(flight, how, now)
         self.figures.latency.add(now - flight.admitted)
 

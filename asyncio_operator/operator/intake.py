@@ -131,7 +131,7 @@ class ElementSource:
         numbers: Iterator[int],
         cached: CachedOutcomes | None = None,
     ) -> None:
-        self.flights: dict[Entry, Flight] = {}
+        self.flights: dict[Entry, Any] = {} if cached is None else cached.flights
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
         self.waiting = 0
         self._buffer = buffer
@@ -146,13 +146,13 @@ class ElementSource:
     @property
     def over(self) -> bool:
         """Whether no element will come any more."""
-        return self._reader.over and not self._next and not (self._cached is not None and self._cached.refreshes)
+        return self._reader.over and not self._next and not (self._cached is not None and self._cached.background)
 
     def take(self, now: float) -> Flight | None:
         """The next element that may have its first attempt, if there is one."""
         self.prepare(now)
-        if self._cached is not None and self._cached.refreshes:
-            return self._cached.refreshes.popleft()
+        if self._cached is not None and self._cached.background:
+            return self._cached.background.popleft()
         flight, self._ready = self._ready, None
         if flight is not None:
             self.waiting -= 1
@@ -203,7 +203,8 @@ class ElementSource:
             return None
         value = element.value if type(element) is Record else element
         entry = queue.put(element) if self.keyed is None else self._put_by_key(element, value, attempts)
-        flight = self.flights[entry] = Flight(entry, value, number, now, attempts)
+        make = Flight if self._cached is None else self._cached.make_flight
+        flight = self.flights[entry] = make(entry, value, number, now, attempts)
         self._buffer.admitted += 1
         self.waiting += 1
         self._recorder.admitted(flight)

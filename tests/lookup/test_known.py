@@ -18,7 +18,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import KeyBatch
-from asyncio_operator.lookup.known import HELD, NotedKeys
+from asyncio_operator.lookup.known import HELD, KnownAnswers, NotedKeys
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.state.cells import ABSENT
@@ -31,11 +31,12 @@ from tests.operator.helpers import run_on, virtual
 CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
 
-class Elsewhere:
+class Elsewhere(KnownAnswers):
     """Knows some answers, after `delay` seconds; notes what it is asked and given."""
 
     source = "cache"
-    keeps: str | None = None
+    most = 1000
+    has_room = True
 
     def __init__(self, answers: dict[Any, Any], delay: float = 0.1, most: int = 1000, held: Sequence[Any] = ()) -> None:
         self.answers = answers
@@ -47,7 +48,6 @@ class Elsewhere:
         self.noted: dict[Any, Any] = {}
         self.costs: dict[Any, tuple[int, float]] = {}
         self.kept: list[tuple[Any, Any, float]] = []
-        self.has_room = True
         self.failed: BaseException | None = None
         self.flushed = self.closed = 0
 

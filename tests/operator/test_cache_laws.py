@@ -29,9 +29,9 @@ from asyncio_operator import (
     Retry,
     Watermark,
 )
-from asyncio_operator.engine.flights import Call, Flight
+from asyncio_operator.engine.flights import Call
 from asyncio_operator.lookup import cache_directories
-from asyncio_operator.operator.cached_results import Refresh, SharedCall
+from asyncio_operator.lookup.open_keys import OpenKey
 from asyncio_operator.testing import ManualClock, VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.helpers import Life, collect, collect_timed, nap, now, run_on, same, virtual
@@ -595,8 +595,7 @@ async def test_O19_O10_restored_elements_that_are_in_the_cache_need_no_further_i
 
 @virtual
 async def test_O19_no_element_waits_for_a_refresh_until_it_has_a_follower() -> None:
-    call = SharedCall(1, 1)
-    flight = Refresh(call, 1, 0, 0.0)
+    flight = OpenKey(None, 1, 0, 0.0)
     assert Call([flight]).awaited is False
-    call.followers.append(Flight(None, 1, 1, 0.0, 0))
+    flight.waiters.append((None, OpenKey(object(), 1, 1, 0.0)))
     assert Call([flight]).awaited is True

@@ -35,6 +35,7 @@ from asyncio_operator.journal.storage import open_place
 from asyncio_operator.journal.watched import WatchedPlace
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
+from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
 from asyncio_operator.spark.worker.journal_readers import FEWEST, LaterAnswers
@@ -84,8 +85,8 @@ class JournalTask:
         return TaskJournal(self, found, timed, label, process)
 
 
-class TaskJournal:
-    """The journal of one lookup of a task. It is its `lookup.known.KnownAnswers`.
+class TaskJournal(KnownAnswers):
+    """The journal of one lookup of a task.
 
     `recall` is called by one thread, `finish` by the task's main thread, and the rest on the loop.
 

@@ -1,0 +1,237 @@
+"""Asks places behind, such as a Redis or a journal, for known answers before keys are handed out to calls.
+
+Keys that are in no place at hand, and that no running call will answer, are asked for in groups, without a lane and
+without a call. A key with a known answer gets its outcome here; the others go on to their calls. So sharing (law L2)
+covers the question too. Where there is no such place, keys go to their calls at once.
+
+Laws: an answer that is known is not called for. No call is made while its answer could not be noted. A refresh that
+another worker does already is dropped, and the key keeps its old answer. What a place raises ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.engine.ending import close_within, error_of
+from asyncio_operator.engine.flights import Call, Flight, Run
+from asyncio_operator.engine.timing import start_task
+from asyncio_operator.lookup.known import HELD, KnownAnswers
+from asyncio_operator.state.cells import ABSENT
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.attempts import Attempts
+    from asyncio_operator.engine.contracts import Trouble, Window
+    from asyncio_operator.lookup.open_keys import OpenKey
+    from asyncio_operator.lookup.pending import PendingKeys
+
+QUESTIONS = 2
+"""Groups that are asked for at a time: the next one is on its way while an answer is read."""
+
+ENOUGH = 100
+"""Keys that wait for a call, at most those of one group. While there are more, no further key is asked for: the calls
+decide the pace."""
+
+
+Piece = tuple[Any, Sequence[Any]]
+"""The owner of some keys, an `OpenBatch` or `PendingKeys`, and their positions in it."""
+
+
+class AskingSource(ABC):
+    """A `Source` of keys that asks places behind for them first. A subclass cuts off keys that none at hand has.
+
+    Args:
+        known: asked one after the other, each for what those before it do not know.
+
+    Attributes:
+        attempts: make the calls for the keys.
+    """
+
+    direct = False
+
+    def __init__(self, pending: PendingKeys, known: Sequence[KnownAnswers]) -> None:
+        self.attempts: Attempts
+        self.pending = pending
+        self.known = known
+        # What needs a call: refreshes, and keys, of which `_waiting` is the number.
+        self._old: deque[OpenKey] = deque()
+        self._unknown: deque[Piece] = deque()
+        self._waiting = 0
+        self._questions: dict[asyncio.Task[None], None] = {}
+        self._held_up: asyncio.Task[None] | None = None
+        self._context = copy_context()
+
+    @abstractmethod
+    def cut(self, most: int) -> Piece | None:
+        """At most `most` keys that no place at hand has, if there are any."""
+
+    def read(self) -> None:
+        """Read the input, if there is any, until there is a key to cut off."""
+
+    @property
+    def over(self) -> bool:
+        return False
+
+    @property
+    def asked(self) -> int:
+        """The number of keys that were asked for here and have no call yet; a question counts as one."""
+        return len(self._old) + self._waiting + len(self._questions)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.pending.background) + self.asked
+
+    def take(self, now: float) -> Flight | None:
+        # A refresh takes a place of the capacity like any call, but no room: its key is not a key of a batch.
+        flights = self.pending.background
+        if self.known:
+            self._ask()
+            flights = self._old
+        return flights.popleft() if flights and self.has_room() else None
+
+    def take_run(self, most: int, now: float) -> Run | None:
+        piece = None if self.direct else self.next_piece(most)
+        return None if piece is None else Run(piece)
+
+    def next_piece(self, most: int) -> Piece | None:
+        """At most `most` keys that have to be called for, if a call may be made."""
+        if not self.known:
+            return self.cut(most)
+        self._ask()
+        if not self._unknown or not self.has_room():
+            return None
+        owner, positions = self._unknown.popleft()
+        some, rest = positions[:most], positions[most:]
+        if rest:
+            self._unknown.appendleft((owner, rest))
+        self._waiting -= len(some)
+        if self.direct:
+            # The next answers come while these keys are called for.
+            self._ask()
+        return owner, some
+
+    def window(self, trouble: Trouble) -> Window | float | None:
+        """None: it is not direct."""
+        return None
+
+    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
+        return False
+
+    def prepare(self, now: float) -> None:
+        if self.known:
+            self._ask()
+        else:
+            self.read()
+
+    def is_full(self) -> bool:
+        return False
+
+    async def wait(self, news: asyncio.Future[None]) -> None:
+        await news
+
+    def has_room(self) -> bool:
+        """Whether the next call may be made, because its answer can be kept. If not, room is waited for."""
+        for known in self.known:
+            if not known.has_room:
+                if self._held_up is None:
+                    self._held_up = start_task(known.room(), self._context.copy())
+                    self._held_up.add_done_callback(self._goes_on)
+                return False
+        return True
+
+    def _goes_on(self, waiting: asyncio.Task[None]) -> None:
+        self._held_up = None
+        self._answered(waiting)
+
+    async def close(self, seconds: float) -> BaseException | None:
+        """Stop asking, and write what was learnt, within `seconds`. Returns the error of that."""
+        if not self.known:
+            return None
+        for question in (*self._questions, self._held_up):
+            if question is not None:
+                question.cancel()
+        names = " and ".join(one.source for one in self.known)
+        return await close_within(f"the answers of the {names}", self._flush, seconds)
+
+    async def _flush(self) -> None:
+        # Side by side: each may take all of the time.
+        errors = await asyncio.gather(*(error_of(one.flush) for one in self.known))
+        for error in filter(None, errors):
+            raise error
+
+    # -- questions
+
+    def _ask(self) -> None:
+        while len(self._questions) < QUESTIONS:
+            most = min([one.most for one in self.known])
+            if len(self._old) + self._waiting >= min(most, ENOUGH):
+                return
+            background = self.pending.background
+            if background:
+                self._start(self._renew([background.popleft() for _ in range(min(most, len(background)))]))
+            elif pieces := self._group(most):
+                self._start(self._find(pieces))
+            else:
+                return
+
+    def _group(self, most: int) -> list[Piece]:
+        """Keys for the next question."""
+        pieces: list[Piece] = []
+        while most > 0 and (piece := self.cut(most)) is not None:
+            pieces.append(piece)
+            most -= len(piece[1])
+        return pieces
+
+    def _start(self, asking: Any) -> None:
+        question = start_task(asking, self._context.copy())
+        self._questions[question] = None
+        question.add_done_callback(self._answered)
+
+    def _answered(self, question: asyncio.Task[None]) -> None:
+        self._questions.pop(question, None)
+        if question.cancelled():
+            return
+        if (error := question.exception()) is not None:
+            self.attempts.lanes.fail(error)
+        self.attempts.news()
+
+    async def _find(self, pieces: list[Piece]) -> None:
+        for known in self.known:
+            answers = await known.find(Run(*pieces).values())
+            pieces = _left(pieces, answers, known.source)
+            if not pieces:
+                return
+        self._unknown.extend(pieces)
+        self._waiting += sum([len(positions) for _, positions in pieces])
+
+    async def _renew(self, flights: Sequence[OpenKey]) -> None:
+        for known in self.known:
+            answers = await known.renew([flight.value for flight in flights])
+            for flight, answer in zip(flights, answers, strict=True):
+                # A row may wait for a refresh: its old answer has expired meanwhile, so this worker calls for it too.
+                if answer is HELD and not flight.awaited:
+                    self.pending.end_uncalled(flight, None)
+            answers = [ABSENT if answer is HELD else answer for answer in answers]
+            _left([(self.pending, flights)], answers, known.source)
+            flights = [flight for flight in flights if not flight.ended]
+        self._old.extend(flights)
+
+
+def _left(pieces: list[Piece], answers: Sequence[Any], source: str) -> list[Piece]:
+    """Give keys their known answers. Returns the others."""
+    left: list[Piece] = []
+    start = 0
+    for owner, positions in pieces:
+        some = answers[start : start + len(positions)]
+        start += len(positions)
+        hits = [i for i, answer in zip(positions, some, strict=True) if answer is not ABSENT]
+        if hits:
+            owner.found(hits, [answer for answer in some if answer is not ABSENT], source)
+            positions = [i for i, answer in zip(positions, some, strict=True) if answer is ABSENT]
+        if positions:
+            left.append((owner, positions))
+    return left
