@@ -206,18 +206,18 @@ def secrets() -> str:
 
 
 def limits() -> str:
-    """The limits of a task and those of a job."""
+    """The limit of a task and that of a job."""
     canvas = Canvas(
         980,
         320,
-        "With scope task each of four tasks may make 100 calls at once, and the source sees up to 400. With scope job "
-        "the four tasks share 100: each may make 25.",
+        "With capacity=100 each of four tasks may make 100 calls at once, and the source sees up to 400. With "
+        "rate_limit=100 the four tasks together start at most 100 calls a second.",
     )
-    for left, scope, each, seen in (
-        (10, 'scope="task", capacity=100; four tasks at a time', "100 at once", "up to 400 calls at once"),
-        (510, 'scope="job", capacity=100; four tasks at a time', "25 at once", "up to 100 calls at once"),
+    for left, limit, each, seen in (
+        (10, "capacity=100; four tasks at a time", "100 at once", "up to 400 calls at once"),
+        (510, "rate_limit=100; four tasks at a time", "what it needs", "up to 100 calls a second"),
     ):
-        canvas.area(left, 40, 300, 265, scope)
+        canvas.area(left, 40, 300, 265, limit)
         for task in range(4):
             top = 58 + task * 60
             canvas.box(left + 16, top, 90, 46, f"task {task + 1}")

@@ -153,6 +153,18 @@ class Permits:
         """The error for a call that no window can ever hold, however long it waits; None for others."""
         return misfit(self._budget.name, self._stocks, weights)
 
+    def check(self, weights: Mapping[str, float]) -> None:
+        """Check whether a call can start at some time.
+
+        Raises:
+            BudgetExceeded: it never can.
+        """
+        error = self.misfit(weights) or overspent(self._budget.name, self._amounts, weights, self._budget.on_spent)
+        if error is not None:
+            self._reports.note_refusal(error.unit)
+            self._active = True
+            raise error
+
     def part(self, weights: Mapping[str, float]) -> float:
         """The largest part of a limit that a call takes; 1 if there are no limits of units."""
         largest = 0.0
@@ -329,11 +341,7 @@ class Permits:
         self._valid_until = valid_until
 
     def _wait(self, weights: Mapping[str, float], now: float) -> float:
-        error = self.misfit(weights) or overspent(self._budget.name, self._amounts, weights, self._budget.on_spent)
-        if error is not None:
-            self._reports.note_refusal(error.unit)
-            self._active = True
-            raise error
+        self.check(weights)
         if now < self._paused_until:
             # No reply shortens a pause, so none is asked for.
             return self._paused_until

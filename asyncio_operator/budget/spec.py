@@ -107,6 +107,8 @@ class Budget:
         patience: seconds that a task waits for a coordinator that cannot be reached, before it fails.
         on_spent: what happens, whatever `on_error` says, when a call would pass a spend limit: "fail" ends the job;
             "null" gives the rows of that call nulls and the status ``over_budget``, and the job goes on.
+        reach, beside: how tasks reach its coordinator, and a second budget that their calls keep to. The driver sets
+            them.
 
     Raises:
         ConfigurationError: a value has the wrong type or range, or there is nothing that limits.
@@ -120,6 +122,7 @@ class Budget:
     patience: Duration
     on_spent: str
     reach: Any = field(compare=False, repr=False)
+    beside: Budget | None = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -151,7 +154,7 @@ class Budget:
             )
         _check_coordinator(coordinator)
         values = (name, checked, in_flight, amounts, coordinator, positive_duration("patience", patience), on_spent)
-        for attribute, value in zip(self.__dataclass_fields__, (*values, None), strict=True):
+        for attribute, value in zip(self.__dataclass_fields__, (*values, None, None), strict=True):
             object.__setattr__(self, attribute, value)
 
     def __hash__(self) -> int:
@@ -173,7 +176,7 @@ class Budget:
         from asyncio_operator.budget.registry import coordinators
 
         reach = coordinators.reach(self.name) if self.coordinator is None and self.reach is None else self.reach
-        return [*(getattr(self, name) for name in tuple(self.__dataclass_fields__)[:-1]), reach]
+        return [*(getattr(self, name) for name in tuple(self.__dataclass_fields__)[:-2]), reach, self.beside]
 
     def __setstate__(self, state: list[Any]) -> None:
         for name, value in zip(self.__dataclass_fields__, state, strict=True):

@@ -62,8 +62,8 @@ class States:
     """The states of budgets in the memory of a process, by name. Any thread may use it.
 
     Args:
-        unused: whether a state says no more than none would. Such states go when there are many: with ``scope="job"``
-            each DataFrame has a budget of its own.
+        unused: whether a state says no more than none would. Such states go when there are many: a
+            `rate_limit` makes one for each DataFrame.
     """
 
     def __init__(

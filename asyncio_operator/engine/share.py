@@ -28,6 +28,7 @@ from asyncio_operator.budget.terms import FORGOTTEN
 from asyncio_operator.budget.usage import Hint, Weights
 from asyncio_operator.checks import seconds
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator
+from asyncio_operator.engine.contracts import Admission
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of, start_task
@@ -42,7 +43,6 @@ LONGEST_ASK = 3 * ASK_TIMEOUT
 
 A_TURN = 0.01
 """Seconds that a woken run has for asking again, before runs behind it go first."""
-
 
 BEHIND = 0.5
 """The part of a limit that a run may take before others because it has used less than they."""
@@ -109,8 +109,7 @@ class Share:
 
     def leave(self, seat: Seat) -> None:
         self._seats.pop(seat, None)
-        if self._waiting.pop(seat, None) is not None:
-            self._tell()
+        self.drop(seat)
         if not self._seats:
             self.permits.rest()
             self._leaving = True
@@ -138,7 +137,7 @@ class Share:
                 waiting.pop(seat, None)
                 return now
             place = seat.place = max(seat.place, self._served - BEHIND)
-            first = min(waiting, key=_place) if waiting else seat
+            first = min(waiting, key=lambda one: one.place) if waiting else seat
             if first is seat or place < first.place:
                 self._served = max(self._served, place)
                 seat.place = place + self.permits.part(weights)
@@ -331,22 +330,26 @@ class Reservation:
 
     Args:
         share: returns the share. A share that rests may be closed before the first call.
+        beside: of a second budget that the calls keep to.
     """
 
-    def __init__(self, share: Callable[[], Share]) -> None:
+    def __init__(self, share: Callable[[], Share], beside: Reservation | None = None) -> None:
         self._find = share
+        self._beside = beside
         self._share: Share | None = None
 
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> Seat:
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> Admission:
         share = self._share = self._find()
         seat = Seat(share, news, fail)
         share.join(seat)
-        return seat
+        return seat if self._beside is None else BothSeats(seat, self._beside.join(news, fail))
 
     async def settled(self) -> None:
         """See `Share.settled`. For the end of a run, on its loop."""
         if self._share is not None:
             await self._share.settled()
+        if self._beside is not None:
+            await self._beside.settled()
 
 
 class Seat:
@@ -368,6 +371,10 @@ class Seat:
     def leave(self) -> None:
         self._share.leave(self)
 
+    def check(self, weights: Weights) -> None:
+        """Raise BudgetExceeded if a call of these weights can never start."""
+        self._permits.check(weights)
+
     def next_start(self, weights: Weights, now: float) -> float:
         try:
             start = self._permits.next_start(weights, now)
@@ -388,5 +395,34 @@ class Seat:
         self._share.hint(limits, retry_after, now)
 
 
-def _place(seat: Seat) -> float:
-    return seat.place
+class BothSeats:
+    """The `Admission` of a run with two budgets. What the source says reaches the first, which more tasks share."""
+
+    def __init__(self, budget: Seat, beside: Admission) -> None:
+        self._budget, self._beside = budget, beside
+
+    def next_start(self, weights: Weights, now: float) -> float:
+        # The budget last: its share counts a start that it has allowed, for the order of its runs.
+        start = self._beside.next_start(weights, now)
+        if start <= now:
+            return self._budget.next_start(weights, now)
+        # A call that can never start fails at once (law G6).
+        self._budget.check(weights)
+        return start
+
+    def started(self, weights: Weights, now: float) -> None:
+        self._budget.started(weights, now)
+        self._beside.started(weights, now)
+
+    def returned(
+        self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
+    ) -> None:
+        self._budget.returned(weights, settled, started, now, billed)
+        self._beside.returned(weights, settled, started, now, billed)
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        self._budget.hint(limits, retry_after, now)
+
+    def leave(self) -> None:
+        self._budget.leave()
+        self._beside.leave()

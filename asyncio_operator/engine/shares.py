@@ -42,7 +42,8 @@ class Shares:
         Args:
             idle: seconds without runs after which the connections to the coordinator are closed.
         """
-        return Reservation(partial(self._share, budget, idle))
+        beside = None if budget.beside is None else self.allowance(budget.beside, idle)
+        return Reservation(partial(self._share, budget, idle), beside)
 
     def _share(self, budget: Budget, idle: float) -> Share:
         loop = asyncio.get_running_loop()

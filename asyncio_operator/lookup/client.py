@@ -19,6 +19,7 @@ from asyncio_operator.arrow.key_identity import canonical_optional
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.checks import Duration, plain_function
+from asyncio_operator.clock import Clock
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.shares import own_allowance
@@ -45,7 +46,7 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import NO_SCOPE, ProcessWindow, RateLimit
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT, LOOKUP_GRACE_PERIOD
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.telemetry.calls import counted
@@ -67,7 +68,7 @@ class Lookup:
             `HttpEnricher` errors that may pass are repeated, three attempts in all. Then set a `timeout` too: a service
             may ask for a long wait.
         timeout: seconds from the start of a key's first call to its deadline, all attempts included; None: no deadline.
-        rate_limit: the number of calls that may start in a period; None: any number.
+        rate_limit: the number of calls that this lookup may start in a period; None: any number.
         circuit_breaker: refuses calls while too many fail; None: never.
         hedge: when a slow call is made a second time; None: never.
         clock: returns seconds. It measures the age of cached answers and of failed calls, and how long the circuit
@@ -83,7 +84,7 @@ class Lookup:
         ConfigurationError: an argument is wrong.
     """
 
-    @named_options("Lookup")
+    @named_options("Lookup", NO_SCOPE)
     def __init__(
         self,
         enricher: Enricher,
@@ -95,7 +96,7 @@ class Lookup:
         rate_limit: RateLimit | int | None = None,
         circuit_breaker: CircuitBreaker | None = None,
         hedge: Hedge | None = None,
-        clock: Callable[[], float] | None = None,
+        clock: Clock | None = None,
         attempt_timeout: Duration | None = None,
         capacity: int | AdaptiveCapacity = 100,
         budget: Budget | None = None,
@@ -111,6 +112,7 @@ class Lookup:
         if clock is not None:
             plain_function("clock", clock, "a function that gives seconds")
         self._enricher = enricher
+        self._window = ProcessWindow(self._options.rate_limit)
         self._clock = clock
         self._engine: _Engine | None = None
         self._opening = False
@@ -129,7 +131,7 @@ class Lookup:
         try:
             if self._closing is not None:
                 await asyncio.wait([self._closing])
-            self._engine = await _opened(self._enricher, self._options, self._clock)
+            self._engine = await _opened(self._enricher, self._options, self._clock, self._window)
         finally:
             self._opening = False
 
@@ -227,8 +229,9 @@ class _Engine:
         options: LookupOptions,
         check: AnswerCheck,
         cache: LookupCache | None,
-        breaker_clock: Callable[[], float] | None,
+        breaker_clock: Clock | None,
         tables: AnswerTables | None,
+        window: ProcessWindow,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
@@ -248,6 +251,7 @@ class _Engine:
             Reader(as_input(())),
             options,
             self._timers,
+            limiter=window.by(clock),
             breaker_clock=breaker_clock,
             tables=tables,
             allowance=self._allowance,
@@ -332,7 +336,7 @@ async def _closed(enricher: Enricher) -> None:
         raise error
 
 
-async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[], float] | None) -> _Engine:
+async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | None, window: ProcessWindow) -> _Engine:
     # In a thread: `schema` may query the source, and it blocks.
     schema = await asyncio.to_thread(enricher.schema)
     if not hasattr(schema, "names"):
@@ -353,7 +357,7 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
         if isinstance(error, ExceptionGroup):
             raise EnricherError.of(error) from error
         raise
-    return _Engine(enricher, options, check, cache, clock, _tables(enricher, schema))
+    return _Engine(enricher, options, check, cache, clock, _tables(enricher, schema), window)
 
 
 def _tables(enricher: Enricher, schema: pa.Schema) -> AnswerTables | None:

@@ -134,7 +134,7 @@ class LookupPipeline:
         cache: given if ``options.cache`` is set.
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         trace: records every call. Its elements are the called keys, which leave when they have their outcome.
-        limiter, tables, allowance, hedger: see `managed_calls`.
+        tables, allowance, hedger: see `managed_calls`.
         known: asked for answers before calls are made, after the places behind the cache.
 
     Attributes:
@@ -150,7 +150,6 @@ class LookupPipeline:
         cache: LookupCache | None = None,
         check: Callable[[Any], Any] | None = None,
         trace: Recording | None = None,
-        limiter: RateWindow | None = None,
         tables: AnswerTables | None = None,
         allowance: Allowance | None = None,
         hedger: Hedger | None = None,
@@ -209,10 +208,9 @@ class LookupPipeline:
             options,
             self.timers,
             recorder,
-            limiter,
-            tables,
-            allowance,
-            hedger,
+            tables=tables,
+            allowance=allowance,
+            hedger=hedger,
             values=self._keys.in_arrow if in_arrow else None,
         ).lanes
         failures.figures.attempt_latency = self._lanes.latency

@@ -34,6 +34,7 @@ from asyncio_operator.operator.intake import ElementIntake, ElementSource
 from asyncio_operator.operator.life import Life, Opened
 from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.operator.outcomes import Outcomes
+from asyncio_operator.policies.rate_limit import ProcessWindow
 from asyncio_operator.queues.base import Entry, StreamElementQueue
 from asyncio_operator.telemetry.calls import observed
 
@@ -85,6 +86,7 @@ class Run:
         consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
         on_demand: an element is inside until the consumer asks for the output after its last one.
         cache: keeps results.
+        window: of the rate limit; None: one of its own.
     """
 
     def __init__(
@@ -99,7 +101,9 @@ class Run:
         consumer: Consumer | None = None,
         on_demand: bool = False,
         cache: ResultCache | None = None,
+        window: ProcessWindow | None = None,
     ) -> None:
+        self._window = window or ProcessWindow(options.rate_limit)
         self._cache = cache
         self._on_demand = on_demand
         self._function = function
@@ -158,6 +162,7 @@ class Run:
                 timers=timers,
                 recorder=recorder,
                 keys=source.keyed,
+                limiter=self._window.by(now),
                 breaker_clock=options.clock,
                 allowance=allowance,
                 weigh=weigh,

@@ -40,7 +40,7 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import NO_SCOPE, ProcessWindow, RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import OPERATOR_GRACE_PERIOD, longest_end
 from asyncio_operator.queues import (
@@ -78,7 +78,8 @@ class AsyncWaitOperator:
         key: returns the key of a value, for "key_ordered"; any hashable object.
         flatten: the function returns an iterable of outputs, which may be empty.
         batching: how batches are formed for a `BatchAsyncFunction`.
-        rate_limit: how many calls may start in a period of time; None for any number.
+        rate_limit: how many calls may start in a period of time, in all runs of this operator in this process; None for
+            any number.
         circuit_breaker: refuses calls while too many fail; None for never.
         hedge: when a slow call is made a second time; None for never. Not for "key_ordered", where calls of one key
             never overlap, and not for a function with ``idempotent = False``.
@@ -104,7 +105,7 @@ class AsyncWaitOperator:
         ConfigurationError: an option is wrong.
     """
 
-    @named_options("AsyncWaitOperator")
+    @named_options("AsyncWaitOperator", NO_SCOPE)
     def __init__(
         self,
         function: Any,
@@ -156,6 +157,7 @@ class AsyncWaitOperator:
                 "on_timeout is given, and timeout is not; on_timeout is for elements that pass their deadline, so set "
                 "the deadline with timeout= (attempt_timeout limits one call, and passing it is an error of that call)"
             )
+        self._window = ProcessWindow(options.rate_limit)
         self._cache: ResultCache | None = None
         if self._options.cache is not None:
             # Imported here: it loads the state, which most operators do without.
@@ -221,8 +223,10 @@ class AsyncWaitOperator:
         invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
         queue = self._new_queue()
         elements = as_input(elements)
-        cache = self._cache
-        run = Run(function, invoke, queue, elements, options, restore, self._starting, consumer, on_demand, cache)
+        cache, window = self._cache, self._window
+        run = Run(
+            function, invoke, queue, elements, options, restore, self._starting, consumer, on_demand, cache, window
+        )
         return Outputs(run)
 
     def _new_queue(self) -> StreamElementQueue:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,13 @@ MOST_STARTS = 10_000_000
 OWED_WINDOWS = 16
 """The maximum number of windows that pay for what was used beyond estimates. More is a mistake in the unit of an
 estimate, and must not stop a job for hours."""
+
+
+NO_SCOPE = {
+    "scope": "in Spark rate_limit is for all tasks of a job together, and capacity for each task: leave scope out. To "
+    'limit the calls in flight of all tasks, write budget=Budget("name", in_flight=100)'
+}
+"""For an option of earlier versions, what to write now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,25 @@ class RateLimit:
                 f"{'rate + burst' if self.burst else 'rate'} is {describe(most)}; it must be at most {MOST_STARTS:,}, "
                 "because each start of a window is remembered; for more, make the window shorter, with per="
             )
+
+
+class ProcessWindow:
+    """The window of a limit for all runs of one operator or lookup in this process, one after the other (law G13)."""
+
+    def __init__(self, limit: RateLimit | None) -> None:
+        self._limit = limit
+        self._clock: Callable[[], float] | None = None
+        self._window: RateWindow | None = None
+
+    def by(self, clock: Callable[[], float]) -> RateWindow | None:
+        """The window for a run whose loop has this clock; None if there is no limit."""
+        if self._limit is not None and clock != self._clock:
+            # A loop with a time of its own: starts by another clock say nothing about it.
+            self._clock, self._window = clock, RateWindow.of(self._limit)
+        return self._window
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProcessWindow, (self._limit,)
 
 
 class RateWindow:
@@ -136,10 +163,6 @@ class RateWindow:
         self._used = used
         if self._has_bucket:
             self._full = (max(self._full, now)) + units * self._interval
-
-    def rested_at(self) -> float:
-        """From when on it acts like a new one, if nothing starts until then; minus infinity if nothing ever started."""
-        return max(self._ends[-1] + self._per, self._full) if self._ends else -math.inf
 
     # Leased use: entries are the latest possible starts, and are corrected by reports.
 

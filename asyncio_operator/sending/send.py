@@ -33,12 +33,11 @@ from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
 from asyncio_operator.sending.row_calls import OCCURRENCE, RowCalls
 from asyncio_operator.sending.send_task import OUTCOMES, SendTask
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe
-from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
 from asyncio_operator.spark.driver.journaled import Join, with_journal
 from asyncio_operator.spark.driver.known_answers import shuffle_partitions
 from asyncio_operator.spark.driver.sessions import described
@@ -82,7 +81,7 @@ class SendReport:
         return self.sent + self.refused + self.failed + self.skipped
 
 
-@named_options("send")
+@named_options("send", NO_SCOPE)
 def send(
     df: DataFrame,
     enricher: Enricher,
@@ -116,7 +115,7 @@ def send(
         timeout: seconds (or a timedelta) from the start of a row's first call to its deadline, over all its attempts;
             None or 0: no deadline.
         retry: when a failed call is repeated; by default as the enricher says.
-        rate_limit: the number of calls that may start in a period, as for `enrich`; None: any number.
+        rate_limit: the number of calls that may start in a period, in all tasks together; None: any number.
         circuit_breaker: refuses calls while too many fail, per task; None: never.
         budget: what all tasks may use together; None: no such limit.
         distinct: equal keys make one call, that of their first row, and the report counts calls. By default each row
@@ -148,10 +147,10 @@ def send(
     spark = df.sparkSession
     fixed = {"prefix": PREFIX, "status_column": f"{PREFIX}status", "remember": None, "on_error": "null"}
     given = locals() | fixed | {"on": _with_occurrence(df.schema, enricher, on)}
-    options = on_driver(spark, EnrichOptions.among(given))
-    check_budget(enricher, options.budget)
+    options = EnrichOptions.among(given)
+    options = options.keeping(options.job_limits.reaching(spark, enricher))
     numbered = StructType([*df.schema.fields, StructField(_occurrence(df.schema), LongType(), nullable=False)])
-    task, _ = enrich_task(numbered, RowCalls(enricher), options, reporting_to(metrics, enricher, options.budget, None))
+    task, _ = enrich_task(numbered, RowCalls(enricher), options, reporting_to(metrics, enricher, budget, None))
     join = None
     if options.journal is not None:
         named = df.select("*", F.lit(0).cast("long").alias(_occurrence(df.schema)))

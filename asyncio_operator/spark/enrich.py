@@ -28,7 +28,7 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
 from asyncio_operator.spark.driver.build_task import (
     OPTIONS,
     EnrichOptions,
@@ -40,8 +40,6 @@ from asyncio_operator.spark.driver.build_task import (
 )
 from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On, plain_text, require_dataframe
-from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
-from asyncio_operator.spark.driver.job_limits import Scope
 from asyncio_operator.spark.driver.journaled import Join, with_journal
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
@@ -51,7 +49,7 @@ from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.trace import Trace
 
 
-@named_options("enrich")
+@named_options("enrich", NO_SCOPE)
 def enrich(
     df: DataFrame,
     enricher: Enricher,
@@ -78,7 +76,6 @@ def enrich(
     watermark_delay: Duration | None = None,
     strategy: Strategy = "inline",
     join_hint: JoinHint | None = "broadcast",
-    scope: Scope = "task",
     tasks_at_once: int | None = None,
     remember: Duration | None = 60.0,
     journal: Journal | str | None = None,
@@ -115,7 +112,8 @@ def enrich(
             `HttpEnricher` errors that may pass are repeated, three attempts in all, and with others never.
         cache: which answers are kept in the Python worker, across tasks and micro-batches; None: none.
         batching: how calls with several keys are formed. Default: with as many keys as the enricher takes at once.
-        rate_limit: the number of calls that may start in a period, per task; None: any number.
+        rate_limit: the number of calls that may start in a period, in all tasks of this DataFrame together; None: any
+            number. On Spark Connect, where tasks do not reach the driver, each gets a part of it, rounded down.
         circuit_breaker: refuses calls while too many fail, per task; None: never.
         budget: what all tasks may use together, of this DataFrame and of all others with an equal budget; None: no such
             limit. On Spark Connect it needs a coordinator of its own, or each task gets a part of it.
@@ -135,11 +133,8 @@ def enrich(
             both times, and `metrics` counts keys, not rows. Not for streams.
         join_hint: with "distinct", how Spark joins: "broadcast", if the keys and their columns fit into the memory of
             the driver and of each executor; "merge" or "shuffle_hash" for more keys; None: Spark decides.
-        scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks of this DataFrame
-            together, as a `budget` is. On Spark Connect each task gets its share, rounded down. Tasks that follow one
-            another in a Python worker share the window of a rate limit.
-        tasks_at_once: on Spark Connect, the number of tasks that share these limits. Default: as many as the cluster
-            has slots. Required there if the number of executors changes.
+        tasks_at_once: on Spark Connect, the number of tasks that share `rate_limit` and `budget`. Default: as many as
+            the cluster has slots. Required there if the number of executors changes. Elsewhere it changes nothing.
         remember: seconds (or a timedelta) for which a task reuses an answer; None or 0: not at all. At most the last
             100,000 keys, or 64 MB of answers, are remembered. The default is short for tables that change by the hour,
             and long for keys that come in every batch. A `cache` is searched first, and its times limit this one.
@@ -160,10 +155,9 @@ def enrich(
     options = EnrichOptions.among(locals())
     require_dataframe(df, enricher)
     spark = df.sparkSession
-    options = on_driver(spark, options)
-    check_budget(enricher, options.budget)
+    options = options.keeping(options.job_limits.reaching(spark, enricher))
     tracing = None if trace is None else trace_of_tasks(trace, spark)
-    reporting = reporting_to(metrics, enricher, options.budget, trace)
+    reporting = reporting_to(metrics, enricher, budget, trace)
     task, schema = enrich_task(df.schema, enricher, options, reporting, tracing)
     join = None
     if options.journal is not None:

@@ -30,7 +30,8 @@ from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
+from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.build_task import EnrichOptions, Strategy, enrich_task
 from asyncio_operator.spark.driver.columns import On, plain_text, require_dataframe
 from asyncio_operator.spark.driver.forecast import (
@@ -43,8 +44,7 @@ from asyncio_operator.spark.driver.forecast import (
     weights_of,
     worked_off,
 )
-from asyncio_operator.spark.driver.job_budget import planned_limits
-from asyncio_operator.spark.driver.job_limits import Scope, cores
+from asyncio_operator.spark.driver.job_limits import cores
 from asyncio_operator.spark.driver.journaled import without_known
 from asyncio_operator.spark.driver.plan_figures import EnrichmentPlan
 from asyncio_operator.spark.driver.sessions import described
@@ -59,7 +59,7 @@ WEIGHED = 100
 """The number of keys that are weighed, to estimate the weight of all."""
 
 
-@named_options("plan")
+@named_options("plan", NO_SCOPE)
 def plan(
     df: DataFrame,
     enricher: Enricher,
@@ -72,7 +72,6 @@ def plan(
     budget: Budget | None = None,
     latency: Duration | EnrichmentMetrics | EnrichmentStatistics | None = None,
     retry: DefaultRetry = "default",
-    scope: Scope = "task",
     tasks_at_once: int | None = None,
     strategy: Strategy = "inline",
     remember: Duration | None = 60.0,
@@ -85,7 +84,7 @@ def plan(
     Spark itself, for answers that a cache holds at the start, or for answers that a cache or a task drops by time.
 
     Args:
-        df, enricher, on, cache, batching, rate_limit, budget, retry, scope, strategy, remember: as for `enrich`. The
+        df, enricher, on, cache, batching, rate_limit, budget, retry, strategy, remember: as for `enrich`. The
             enricher's `max_calls` counts as a capacity too, and the lower one holds.
         capacity: as for `enrich`; an `AdaptiveCapacity` counts as its `maximum`.
         latency: average seconds (or a timedelta) of a call; or the metrics of an enrichment with the same enricher,
@@ -110,11 +109,13 @@ def plan(
         )
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
-    options = planned_limits(df.sparkSession, options, tasks_at_once)
+    limits = JobLimits.of(options.budget, options.rate_limit)
+    planned_limits = [*replace(limits, tasks_at_once=tasks_at_once).planned(df.sparkSession)]
+    if budget is not None:
+        options = replace(options, budget=planned_limits[0][0])
     task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
-    divided = budget is not None and options.budget != budget
     planned = partial(
         _planned,
         task=task,
@@ -122,7 +123,7 @@ def plan(
         average=average,
         tasks_at_once=tasks_at_once,
         sample=sample,
-        divided=divided,
+        limits=planned_limits,
     )
     made = replace(planned(df), budget=budget, max_calls=enricher.max_calls, calls_at_once=_at_once(task))
     unknown = None if options.journal is None else without_known(df, task, options.journal)
@@ -187,16 +188,16 @@ def _planned(
     average: float | None,
     tasks_at_once: int | None,
     sample: int,
-    divided: bool,
+    limits: Sequence[tuple[Budget, bool]],
 ) -> EnrichmentPlan:
     """The plan for the rows of a DataFrame, none of whose answers is known.
 
     Args:
-        divided: the budget of `options` is that of one task.
+        limits: see `JobLimits.planned`.
     """
     lookups = task.options
     # Without a latency no time is shown. Tasks must still be dealt out to workers, so calls are taken to last a second.
-    pace = Pace(_at_once(task), lookups.rate_limit, average or 1.0)
+    pace = Pace(_at_once(task), average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
     remembered = MOST_KEYS if lookups.remember else 0
     # Without a cache, the plan shows what one of the default size would save.
@@ -210,11 +211,9 @@ def _planned(
     # Twice: with a cache tasks take less time, so other workers get them, and a worker's cache knows its own tasks.
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, cache_rows).asked)
-    parts = at_once if divided else 1
+    budgets = [(one, at_once if in_parts else 1) for one, in_parts in limits]
     per_key, never = _weighed(df, task, keys_in_a_call, options.budget)
-    weights, cached_weights = (
-        {} if options.budget is None else weights_of(one.calls, one.lookups, per_key) for one in (plain, cached)
-    )
+    weights, cached_weights = (weights_of(one.calls, one.lookups, per_key) for one in (plain, cached))
     return EnrichmentPlan(
         rows=whole.rows,
         null_keys=round(sum(one.nulls * whole.factor(one) for one in tasks)),
@@ -229,10 +228,10 @@ def _planned(
         sampled_rows=sum(one.rows for one in tasks),
         max_attempts=1 if lookups.retry is None else lookups.retry.max_attempts,
         latency=average,
-        seconds=None if never else _seconds(plain, options.budget, weights, average, parts),
-        cached_seconds=None if never else _seconds(cached, options.budget, cached_weights, average, parts),
-        weights=weights,
-        cached_weights=cached_weights,
+        seconds=None if never else _seconds(plain, budgets, weights, average),
+        cached_seconds=None if never else _seconds(cached, budgets, cached_weights, average),
+        weights={} if options.budget is None else weights,
+        cached_weights={} if options.budget is None else cached_weights,
         never=never,
     )
 
@@ -263,13 +262,16 @@ def _weighed(
 
 
 def _seconds(
-    total: Total, budget: Budget | None, weights: Mapping[str, float], latency: float | None, parts: int
+    total: Total, budgets: Sequence[tuple[Budget, int]], weights: Mapping[str, float], latency: float | None
 ) -> float | None:
-    """The duration, where `parts` tasks at once have a budget each."""
-    if latency is None or budget is None:
-        return None if latency is None else total.seconds
-    of_each = {unit: amount / parts for unit, amount in weights.items()}
-    return max(total.seconds, budget_seconds(budget, of_each, latency))
+    """The duration. `budgets` has each budget with the number of parts into which the work under it is divided."""
+    if latency is None:
+        return None
+    seconds = total.seconds
+    for budget, parts in budgets:
+        of_each = {unit: amount / parts for unit, amount in weights.items()}
+        seconds = max(seconds, budget_seconds(budget, of_each, latency))
+    return seconds
 
 
 def _average(latency: object) -> float:

@@ -24,6 +24,7 @@ from pyspark.serializers import AutoBatchedSerializer
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator.checks import duration, plain_function, takes
+from asyncio_operator.engine.options import meant
 from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.function import as_async_function
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
@@ -32,7 +33,7 @@ from asyncio_operator.loop.runner import pump
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
-from asyncio_operator.spark.driver.budgets import for_function
+from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_watch, until_spark_reads
 from asyncio_operator.telemetry.propagation import Propagated, inject
@@ -47,18 +48,16 @@ CAPACITY = inspect.signature(AsyncWaitOperator).parameters["capacity"].default
 OPTIONS = [name for name in [*inspect.signature(AsyncWaitOperator).parameters][1:] if name != "trace"]
 """The options of the operator, without its function, and without `trace`, which does not return from a worker."""
 
-ELSEWHERE = IN_ENRICH | {
-    "metrics": "EnrichmentMetrics are those of enrich",
-    "scope": "limits are per task here; a Budget, as in budget=Budget(...), is for all tasks",
-}
+ELSEWHERE = IN_ENRICH | {"metrics": "EnrichmentMetrics are those of enrich"}
 """Options of `enrich` that are missing here, and what replaces them."""
 
 
 def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
     """The results of an asynchronous function for the elements of each partition.
 
-    Each task has its own operator: `capacity`, limits and circuit breakers are per task, but not a `budget`. The
-    function is opened and closed with the task. Elements and results may be `Record` and `Watermark`.
+    Each task has its own operator: `capacity` and circuit breakers are per task. `rate_limit` is for all tasks of the
+    RDD together, as a `budget` is. The function is opened and closed with the task. Elements and results may be
+    `Record` and `Watermark`.
 
     Args:
         rdd: an RDD of any elements.
@@ -86,9 +85,10 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
         plain_function("timers", options["timers"], allowed)
         takes("timers", options["timers"])
     PartitionTask(function, options).operator()  # Checks the options on the driver.
-    if options.get("budget") is not None:
-        session = SparkSession.builder.getOrCreate()
-        options |= {"budget": for_function(options["budget"], as_async_function(function), session)}
+    if options.get("budget") is not None or options.get("rate_limit") is not None:
+        limits = JobLimits.of(options.get("budget"), meant("rate_limit", options.get("rate_limit")))
+        reaching = limits.reaching(SparkSession.builder.getOrCreate(), as_async_function(function))
+        options |= {"budget": reaching, "rate_limit": None}
     task = PartitionTask(function, options, propagated=inject())
     require_portable(describe(function), task)
     return rdd.mapPartitions(task)

@@ -33,15 +33,14 @@ from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import key_field
-from asyncio_operator.spark.driver.job_budget import Place, check_budget, place_of_job, with_budget, with_job_limits
 from asyncio_operator.spark.driver.refusals import refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import reporting_to
 from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 
-NOT_IN_SQL = (*KINDS, "cache", "metrics", "trace")
-"""Options whose values cannot be written in SQL."""
+NOT_IN_SQL = (*KINDS, "cache", "metrics", "trace", "tasks_at_once")
+"""Options whose values cannot be written in SQL, and that of the limits, which begin with the registration."""
 
 OF_THE_TABLE = {"event_time": None, "watermark_delay": None}
 """Options besides `on` that can be checked only with a table."""
@@ -58,7 +57,8 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         spark: the session whose SQL gets the function, classic or Spark Connect.
         name: the name in SQL. A table function that was registered under that name is replaced.
         options: those of `enrich`, except `journal`. A call in SQL may pass other values by name, except for `retry`,
-            `batching`, `rate_limit`, `circuit_breaker`, `budget`, `hedge`, `cache`, `metrics` and `trace`.
+            `batching`, `rate_limit`, `circuit_breaker`, `budget`, `hedge`, `cache`, `metrics`, `trace` and
+            `tasks_at_once`. All queries that call the function keep to one `rate_limit`.
 
     Raises:
         ConfigurationError: an option is wrong, the enricher's source is not as declared, or PySpark is older than 4.1.
@@ -76,15 +76,12 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     refuse_unknown("enrich", options, OPTIONS)
     refuse_journal("register_lookup", options.pop("journal", None))
     _check_name(spark, name)
-    place = place_of_job(spark, options.get("scope"), options.get("tasks_at_once"))
-    if options.get("budget") is not None:
-        limited = with_budget(spark, EnrichOptions(**options | {"on": ()}))
-        options |= {"budget": limited.budget, "tasks_at_once": limited.tasks_at_once}
-        check_budget(enricher, limited.budget)
-    trace = options.pop("trace", None)
-    reporting = reporting_to(options.pop("metrics", None), enricher, options.get("budget"), trace)
+    trace, metrics = options.pop("trace", None), options.pop("metrics", None)
+    reporting = reporting_to(metrics, enricher, options.get("budget"), trace)
+    limited = EnrichOptions(**options | {"on": ()}).job_limits.reaching(spark, enricher)
+    options |= {"budget": limited, "rate_limit": None, "tasks_at_once": None}
     tracing = None if trace is None else trace_of_tasks(trace, spark)
-    registration, task = _registered(name, enricher, options, place, reporting, tracing)
+    registration, task = _registered(name, enricher, options, reporting, tracing)
     # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
     of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
     registry.register(name, of_session(table_function(registration.analyze, task), None, name=name, evalType=kind))
@@ -104,7 +101,6 @@ def _registered(
     name: str,
     enricher: Enricher,
     options: dict[str, Any],
-    place: Place,
     reporting: Reporting | None,
     tracing: Tracing | None,
 ) -> tuple[_Registration, bytes]:
@@ -116,9 +112,9 @@ def _registered(
     columns = _key_columns(key)
     checked = EnrichOptions(**options | OF_THE_TABLE | {"on": [column.name for column in columns]})
     _check_inline(checked)
-    task, _ = enrich_task(StructType(columns), enricher, with_job_limits(checked, place), reporting, tracing)
+    task, _ = enrich_task(StructType(columns), enricher, checked, reporting, tracing)
     known = _Known(describe(enricher), task.answers, key, enricher)
-    return _Registration(name, known, options, place), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    return _Registration(name, known, options), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
 
 
 def _check_inline(options: EnrichOptions) -> None:
@@ -143,13 +139,11 @@ class _Registration:
     Attributes:
         known: replaces the enricher in the analysis.
         options: defaults for the options of calls.
-        place: where limits with ``scope="job"`` are kept.
     """
 
     name: str
     known: _Known
     options: dict[str, Any]
-    place: Place
 
     def analyze(self, arguments: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> AnalyzeResult:
         """The columns of a call, and what the workers need to run it."""
@@ -172,7 +166,7 @@ class _Registration:
             )
         options = EnrichOptions(**given)
         _check_inline(options)
-        task, schema = enrich_task(table, self.known, with_job_limits(options, self.place))
+        task, schema = enrich_task(table, self.known, options)
         return Analyzed(schema, call=Call(task, schema))
 
 

@@ -39,7 +39,7 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
-from asyncio_operator.spark.driver.budgets import for_function
+from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.output_batches import arrow_type
@@ -72,6 +72,7 @@ def async_udf(
     rate_limit: RateLimit | int | None = None,
     circuit_breaker: CircuitBreaker | None = None,
     budget: Budget | None = None,
+    tasks_at_once: int | None = None,
     hedge: Hedge | None = None,
     on_error: Literal["fail", "null"] = "fail",
     deterministic: bool = False,
@@ -94,10 +95,12 @@ def async_udf(
         attempt_timeout: seconds that each call may take; None or 0 for no limit.
         retry: when a failed call is repeated; None for never.
         batching: how batches are formed for a `BatchAsyncFunction`.
-        rate_limit: how many calls may start in a period of time, per task; None for any number.
+        rate_limit: how many calls of the function may start in a period of time, in all tasks together; None for any
+            number. On Spark Connect each task gets a part of it, rounded down.
         circuit_breaker: refuses calls while too many fail, per task; None for never.
         budget: what all tasks may use together, with those of other lookups that have an equal budget; None for no such
             limit. On Spark Connect it needs a coordinator of its own, or each task gets a part of it.
+        tasks_at_once: see `enrich`.
         hedge: when a slow call is made a second time, per task; None for never. Not for a function with
             ``idempotent = False``.
         on_error: "fail": a call that fails or times out, or a result that does not fit, fails the task with
@@ -109,6 +112,7 @@ def async_udf(
         ConfigurationError: an option, the type or the function is wrong, or PySpark is older than 4.1.
     """
     calls = calls_among(locals())
+    limits = JobLimits.of(budget, calls["rate_limit"], tasks_at_once)
     refuse_unknown("async_udf", unknown, [*inspect.signature(async_udf).parameters][1:-1], ELSEWHERE)
     if arrow_udf is None:
         raise ConfigurationError("async_udf needs PySpark 4.1 or newer, for its arrow_udf; enrich works with 4.0 too")
@@ -130,18 +134,18 @@ def async_udf(
         def operator(budget: Budget | None) -> AsyncWaitOperator:
             return AsyncWaitOperator(
                 called,
-                **calls | {"budget": budget},
+                **calls | {"budget": budget, "rate_limit": None},
                 buffer=inside,
                 on_error="fail" if fail else _null,
                 grace_period=TASK_GRACE_PERIOD,
             )
 
         task = UdfTask(_name(function), operator(budget), spread, arrow_type(spark_type), fail, idempotent=idempotent)
-        if budget is None:
+        if limits.budget is limits.rate is None:
             return ColumnFunction(function, task, spark_type, deterministic)
 
         def limited() -> UdfTask:
-            reaching = for_function(budget, as_async_function(called), SparkSession.active())
+            reaching = limits.reaching(SparkSession.active(), as_async_function(called))
             return replace(task, operator=operator(reaching))
 
         return ColumnFunction(function, task, spark_type, deterministic, limited)
@@ -218,7 +222,7 @@ class ColumnFunction:
         self._task = task
         self._type = spark_type
         self._deterministic = deterministic
-        # The task with a budget that its workers reach: that depends on the session.
+        # The task with limits that its workers keep together: how depends on the session.
         self._limited = limited
         self._made: dict[bool, Any] = {}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator import RateLimit
+from asyncio_operator import Budget, RateLimit
 from asyncio_operator.spark import enrich
 from asyncio_operator.testing import FakeEnricher
 from tests.pages import DOCS, programs_of, run_programs
@@ -180,7 +180,13 @@ def test_the_program_about_platforms_says_what_a_worker_has(
 @pytest.mark.spark
 def test_the_programs_about_clusters_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     known = FakeEnricher({1: {"name": "Ada"}})
-    names = {"spark": spark, "enrich": enrich, "RateLimit": RateLimit, "orders": spark.range(3).toDF("id")}
+    names = {
+        "spark": spark,
+        "enrich": enrich,
+        "RateLimit": RateLimit,
+        "Budget": Budget,
+        "orders": spark.range(3).toDF("id"),
+    }
     names["source"] = known
     for section in ("What to install where", "Load on the source"):
         for program in programs_of("production.md", section):

@@ -26,7 +26,6 @@ from asyncio_operator.enricher import settle
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.policies.rate_limit import RateWindow
 from tests.budget.helpers import most_in_a_window
 from tests.engine.test_share import Coordinator
 from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, look_up, now
@@ -54,14 +53,12 @@ class Timed(Recorded):
         return {"x": key}
 
 
-def pipeline_of(enricher: Recorded, keys: Any, allowance: Any = None, limiter: Any = None, **options: Any) -> Any:
+def pipeline_of(enricher: Recorded, keys: Any, allowance: Any = None, **options: Any) -> Any:
     """A pipeline for one batch."""
     batches = [batch_of(keys)]
     chosen = LookupOptions(fail=False, **options)
     consumer = Consumer(batches, chosen.ordered)
-    consumer.pipeline = LookupPipeline(
-        enricher, Source(batches), consumer.deliver, chosen, allowance=allowance, limiter=limiter
-    )
+    consumer.pipeline = LookupPipeline(enricher, Source(batches), consumer.deliver, chosen, allowance=allowance)
     return consumer.pipeline
 
 
@@ -78,10 +75,12 @@ async def test_R10_keys_start_as_the_rate_limit_lets_them_in_their_order():
 
 @virtual
 async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
-    limiter = RateWindow.of(RateLimit(8, per=100.0))
-    await pipeline_of(Timed(), range(7), limiter=limiter).run()
-    assert limiter.used() == 7
-    assert limiter.next_start(now()) == now()
+    pipeline = pipeline_of(Timed(), range(7), rate_limit=RateLimit(8, per=100.0))
+    gate = pipeline._keys.gate
+    await pipeline.run()
+    assert gate.next_start(now()) == now()
+    gate.start_unheard(now())
+    assert gate.next_start(now()) == 100
 
 
 @virtual

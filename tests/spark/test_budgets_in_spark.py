@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Budget, ConfigurationError, Journal, Limit, RateLimit
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, register_lookup
@@ -111,18 +112,58 @@ def test_G10_a_budget_in_redis_is_kept_there_and_shows_no_secret(spark: SparkSes
         assert server.password not in str(out._jdf.queryExecution()) + repr(budget)
 
 
-def test_scope_job_limits_all_tasks_together(spark: SparkSession) -> None:
-    async def slow(key: int) -> Any:
-        await asyncio.sleep(0.01)
-        return {"x": key}
+async def noted(_key: int) -> Any:
+    return {"at": time.time()}
 
-    source, rows = FunctionEnricher(slow, "x long"), spark.range(0, 60, numPartitions=2)
-    metrics = EnrichmentMetrics(spark)
-    out = enrich(rows, source, on="id", scope="job", capacity=1, rate_limit=RateLimit(1000), metrics=metrics)
-    assert [row.x for row in out.collect()] == list(range(60))
-    assert metrics.statistics().calls == 60
-    # One call at a time, and two tasks: one of them always waits.
-    assert metrics.statistics().budget_seconds > 0.1
+
+async def noted_at(_value: int) -> float:
+    return time.time()
+
+
+def through_sql(rows: DataFrame, **options: Any) -> list[float]:
+    register_lookup(rows.sparkSession, "noted", FunctionEnricher(noted, "at double"), on="id", **options)
+    rows.createOrReplaceTempView("rows_to_note")
+    return [row.at for row in rows.sparkSession.sql("SELECT at FROM noted(TABLE(rows_to_note))").collect()]
+
+
+def through_udf(rows: DataFrame, **options: Any) -> list[float]:
+    when = async_udf("double", **options)(noted_at)
+    # Two columns of one function: they share its limit.
+    found = rows.select(when("id").alias("at"), when("id").alias("also")).collect()
+    return [at for row in found for at in (row.at, row.also)]
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        lambda rows, **options: [
+            row.at for row in enrich(rows, FunctionEnricher(noted, "at double"), on="id", **options).collect()
+        ],
+        through_sql,
+        through_udf,
+        lambda rows, **options: map_partitions(rows.rdd.map(lambda row: row.id), noted_at, **options).collect(),
+    ],
+    ids=["enrich", "sql", "async_udf", "map_partitions"],
+)
+@pytest.mark.parametrize("budget", [None, Budget("beside a rate limit", Limit(1000, 60.0))], ids=["alone", "budget"])
+@FROM_4_1
+def test_G13_a_rate_limit_is_for_all_tasks_together(spark: SparkSession, starts: Any, budget: Budget | None) -> None:
+    begun = time.monotonic()
+    times = sorted(starts(spark.range(0, 24, numPartitions=4), rate_limit=RateLimit(6, per=0.5), budget=budget))
+    # Half a window less, for a note that comes later than its start.
+    for first, last in zip(times, times[6:], strict=False):
+        assert last - first >= 0.5 - 0.1, "two tasks had a limit each"
+    assert times[-1] - times[0] >= (len(times) / 6 - 1.5) * 0.5
+    assert time.monotonic() - begun < 60
+
+
+def test_G13_one_task_with_all_the_work_gets_the_whole_rate(spark: SparkSession) -> None:
+    rows = spark.range(0, 100, numPartitions=4).selectExpr("if(id < 75, NULL, id) AS id")
+    out = enrich(rows, FunctionEnricher(noted, "at double"), on="id", rate_limit=RateLimit(10, per=0.5))
+    times = sorted(row.at for row in out.collect() if row.at is not None)
+    assert len(times) == 25
+    # Three windows; with a fourth of the limit it would be seven.
+    assert times[-1] - times[0] < 2.5
 
 
 async def priced(key: int) -> Any:

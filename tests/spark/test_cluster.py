@@ -195,13 +195,17 @@ def places() -> list[tuple[int, str, str, str]]:
     return [tuple(row) for row in enrich(spark().range(0, 40, numPartitions=4), enricher, on="id").collect()]
 
 
-def square(url: str, rows: int, partitions: int, capacity: int = 100, scope: Any = "task") -> list[tuple[int, int]]:
+def square(
+    url: str, rows: int, partitions: int, capacity: int = 100, in_flight: int | None = None
+) -> list[tuple[int, int]]:
+    from asyncio_operator import Budget
     from asyncio_operator.spark import enrich
     from enrichers import HttpEnricher
 
     enricher = HttpEnricher(url + "/squares/{key}", schema="square long")
     numbers = spark().range(0, rows, numPartitions=partitions)
-    squared = enrich(numbers, enricher, on="id", capacity=capacity, scope=scope, timeout=None)
+    budget = None if in_flight is None else Budget("squares", in_flight=in_flight)
+    squared = enrich(numbers, enricher, on="id", capacity=capacity, budget=budget, timeout=None)
     return [tuple(row) for row in squared.collect()]
 
 
@@ -254,7 +258,7 @@ def test_X1_X7_X9_a_killed_executor_costs_no_row_and_leaves_nothing(cluster: Clu
 
 
 def test_G1_tasks_of_two_executors_share_the_calls_of_a_job(cluster: Cluster, squares: Squares) -> None:
-    assert cluster.run(square, squares.service.url, 200, 4, 3, "job") == [(i, i * i) for i in range(200)]
+    assert cluster.run(square, squares.service.url, 200, 4, 3, 3) == [(i, i * i) for i in range(200)]
     assert squares.service.most_at_once <= 3
 
 

@@ -39,7 +39,7 @@ def show(rows):
 for options in (
     {"status_column": "how"},
     {"how": "inner", "mode": "unordered", "event_time": "at", "watermark_delay": 5},
-    {"cache": Cache(), "retry": Retry(2, FixedBackoff(0.001)), "scope": "job", "rate_limit": RateLimit(100_000)},
+    {"cache": Cache(), "retry": Retry(2, FixedBackoff(0.001)), "rate_limit": RateLimit(100_000)},
     {"strategy": "distinct"},
 ):
     result = enrich(orders, source, on="the product", **options)

@@ -113,8 +113,6 @@ def test_time_follows_from_calls_latency_and_limits(spark: SparkSession) -> None
     batched = plan(df, service(max_batch=100), latency=0.02, capacity=1, batching=Batching(50), **known)
     assert batched.calls == 20
     assert batched.seconds == pytest.approx(0.4)
-    shared = plan(df, service(), on="id", latency=0.02, capacity=20, scope="job", tasks_at_once=2)
-    assert shared.seconds == pytest.approx(1.0)  # One task may make all calls of the job.
     assert plan(df, service(), **known).seconds is None
 
 
@@ -191,9 +189,7 @@ def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession, capsys:
         {"rate_limit": 0},
         {"batching": Batching(5)},
         {"enricher": "lookup"},
-        {"scope": "cluster"},
-        {"scope": "job", "tasks_at_once": 0},
-        {"scope": "job", "rate_limit": 0},
+        {"rate_limit": "7"},
         {"budget": 7},
     ],
     ids=repr,

@@ -133,9 +133,9 @@ def test_X6_the_options_are_those_of_enrich(spark: SparkSession) -> None:
     assert (figures.rows, figures.found, figures.failures, figures.cache_hits) == (21, 9, 3, 10)
 
 
-def test_X6_a_trace_and_limits_of_a_job_are_those_of_enrich(spark: SparkSession) -> None:
+def test_X6_a_trace_is_that_of_enrich(spark: SparkSession) -> None:
     trace = Trace()
-    out = through_sql(spark.range(0, 6, numPartitions=2), ten_times(), on="id", scope="job", capacity=2, trace=trace)
+    out = through_sql(spark.range(0, 6, numPartitions=2), ten_times(), on="id", capacity=2, trace=trace)
     assert out.collect() == [(i, 10 * i) for i in range(6)]
     assert sorted(life.value for life in trace.story().lives) == [str(i) for i in range(6)]
 

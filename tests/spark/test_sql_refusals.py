@@ -96,6 +96,7 @@ def test_X4_a_call_is_refused_in_the_words_of_enrich(spark: SparkSession, argume
         ("TABLE(things), table => 'id'", "'table' is not an option of enrich"),
         ("TABLE(things), on => 'id', cache => true", "cache cannot be given in SQL; pass it to register_lookup"),
         ("TABLE(things), on => 'id', Metrics => NULL", "metrics cannot be given in SQL; pass it to register_lookup"),
+        ("TABLE(things), on => 'id', tasks_at_once => 2", "tasks_at_once cannot be given in SQL; pass it to register"),
         ("TABLE(things), on => 'id', timeout => rand()", "timeout is an expression; it must be a constant"),
         (
             "TABLE(SELECT id, id FROM things), on => 'id'",
@@ -121,8 +122,8 @@ def test_X4_what_only_sql_can_get_wrong_is_told(spark: SparkSession, arguments: 
         {"trace": True},
         {"columns": ["z"]},
         {"prefix": None},
-        {"scope": "job", "capacity": 0},
-        {"scope": "job", "rate_limit": 0},
+        {"tasks_at_once": 2},
+        {"tasks_at_once": 0, "rate_limit": 5},
         {"budget": 7},
         {"strategy": "all"},
     ],

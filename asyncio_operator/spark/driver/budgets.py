@@ -1,7 +1,8 @@
 """Budgets on the driver: they are checked here, and get the address at which their tasks ask.
 
 A budget without a coordinator of its own is kept in the memory of the driver, where the workers reach it over the
-driver's service. On Spark Connect there is no driver in this process: then each task gets a part of the limits.
+driver's service. So is `rate_limit`, as a budget that no other job can name (law G13). On Spark Connect there is no
+driver in this process: then each task gets a part of the limits.
 """
 
 from __future__ import annotations
@@ -9,22 +10,27 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, Limit, definition, warn_unweighed
 from asyncio_operator.budget.usage import Weigh, Weights, checked_weights, overridden
-from asyncio_operator.checks import of_kind
+from asyncio_operator.checks import of_kind, positive_int
 from asyncio_operator.coordinators.addresses import check_address, states
+from asyncio_operator.engine.options import IN_WORDS
+from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.job_limits import part, slots
+from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.driver_client import DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 
@@ -36,6 +42,71 @@ _said: set[str] = set()
 
 LAST_WORD = 0.5
 """Seconds in which a worker has said that it uses a budget no longer, after its last task."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """What all tasks of a job may use together.
+
+    Attributes:
+        budget: as the user gave it.
+        rate: `rate_limit` as a budget; its name is that of no other.
+        tasks_at_once: the number of tasks that share the limits where they do not reach the driver; None: as many as
+            the cluster has slots.
+
+    Raises:
+        ConfigurationError: an option has the wrong type or range, or `tasks_at_once` has no effect.
+    """
+
+    budget: Budget | None
+    rate: Budget | None
+    tasks_at_once: int | None
+
+    @classmethod
+    def of(
+        cls, budget: Budget | None = None, rate_limit: RateLimit | None = None, tasks_at_once: int | None = None
+    ) -> JobLimits:
+        of_kind("budget", budget, Budget)
+        of_kind("rate_limit", rate_limit, RateLimit, IN_WORDS["rate_limit"])
+        if tasks_at_once is not None:
+            positive_int("tasks_at_once", tasks_at_once)
+            if budget is None and rate_limit is None:
+                raise ConfigurationError(
+                    f"tasks_at_once is {tasks_at_once}, but it has no effect without rate_limit or budget"
+                )
+        rate = None if rate_limit is None else Budget(f"rate limit {uuid4().hex}", rate_limit)
+        return cls(budget, rate, tasks_at_once)
+
+    def reaching(self, spark: SparkSession, called: Enricher | AsyncFunction[Any, Any]) -> Budget | None:
+        """The limits as tasks get them; None: there are none.
+
+        Args:
+            called: weighs its calls.
+
+        Raises:
+            ConfigurationError: see `reachable`.
+            BudgetExceeded: see `check_weights`.
+        """
+        at_once = cache(lambda: self.tasks_at_once or slots(spark))
+        rate = None
+        if self.rate is not None:
+            address = driver_address(spark)
+            rate = divided(self.rate, at_once(), rate=True) if address is None else with_reach(self.rate, address)
+        if self.budget is None:
+            return rate
+        budget = reachable(spark, self.budget, at_once)
+        base = Enricher.weigh if isinstance(called, Enricher) else AsyncFunction.weigh
+        check_weights(budget, describe(called), overridden(called.weigh, base))
+        return budget if rate is None else _with(budget, beside=rate)
+
+    def planned(self, spark: SparkSession) -> Iterator[tuple[Budget, bool]]:
+        """The limits for a plan, which starts no service: each, and whether it is the part of one task."""
+        for budget in (self.budget, self.rate):
+            if budget is not None:
+                in_parts = budget.coordinator is None and context_of(spark) is None
+                if in_parts:
+                    budget = divided(budget, self.tasks_at_once or slots(spark), rate=budget is self.rate)
+                yield budget, in_parts
 
 
 def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], int]) -> Budget:
@@ -51,6 +122,8 @@ def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], i
     of_kind("budget", budget, Budget)
     if budget.coordinator is not None:
         check_address(budget)
+        return budget
+    if budget.reach is not None:
         return budget
     address = driver_address(spark)
     if address is None:
@@ -75,29 +148,39 @@ def _refuse_other_limits(budget: Budget) -> None:
 
 def with_reach(budget: Budget, address: DriverAddress) -> Budget:
     """The budget with the address at which its tasks ask."""
-    reaching = copy.copy(budget)
-    object.__setattr__(reaching, "reach", partial(DriverCoordinator, address))
-    return reaching
+    return _with(budget, reach=partial(DriverCoordinator, address))
 
 
-def divided(budget: Budget, tasks: int) -> Budget:
+def _with(budget: Budget, **fields: object) -> Budget:
+    """The budget with fields that a user does not give."""
+    made = copy.copy(budget)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def divided(budget: Budget, tasks: int, rate: bool = False) -> Budget:
     """The part of each task, rounded down: no task knows of the others (law G9).
+
+    Args:
+        rate: it is a `rate_limit`.
 
     Raises:
         ConfigurationError: a part is less than one, or something is to be spent, which cannot be divided.
     """
-    remedy = 'name a coordinator, as in Budget(..., coordinator="redis://host")'
+    shown, given = ("rate_limit", "RateLimit(...)") if rate else (f"the budget {budget.name!r}", "...")
+    remedy = f'name a coordinator, as in budget=Budget("name", {given}, coordinator="redis://host")'
     if budget.spend:
         raise ConfigurationError(
-            f"the budget {budget.name!r} has a spend limit, and on Spark Connect no task reaches the driver: {remedy}"
+            f"{shown} has a spend limit, and on Spark Connect no task reaches the driver: {remedy}"
         )
-    limits = [_part(budget.name, limit, tasks, remedy) for limit in budget.limits]
+    limits = [_part(shown, limit, tasks, remedy) for limit in budget.limits]
     in_flight = budget.in_flight
     if in_flight is not None:
-        in_flight = _whole(budget.name, "in_flight", in_flight, tasks, remedy)
+        in_flight = part(in_flight, tasks, f"in_flight of {shown}", remedy)
     text = (
-        f"tasks on Spark Connect do not reach the driver: each of {tasks} tasks at once gets a part of the budget "
-        f"{budget.name!r}; {remedy}, and a task that needs more gets what others leave"
+        f"tasks on Spark Connect do not reach the driver: each of {tasks} tasks at once gets a part of {shown}; "
+        f"{remedy}, and a task that needs more gets what others leave"
     )
     if text not in _said:
         _said.add(text)
@@ -105,28 +188,14 @@ def divided(budget: Budget, tasks: int) -> Budget:
     return Budget(budget.name, *limits, in_flight=in_flight, patience=budget.patience)
 
 
-def _part(name: str, limit: Limit, tasks: int, remedy: str) -> Limit:
+def _part(shown: str, limit: Limit, tasks: int, remedy: str) -> Limit:
     if limit.unit not in ("calls", "keys"):
         burst = None if limit.burst is None else limit.burst / tasks
         return replace(limit, rate=limit.rate / tasks, burst=burst)
     burst = None if limit.burst is None else limit.burst // tasks
-    return replace(limit, rate=_whole(name, f"the rate of {limit.unit}", int(limit.rate), tasks, remedy), burst=burst)
-
-
-def _whole(name: str, what: str, total: int, tasks: int, remedy: str) -> int:
-    return part(total, tasks, f"{what} of the budget {name!r} is {total} on Spark Connect", remedy)
-
-
-def for_function(budget: Budget, function: AsyncFunction[Any, Any], spark: SparkSession) -> Budget:
-    """The budget as tasks get it that call a function.
-
-    Raises:
-        ConfigurationError: see `reachable`.
-        BudgetExceeded: see `check_weights`.
-    """
-    reaching = reachable(spark, budget, lambda: slots(spark))
-    check_weights(budget, describe(function), overridden(function.weigh, AsyncFunction.weigh))
-    return reaching
+    return replace(
+        limit, rate=part(int(limit.rate), tasks, f"the rate of {limit.unit} of {shown}", remedy), burst=burst
+    )
 
 
 def _least(called: str, weigh: Weigh | None) -> Weights:

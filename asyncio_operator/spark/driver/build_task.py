@@ -19,6 +19,7 @@ from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, duration, of_kind, one_of, positive_int
 from asyncio_operator.engine.options import CALL_OPTIONS, SHORT, GivenCalls, Mode, meant
 from asyncio_operator.enricher import Enricher, optional_parts, require_enricher
@@ -32,8 +33,8 @@ from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, calls_at_
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
+from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
-from asyncio_operator.spark.driver.job_limits import Scope, shared_out
 from asyncio_operator.spark.driver.refusals import require_portable
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.output_batches import arrow_type
@@ -76,7 +77,6 @@ class EnrichOptions(GivenCalls):
     watermark_delay: Duration | None = None
     strategy: Strategy = "inline"
     join_hint: JoinHint | None = "broadcast"
-    scope: Scope = "task"
     tasks_at_once: int | None = None
     remember: Duration | None = 60.0
     journal: Journal | None = None
@@ -91,6 +91,15 @@ class EnrichOptions(GivenCalls):
     def among(cls, arguments: Mapping[str, Any]) -> EnrichOptions:
         """The options among the arguments of a face, by name. Other arguments are left out."""
         return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
+
+    @property
+    def job_limits(self) -> JobLimits:
+        """What all tasks may use together."""
+        return JobLimits.of(self.budget, self.rate_limit, self.tasks_at_once)
+
+    def keeping(self, budget: Budget | None) -> EnrichOptions:
+        """The options of a task that keeps the limits of its job."""
+        return replace(self, budget=budget, rate_limit=None, tasks_at_once=None)
 
 
 _FIELDS = [field.name for field in fields(EnrichOptions)]
@@ -157,7 +166,6 @@ def enrich_task(
 
 def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> LookupOptions:
     lookups = checked(enricher, {field.name: getattr(options, field.name) for field in fields(options)})
-    lookups = shared_out(lookups, options.scope, options.tasks_at_once)
     buffer = options.buffer
     if buffer is None:
         most = calls_at_most(lookups.capacity)

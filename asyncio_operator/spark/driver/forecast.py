@@ -2,7 +2,7 @@
 
 Tasks go to workers as Spark schedules them: each to the worker that is free first. A worker with a cache looks up only
 keys that its earlier tasks did not have. With `capacity` calls in flight of `latency` seconds each, capacity / latency
-calls end in a second (Little's law); a rate limit may make it longer. This module knows no DataFrame and no enricher.
+calls end in a second (Little's law); a budget may make it longer. This module knows no DataFrame and no enricher.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import NamedTuple
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
 from asyncio_operator.metrics import Latency
-from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.worker.survey import Sketch, TaskFigures
 
 
@@ -91,22 +90,11 @@ class Pace:
     """How fast a task makes calls. Durations are in seconds."""
 
     capacity: int
-    rate_limit: RateLimit | None
     latency: float
 
     def seconds(self, calls: float) -> float:
         """The minimum duration of this many calls of one task."""
-        if not calls:
-            return 0.0
-        return max(self.latency * max(1.0, calls / self.capacity), self.limited(calls))
-
-    def limited(self, calls: float) -> float:
-        """When the last of this many calls ends at the earliest, for all tasks that share one rate window."""
-        limit = self.rate_limit
-        if limit is None or not calls:
-            return 0.0
-        windows = (ceil(calls) - 1 - (limit.burst or 0)) // limit.rate
-        return windows * seconds(limit.per) + self.latency
+        return self.latency * max(1.0, calls / self.capacity) if calls else 0.0
 
 
 class Total(NamedTuple):
@@ -126,15 +114,12 @@ def worked_off(
     """What `workers` look up, and how long it takes. The next task goes to the worker that is free first."""
     lookups = calls = 0.0
     free = [(0.0, worker) for worker in range(workers)]
-    made = [0.0] * workers
     for one in tasks:
         since, worker = heappop(free)
         own_lookups, own_calls = asked(worker, one)
         lookups += own_lookups
         calls += own_calls
-        made[worker] += own_calls
-        until = since + pace.seconds(own_calls)
-        heappush(free, (max(until, pace.limited(made[worker])) if own_calls else until, worker))
+        heappush(free, (since + pace.seconds(own_calls), worker))
     return Total(lookups, calls, max(since for since, _ in free))
 
 

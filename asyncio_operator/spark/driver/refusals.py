@@ -8,6 +8,7 @@ from pyspark.cloudpickle import cloudpickle
 
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.hints import did_you_mean
+from asyncio_operator.policies.rate_limit import NO_SCOPE
 
 IN_ENRICH = {
     "cache": "enrich keeps answers",
@@ -28,9 +29,8 @@ def refuse_unknown(
     options = list(known)
     for name in given:
         if name not in options:
-            raise ConfigurationError(
-                f"{name!r} is not an option of {face}; {(elsewhere or {}).get(name) or did_you_mean(name, options)}"
-            )
+            remedy = (elsewhere or {}).get(name) or NO_SCOPE.get(name) or did_you_mean(name, options)
+            raise ConfigurationError(f"{name!r} is not an option of {face}; {remedy}")
 
 
 def refuse_journal(face: str, journal: object) -> None:

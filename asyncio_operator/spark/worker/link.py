@@ -25,7 +25,6 @@ from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.spark.worker.clients import opened
 from asyncio_operator.spark.worker.rows import Enrichment
 from asyncio_operator.telemetry.annotations import answered_with
@@ -127,19 +126,16 @@ class Link:
             failing: see `LookupPipeline.run`.
         """
         task, options, process = self.task, self.task.options, self._process
-        limit, hedge, budget = options.rate_limit, options.hedge, options.budget
+        hedge, budget = options.hedge, options.budget
         allowance = None if budget is None else process.shares.allowance(budget, IDLE)
         trace = None if task.tracing is None else Trace(task.tracing.limit)
-        cache, limiter, hedger = None, None, None
+        cache, hedger = None, None
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             enricher = await enter(opened(process.clients, task.fingerprint, task.enricher))
             if options.cache is not None:
                 lent = lent_cache(process.caches, task.owner, options.cache, task.answers, process.wall)
                 cache = await enter(lent)
-            if limit is not None:
-                make_limiter = partial(RateWindow.of, limit)
-                limiter = stack.enter_context(process.limiters.lent((task.fingerprint, limit), make_limiter))
             if hedge is not None:
                 hedger = stack.enter_context(process.hedgers.lent((task.fingerprint, hedge), partial(Hedger, hedge)))
             self._pipeline = LookupPipeline(
@@ -150,7 +146,6 @@ class Link:
                 cache,
                 AnswerCheck(task.answers),
                 trace,
-                limiter,
                 task.tables,
                 allowance,
                 hedger,

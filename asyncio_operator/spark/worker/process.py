@@ -21,7 +21,6 @@ from asyncio_operator.engine.shares import Shares, shares
 from asyncio_operator.lookup.cache_directories import Caches, caches, new_caches
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.hedge import Hedge, Hedger
-from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
 from asyncio_operator.spark.worker.clients import Client, Clients
 
 if TYPE_CHECKING:
@@ -34,16 +33,6 @@ MOST_HEDGERS = 50
 
 MOST_READERS = 4
 """The same for readers of journals, which have at most 64 MB of keys each."""
-
-
-def limiters() -> Lent[tuple[str, RateLimit], RateWindow]:
-    """The windows of rate limits, by enricher and limit. A window is kept as long as it is not like a new one.
-
-    It comes back with the starts in it. Otherwise tasks that are shorter than a window would each start a whole limit.
-    Tasks that run at the same time have one window each, because a limit is per task, or is a task's share of a job's.
-    Law: a process has one for each task that runs at the same time, however many tasks follow (R10).
-    """
-    return Lent(together=False, until=RateWindow.rested_at)
 
 
 def hedgers() -> Lent[tuple[str, Hedge], Hedger]:
@@ -75,7 +64,6 @@ class WorkerProcess:
     clients: Clients = field(default_factory=partial(Lent, end=Client.close))
     caches: Caches = field(default_factory=new_caches)
     readers: Lent[object, LaterAnswers] = field(default_factory=partial(Lent, together=False, most=MOST_READERS))
-    limiters: Lent[tuple[str, RateLimit], RateWindow] = field(default_factory=limiters)
     hedgers: Lent[tuple[str, Hedge], Hedger] = field(default_factory=hedgers)
     wall: Clock = wall
     monotonic: Clock = monotonic

@@ -34,12 +34,14 @@ Side = Callable[[DataFrame, str, Task], DataFrame]
 
 def enriched(rows: DataFrame, key: str, task: Task) -> DataFrame:
     """This library."""
+    from asyncio_operator import Budget
     from asyncio_operator.spark import enrich
     from benchmarks.peers.programs.operator import enricher_of, retrying
     from enrichers import FunctionEnricher
 
     if task.rate:
-        return enrich(rows, enricher_of(task), on=key, capacity=2 * task.capacity, scope="job", **retrying(task))
+        both = Budget("both tasks", in_flight=2 * task.capacity)
+        return enrich(rows, enricher_of(task), on=key, capacity=2 * task.capacity, budget=both, **retrying(task))
     if task.work in SERVED:
         return enrich(rows, enricher_of(task), on=key, capacity=task.capacity, **retrying(task))
     if task.work == "postgres":

@@ -19,7 +19,7 @@ from asyncio_operator_proof.simulation.simulated_service import KEY, PART, ROW, 
 
 FIELDS = ("lookups", "tasks", "kind", "rows", "kills", "compactions", "clocks", "coordinator")
 
-OF_SPARK = ("event_time", "watermark_delay", "strategy", "join_hint", "scope", "tasks_at_once", "metrics", "trace")
+OF_SPARK = ("event_time", "watermark_delay", "strategy", "join_hint", "tasks_at_once", "metrics", "trace")
 OF_THE_SIMULATION = ("on", "columns", "prefix", "journal")
 
 MakeEnricher = Callable[[SimulatedService], Enricher]

@@ -7,7 +7,6 @@ from typing import Any
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
-from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
@@ -28,9 +27,7 @@ def chunk(buffer: int, largest: int) -> int:
     return max(0, largest - 1, BATCHES * largest - buffer)
 
 
-def setting(
-    number: int, lookup: Lookup, made: EnrichTask, budget: Budget | None, single: bool, own: bool
-) -> dict[str, Any]:
+def setting(number: int, lookup: Lookup, made: EnrichTask, single: bool, own: bool) -> dict[str, Any]:
     """The event with the options of a lookup; `chunk` is known when it has read its input.
 
     Args:
@@ -73,7 +70,7 @@ def setting(
             "minimum_calls": breaker.minimum_calls,
             "open_for": seconds(breaker.open_for),
         }
-    event |= _limits(options, budget)
+    event |= _limits(options.budget)
     if lookup.journal is not None:
         event["journal"] = {"name": f"journal {number}", **lookup.journal}
     if options.in_arrow(made.enricher, traced=made.tracing is not None):
@@ -111,19 +108,15 @@ def _cache(cache: Cache) -> dict[str, Any]:
     }
 
 
-def _limits(options: LookupOptions, budget: Budget | None) -> Mapping[str, Any]:
-    if options.budget is not None and budget is not None:
-        limits = [
-            {"unit": one.unit, "rate": one.rate, "per": seconds(one.per), "burst": one.burst or 0}
-            for one in budget.limits
-        ]
-        event: dict[str, Any] = {"limits": limits, "budget": budget.name}
-        if budget.in_flight is not None:
-            event["in_flight"] = budget.in_flight
-        if budget.spend is not None:
-            event |= {"spend": dict(budget.spend), "on_spent": budget.on_spent}
-        return event
-    if options.rate_limit is not None:
-        limit = options.rate_limit
-        return {"limits": [{"unit": "calls", "rate": limit.rate, "per": seconds(limit.per), "burst": limit.burst or 0}]}
-    return {}
+def _limits(budget: Budget | None) -> Mapping[str, Any]:
+    if budget is None:
+        return {}
+    limits = [
+        {"unit": one.unit, "rate": one.rate, "per": seconds(one.per), "burst": one.burst or 0} for one in budget.limits
+    ]
+    event: dict[str, Any] = {"limits": limits, "budget": budget.name}
+    if budget.in_flight is not None:
+        event["in_flight"] = budget.in_flight
+    if budget.spend is not None:
+        event |= {"spend": dict(budget.spend), "on_spent": budget.on_spent}
+    return event

@@ -19,6 +19,7 @@ import pyarrow as pa
 from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
+from asyncio_operator.engine.options import meant
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.options import Journal
@@ -34,7 +35,7 @@ from asyncio_operator_proof.simulation.distant_coordinator import SimulatedCoord
 from asyncio_operator_proof.simulation.given import MakeEnricher, enricher_of
 from asyncio_operator_proof.simulation.lookup_settings import chunk, setting
 from asyncio_operator_proof.simulation.recorded import RecordedEnricher, RecordedTable
-from asyncio_operator_proof.simulation.scenario import Kill, Lookup, Scenario
+from asyncio_operator_proof.simulation.scenario import Coordinator, Kill, Lookup, Scenario
 from asyncio_operator_proof.simulation.simulated_enricher import SimulatedColumns, SimulatedEnricher, SimulatedTable
 from asyncio_operator_proof.simulation.simulated_service import KEY, PART, ROW, SimulatedService
 from asyncio_operator_proof.simulation.simulated_workers import Worker
@@ -119,6 +120,7 @@ class _Run:
             for number, one in enumerate(scenario.lookups)
         )
         self._budget = self._shared_budget()
+        self._rates = [self._rate(number, one) for number, one in enumerate(scenario.lookups)]
         self._problems: list[str] = []
         self._every: list[Worker] = []
         self._workers: dict[int, Worker | None] = {}
@@ -160,7 +162,7 @@ class _Run:
         self._notes.begin(source=f"Simulation({scenario.seed})", clocks=clocks or None, **about)
         settings = [
             self._notes.setting(
-                **setting(number, lookup, made, self._budget, self._services[number].is_single, self._make is not None)
+                **setting(number, lookup, made, self._services[number].is_single, self._make is not None)
             )
             for number, (lookup, made) in enumerate(
                 zip(scenario.lookups, next(iter(self._tasks.values())), strict=True)
@@ -215,13 +217,22 @@ class _Run:
         scenario = self._scenario
         if scenario.budget is None:
             return None
-        budget = copy(scenario.budget)
-        object.__setattr__(budget, "reach", self._coordinator())
-        return budget
+        return self._kept(scenario.budget, scenario.coordinator)
 
-    def _coordinator(self) -> SimulatedCoordinator:
-        scenario = self._scenario
-        return SimulatedCoordinator(scenario.coordinator, scenario.seed, self._world, self._notes)
+    def _rate(self, number: int, lookup: Lookup) -> Budget | None:
+        """What the driver makes of the `rate_limit` of a lookup. The driver answers while the application runs."""
+        limit = meant("rate_limit", lookup.options.get("rate_limit"))
+        if limit is None:
+            return None
+        behaviour = replace(self._scenario.coordinator, lost=0.0, down=())
+        return self._kept(Budget(f"rate limit of lookup {number}", limit), behaviour)
+
+    def _kept(self, budget: Budget, behaviour: Coordinator) -> Budget:
+        """The budget, kept by a coordinator."""
+        kept = copy(budget)
+        coordinator = SimulatedCoordinator(behaviour, self._scenario.seed, self._world, self._notes)
+        object.__setattr__(kept, "reach", coordinator)
+        return kept
 
     # -- workers
 
@@ -252,6 +263,12 @@ class _Run:
             given["budget"] = self._budget
         if isinstance(given.get("budget"), bool):
             del given["budget"]
+        given["rate_limit"], rate = None, self._rates[number]
+        if rate is not None and given.get("budget") is None:
+            given["budget"] = rate
+        elif rate is not None:
+            given["budget"] = both = copy(given["budget"])
+            object.__setattr__(both, "beside", rate)
         cache = given.get("cache")
         if cache is not None and cache is not True and cache.store == "rocksdb":
             given["cache"] = replace(cache, directory=str(worker.directory / f"cache{number}"))

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator import AdaptiveCapacity, Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit
+from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit
 from asyncio_operator.errors import ResultError
 from asyncio_operator.spark import async_udf, enrich, map_partitions, plan, register_lookup
 from asyncio_operator.spark.driver import budgets
 from asyncio_operator.spark.driver.budgets import check_weights, divided, reachable
-from asyncio_operator.spark.driver.build_task import EnrichOptions
 from asyncio_operator.spark.driver.driver_service import PORT, driver_address
-from asyncio_operator.spark.driver.job_budget import with_job_limits
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 from enrichers import FunctionEnricher
 from tests.spark.helpers import FROM_4_1, wait_until
@@ -70,22 +68,6 @@ def test_G9_what_cannot_be_divided_is_refused_with_the_remedy(budget: Budget, me
     assert message in str(caught.value)
 
 
-def test_scope_job_is_a_budget_of_the_limits_for_one_dataframe() -> None:
-    options = EnrichOptions(on="id", scope="job", capacity=200, rate_limit=RateLimit(1000, 2.0, 5), tasks_at_once=3)
-    one, other = (with_job_limits(options, ADDRESS) for _ in range(2))
-    assert one.budget is not None
-    assert other.budget is not None
-    assert one.budget.limits == (Limit(1000, 2.0, "calls", 5),)
-    assert one.budget.in_flight == 200
-    assert one.budget.name != other.budget.name
-    assert (one.scope, one.rate_limit, one.tasks_at_once, one.capacity) == ("task", None, None, 200)
-    adaptive = with_job_limits(EnrichOptions(on="id", scope="job", capacity=AdaptiveCapacity(5, 1, 50)), ADDRESS)
-    assert adaptive.budget is not None
-    assert adaptive.budget.in_flight == 50
-    shared = with_job_limits(options, 3)
-    assert (shared.budget, shared.tasks_at_once, shared.rate_limit) == (None, 3, options.rate_limit)
-
-
 def test_the_address_of_the_driver_travels_with_a_budget_and_is_not_shown() -> None:
     budget = budgets.with_reach(Budget("b", in_flight=1), ADDRESS)
     arrived = pickle.loads(pickle.dumps(budget))
@@ -99,15 +81,9 @@ def test_the_address_of_the_driver_travels_with_a_budget_and_is_not_shown() -> N
     ("options", "message"),
     [
         ({"budget": 7}, "budget is 7; it must be a Budget, or None"),
-        ({"budget": Budget("b", in_flight=1), "scope": "job"}, 'budget is given with scope="job"'),
         ({"budget": Budget("b", in_flight=1, coordinator="redis://:s3cret@x@y")}, "not shown, it may hold a password"),
         ({"budget": Budget("b", in_flight=1, coordinator="postgresql://u:s3cret@y:x")}, "port"),
-        ({"scope": "job", "capacity": 0}, "capacity is 0"),
-        (
-            {"scope": "job", "rate_limit": "7"},
-            "rate_limit is '7'; it must be a RateLimit",
-        ),
-        ({"scope": "job", "tasks_at_once": 0}, "tasks_at_once is 0"),
+        ({"rate_limit": "7"}, "rate_limit is '7'; it must be a RateLimit"),
     ],
 )
 @FROM_4_1

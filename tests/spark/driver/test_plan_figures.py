@@ -17,9 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import RateLimit
+from asyncio_operator import Budget, RateLimit
 from asyncio_operator.metrics import Latency
-from asyncio_operator.spark.driver.forecast import Caches, Pace, Whole, mean_latency, weights_of, worked_off
+from asyncio_operator.spark.driver.forecast import (
+    Caches,
+    Pace,
+    Whole,
+    budget_seconds,
+    mean_latency,
+    weights_of,
+    worked_off,
+)
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures
 
 ALL = 10**9
@@ -170,16 +178,15 @@ def test_a_sketch_keeps_so_many_keys_and_counts_their_batches_exactly() -> None:
 
 # -- tasks together
 
-PACE = Pace(capacity=10, rate_limit=None, latency=0.5)
+PACE = Pace(capacity=10, latency=0.5)
 
 
 @pytest.mark.parametrize(
     ("calls", "limit", "seconds"),
     [
-        (0, None, 0.0),
-        (1, None, 0.5),
-        (10, None, 0.5),
-        (100, None, 5.0),
+        (0, RateLimit(5), 0.0),
+        (1, RateLimit(5), 0.5),
+        (10, RateLimit(10), 0.5),
         (100, RateLimit(1000), 5.0),
         (100, RateLimit(5), 19.5),
         (101, RateLimit(5), 20.5),
@@ -188,10 +195,11 @@ PACE = Pace(capacity=10, rate_limit=None, latency=0.5)
         (5, RateLimit(5), 0.5),
     ],
 )
-def test_calls_take_their_latency_and_what_the_limit_of_their_rate_demands(
-    calls: int, limit: RateLimit | None, seconds: float
+def test_G13_calls_take_their_latency_and_what_the_limit_of_all_tasks_demands(
+    calls: int, limit: RateLimit, seconds: float
 ) -> None:
-    assert Pace(10, limit, 0.5).seconds(calls) == pytest.approx(seconds)
+    limited = budget_seconds(Budget("rate", limit), {"calls": calls}, 0.5)
+    assert max(PACE.seconds(calls), limited) == pytest.approx(seconds)
 
 
 def test_tasks_go_to_the_worker_that_is_free_first() -> None:
@@ -232,14 +240,6 @@ def test_what_was_not_looked_at_is_like_what_was() -> None:
 def test_the_mean_of_percentiles_lies_between_them(percentiles: list[float]) -> None:
     p50, p95, p99, most = percentiles
     assert p50 <= mean_latency(Latency(p50=p50, p95=p95, p99=p99, max=most)) <= most
-
-
-def test_tasks_of_a_worker_share_the_window_of_a_rate_limit() -> None:
-    tasks = [TaskFigures(n, 2, 0, False, 2, 2, 2, 2, 2, Sketch()) for n in range(30)]
-    pace = Pace(100, RateLimit(5), 0.01)
-    assert worked_off(tasks, 2, pace, lambda worker, one: (one.lookups, one.calls)).seconds == pytest.approx(
-        5.0, abs=0.1
-    )
 
 
 def test_what_calls_weigh_has_no_rounding_errors() -> None:
