@@ -39,6 +39,7 @@ from benchmarks.measuring import passed, peak_memory, seconds_of
 from benchmarks.peers.report import check_places, paste
 from enrichers import FunctionEnricher
 from examples.stage import ProblemError, Stage, local_spark, run, workspace
+from tools import schemes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +100,7 @@ def _partitions(spark: SparkSession, full: bool) -> Chart:
 def _keys(spark: SparkSession, full: bool) -> Chart:
     """A million rows in two tasks. Lookups answer at once, and every key is cached."""
     count, counts = 500_000, [10, 100, 1_000, BATCH, 100_000, 1_000_000]
-    law = "the rows, and prices for a key remembered and a key asked for"
+    law = "the rows, and a price for each remembered and each looked-up key"
     chart = Chart("distinct keys", "seconds", law, fit=(counts[0], BATCH, counts[-1]))
     seconds = []
     for keys in counts:
@@ -312,8 +313,8 @@ def _picture(charts: list[Chart], path: Path) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     rcParams["svg.hashsalt"] = "growth"
-    drawing = Figure(figsize=(11, 6.2), layout="constrained")
-    panels = [panel for line in drawing.subplots(2, 4) for panel in line]
+    drawing = Figure(figsize=(8.3, 9.6), layout="constrained")
+    panels = [panel for line in drawing.subplots(4, 2) for panel in line]
     for panel in panels[len(charts) :]:
         panel.axis("off")
     for chart, panel in zip(charts, panels, strict=False):
@@ -322,7 +323,7 @@ def _picture(charts: list[Chart], path: Path) -> None:
         panel.plot(xs, measured, "o", color="#1f77b4", markersize=6, label="measured")
         panel.set_title(f"{chart.measured} by {chart.grows}", fontsize=10, fontweight="bold", loc="left", pad=27)
         # On at most two lines, and at the width of the panel: a longer text would push the next panel away.
-        law = panel.text(0, 1.03, fill(chart.law, 40), fontsize=8, color="#66707a", transform=panel.transAxes)
+        law = panel.text(0, 1.03, fill(chart.law, 52), fontsize=8.5, color="#66707a", transform=panel.transAxes)
         law.set_in_layout(False)
         panel.set_xscale("log")
         panel.set_yscale("log")
@@ -330,10 +331,12 @@ def _picture(charts: list[Chart], path: Path) -> None:
         panel.xaxis.set_major_formatter(FuncFormatter(_short))
         panel.yaxis.set_major_formatter(FuncFormatter(_short))
         panel.yaxis.set_minor_formatter(NullFormatter())
-        panel.tick_params(labelsize=8)
+        panel.tick_params(labelsize=8.5)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].legend(frameon=False, loc="lower left")
+    drawing.supxlabel("Both axes of each chart are logarithmic.", fontsize=9)
     drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    schemes.follow(path)
 
 
 def _short(value: float, _position: int | None = None) -> str:

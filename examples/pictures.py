@@ -91,7 +91,7 @@ def write(panels: list[tuple[str, Trace]], pictures: Iterable[Path], title: str)
     for picture in pictures:
         try:
             replaced = " (replaced)" if picture.exists() else ""
-            timelines(panels, picture, title)
+            timelines(panels, picture, title, columns=2)
         except OSError as error:
             raise ProblemError(f"{picture} cannot be written: {error.strerror}") from error
         print(f"Picture: {picture}{replaced}")

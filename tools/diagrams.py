@@ -19,7 +19,7 @@ STYLE = """
 svg { background: #ffffff }
 text { font: 14px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2933 }
 .bold { font-weight: 600 }
-.small { font-size: 12px; fill: #52606d }
+.small { font-size: 13px; fill: #52606d }
 .code { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 12.5px }
 rect { fill: #f5f7fa; stroke: #9aa5b1 }
 .area { fill: none; stroke: #9aa5b1; stroke-dasharray: 5 4 }
@@ -134,7 +134,7 @@ def batch() -> str:
     canvas.box(22, 225, 106, 70, "the batch", "with", "new columns")
     canvas.arrow((306, 260), (276, 260))
     canvas.arrow((172, 260), (128, 260))
-    canvas.words(556, 307, "keys on their way through the worker: at most buffer", look="small")
+    canvas.words(556, 307, "keys in progress in the worker: at most buffer", look="small")
     return canvas.svg()
 
 
@@ -163,13 +163,13 @@ def deadline() -> str:
     for x in (zero + 190, zero + 360):
         canvas.line((x, 148), (x, 160))
     canvas.words(zero + 275, 173, "`attempt_timeout`")
-    canvas.words(zero + 370, 88, "a key in back-off holds no place in capacity", look="small")
+    canvas.words(zero + 370, 88, "a key in back-off holds no slot", look="small")
     canvas.words(170, 214, "this key", "fails at once", anchor="end")
     canvas.box(zero, 195, 110, 44, "call 1 fails", look="bad")
     canvas.box(zero + 110, 203, 160, 28, "back-off", look="waits")
     canvas.box(zero + 270, 195, 110, 44, "call 2 fails", look="bad")
     canvas.line((zero + 380, 217), (zero + 760, 217), look="limit")
-    canvas.words(zero + 400, 207, "the next call would begin after the deadline", look="small", anchor="start")
+    canvas.words(zero + 386, 207, "the next call would begin after the deadline", look="small", anchor="start")
     canvas.words(zero + 766, 222, "x", anchor="start")
     return canvas.svg()
 
@@ -365,7 +365,7 @@ def house() -> str:
     """The folders of the package, each above those that it may import."""
     floors: tuple[tuple[tuple[str, str], ...], ...] = (
         (("enrichers", "PostgreSQL, HTTP, Redis, tables, functions: public names only"),),
-        (("spark", "the faces: enrich, register_lookup, async_udf, map_partitions, plan"), ("sending", "send")),
+        (("spark", "enrich, register_lookup, async_udf, map_partitions, plan"), ("sending", "send")),
         (
             ("spark/driver", "options become tasks"),
             ("spark/worker", "links of a task"),

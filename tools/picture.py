@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from asyncio_operator.trace import Trace
 from examples.stage import Stage, local_spark, run, workspace
+from tools import schemes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +110,7 @@ def draw(sides: dict[str, Trace], path: Path) -> None:
     from matplotlib.figure import Figure
 
     rcParams["svg.hashsalt"] = path.stem
-    figure = Figure(figsize=(10, 4.3), layout="constrained")
+    figure = Figure(figsize=(8.3, 4.3), layout="constrained")
     panels = figure.subplots(1, len(sides), sharex=True, sharey=True)
     for panel, (name, trace) in zip(panels, sides.items(), strict=True):
         trace.draw(panel, f"{name}: {milliseconds(trace):.0f} ms", legend=False)
@@ -134,6 +135,7 @@ def draw(sides: dict[str, Trace], path: Path) -> None:
         fontsize=10,
     )
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    schemes.follow(path)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -67,7 +67,7 @@ def _figure(panels: Sequence[tuple[str, Story]], title: str | None, columns: int
     rows = -(-len(panels) // columns)
     tallest = max(len(story.lives) for _, story in panels)
     height = min(max(1.2 + 0.26 * tallest, 2.4), 11.0 if rows == 1 else 6.5)
-    width = 11.0 if columns == 1 else 5.2 * columns
+    width = 11.0 if columns == 1 else 4.2 * columns
     figure = Figure(figsize=(width, height * rows + 0.8), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
     found: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def _figure(panels: Sequence[tuple[str, Story]], title: str | None, columns: int
     grid[0].set_xlim(0, max(_width(story) for _, story in panels))
     if title:
         figure.suptitle(title, parse_math=False)
-    beside = 5 if columns == 1 else 3 * columns
+    beside = 5 if columns == 1 else 2 * columns
     figure.legend(handles=_in_order(found), loc="outside lower center", ncols=beside, frameon=False)
     return figure
 

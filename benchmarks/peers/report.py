@@ -18,6 +18,7 @@ from benchmarks.peers.environments import REQUIREMENTS
 from benchmarks.peers.measure import Figure, Figures, works_of
 from benchmarks.peers.roster import PEERS, PIPE, SPARK, WORKS, Peer, Work, base_of
 from examples.stage import ProblemError
+from tools import schemes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ PICTURES = {SPARK: "peers.svg", PIPE: "pipes.svg"}
 FASTER, SLOWER, NOTE = "#1f77b4", "#c0392b", "#66707a"
 """Bars of peers that this library is faster than, of those that are faster, and what is written in grey."""
 
-COLUMNS = 4
+COLUMNS = 2
 """Panels beside each other in a picture."""
 
 
@@ -208,28 +209,32 @@ def picture(figures: Figures, ratios: Ratios, peers: Sequence[Peer], works: Sequ
     every = [ratios[peer.name, work.name] for peer in others for work in works if (peer.name, work.name) in ratios]
     shown = [work for work in works if any((peer.name, work.name) in ratios for peer in others)]
     rows = -(-(len(shown) + 1) // COLUMNS)
-    drawing = Drawing(figsize=(11, rows * (0.75 + 0.24 * len(others)) + 0.3), layout="constrained")
+    drawing = Drawing(figsize=(8.3, rows * (0.75 + 0.21 * len(others)) + 0.6), layout="constrained")
     grid = drawing.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey=True)
     panels = [panel for line in grid for panel in line]
     for panel, work in zip(panels, shown, strict=False):
         _panel(panel, [ratios.get((peer.name, work.name)) for peer in others])
         panel.set_title(work.title, fontsize=10, fontweight="bold", loc="left", pad=17)
         rate = figures[base.name, work.name].rate
-        panel.text(0, 1.03, f"{base.name}: {rate:,.0f} rows/s", fontsize=8, color=NOTE, transform=panel.transAxes)
+        panel.text(0, 1.03, f"{base.name}: {rate:,.0f} rows/s", fontsize=8.5, color=NOTE, transform=panel.transAxes)
     panels[0].set_xlim(min([0.8, *every]) / 6, max([1.0, *every]) * 6)
     panels[0].set_ylim(len(others) - 0.4, -0.6)
     panels[0].set_yticks(range(len(others)), [peer.name for peer in others])
     for panel in panels[len(shown) :]:
         panel.set_axis_off()
+    for panel in panels[max(0, len(shown) - COLUMNS) : len(shown)]:
+        panel.tick_params(axis="x", labelbottom=True)
+        panel.set_xlabel("times as fast, logarithmic", fontsize=8.5)
     _explain(panels[len(shown)], base.name)
     drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    schemes.follow(path)
 
 
 def _panel(panel: Axes, ratios: Sequence[float | None]) -> None:
     panel.set_xscale("log")
     for place, times in enumerate(ratios):
         if times is None:
-            panel.text(1.12, place, "no figure", fontsize=7.5, color=NOTE, va="center")
+            panel.text(1.12, place, "no figure", fontsize=8.5, color=NOTE, va="center")
             continue
         panel.barh(place, times - 1, left=1, height=0.66, color=FASTER if times >= 1 else SLOWER)
         near, side = (3, "left") if times >= 0.9 else (-3, "right")
@@ -247,7 +252,7 @@ def _panel(panel: Axes, ratios: Sequence[float | None]) -> None:
     panel.set_xticks([1, 10, 100], ["1", "10", "100"])
     panel.minorticks_off()
     panel.tick_params(axis="y", length=0, labelsize=9)
-    panel.tick_params(axis="x", labelsize=8, labelbottom=False, length=2)
+    panel.tick_params(axis="x", labelsize=8.5, labelbottom=False, length=2)
     panel.spines[["top", "right", "left"]].set_visible(False)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from asyncio_operator.trace import Trace
 from tests.pages import DOCS
-from tools import diagrams, picture
+from tools import diagrams, picture, schemes
 
 PICTURES = sorted((DOCS / "pictures").iterdir())
 SPACE = "{http://www.w3.org/2000/svg}"
@@ -36,6 +36,20 @@ def test_a_picture_is_used_by_a_page_and_fetches_nothing(path: Path) -> None:
     for part in ElementTree.parse(path).iter():
         assert part.tag != f"{SPACE}image"
         assert part.get(LINK, part.get("href", "#")).startswith("#")
+
+
+@pytest.mark.parametrize("path", [path for path in PICTURES if path.suffix == ".svg"], ids=lambda path: path.name)
+def test_a_picture_follows_the_colours_of_the_page_and_has_no_small_letters(path: Path) -> None:
+    """At least 11 pixels where the picture is as wide as the text of a page, which is 890 pixels."""
+    text = path.read_text(encoding="utf-8")
+    assert "@media (prefers-color-scheme: dark) { svg { background:" in " ".join(text.split())
+    width = float(ElementTree.parse(path).getroot().attrib["viewBox"].split()[2])
+    if "matplotlib" in text:
+        assert schemes.style() in text, "run: python -m tools.schemes"
+        assert width <= 8.4 * 72, "letters of 8.3 points are 11 pixels high"
+        return
+    sizes = re.findall(r"font(?:-size)?: ([\d.]+)px", text)
+    assert min(map(float, sizes)) * min(1, 890 / width) >= 11
 
 
 @pytest.mark.parametrize("name", diagrams.DIAGRAMS)
