@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.spark.worker.answers import read_answers
+from asyncio_operator.spark.worker.output_batches import columns_of
 from asyncio_operator.spark.worker.rows import key_batch
 from benchmarks import Rows
 from benchmarks.measuring import worker_loop
@@ -144,10 +145,7 @@ async def _kinds_of_redis(server: Any, url: str) -> list[tuple[str | float, ...]
 
 def _output(answers: Sequence[Any], schema: pa.Schema) -> None:
     """The columns of answers, as a task makes them."""
-    empty = dict.fromkeys(schema.names)
-    read_answers(
-        keys=range(KEYS), outcomes=list(answers), miss=1, failure=1, empty=empty, on_result_error=_no_error
-    ).columns(schema)
+    columns_of(read_answers(range(KEYS), list(answers), schema, on_result_error=_no_error).table, schema.names)
 
 
 def _no_error(_key: Any, _outcome: Any, error: Exception) -> NoReturn:

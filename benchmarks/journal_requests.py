@@ -19,6 +19,7 @@ from aiohttp import web
 from pyspark.sql import SparkSession
 
 from asyncio_operator import Journal
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.files import Seen, list_journal
@@ -116,7 +117,7 @@ def _write(place: Place, description: Description) -> None:
     writer = JournalWriter(place, description, flush_every=3600)
     for first in range(0, FILES * IN_A_FILE, IN_A_FILE):
         numbers = np.arange(first, first + IN_A_FILE)
-        writer.append(AnswerBatch(pa.array(numbers), pa.table({"v": numbers}), None, time.time()))
+        writer.append(AnswerBatch(pa.array(numbers), in_order(pa.table({"v": numbers})), time.time()))
         writer.flush()
     writer.close()
 

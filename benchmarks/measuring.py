@@ -97,6 +97,7 @@ def fill_journal(journal: Journal, answers: pa.Schema, known: int) -> int:
     import numpy as np
     import pyarrow as pa
 
+    from asyncio_operator.arrow.column_answers import in_order
     from asyncio_operator.journal.answers import AnswerBatch
     from asyncio_operator.journal.files import list_journal
     from asyncio_operator.journal.identity import open_journal, wanted_description
@@ -111,7 +112,7 @@ def fill_journal(journal: Journal, answers: pa.Schema, known: int) -> int:
         numbers = np.arange(first, min(known, first + IN_A_FILE))
         titles = [f"product number {key:,}" for key in numbers.tolist()]
         rows = pa.table([titles, (numbers % 5).astype(np.int32), numbers / 7], schema=description.answers)
-        writer.append(AnswerBatch(pa.array(numbers), rows, None, time.time()))
+        writer.append(AnswerBatch(pa.array(numbers), in_order(rows), time.time()))
         writer.flush()
     writer.close()
     return sum(entry.size for entry in list_journal(place).live)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.column_answers import ColumnAnswers
+from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order
 from asyncio_operator.arrow.decimals import cast_table
 from asyncio_operator.arrow.key_arrays import Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
@@ -134,10 +134,10 @@ class AnswerTables:
             self._given, self._answer = table, table if table.column_names == names else table.select(names)
         table = self._answer
         counts = np.bincount(positions, minlength=len(asked))
-        found = ColumnAnswers(table, np.cumsum(counts) - counts, counts, rows)
+        found = in_order(table, counts, rows)
         # Arrow takes rows from one chunk only; those of several are too large to be one.
         if self._wanted is not self._declared or any(column.num_chunks > 1 for column in columns):
-            found = found.gathered()
+            found = found.alone()
         if self._wanted is not self._declared:
             found.table = _cast(found.table, self._wanted, "lookup_rows")
         return found

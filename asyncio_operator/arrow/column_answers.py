@@ -1,4 +1,4 @@
-"""Answers in columns: rows of a table. `answer_tables` makes them."""
+"""Answers in columns: rows of a table. `answer_tables` makes them of tables, `columns` of answers of any form."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from asyncio_operator.errors import ResultError, describe_error
 if TYPE_CHECKING:
     from asyncio_operator.arrow.key_arrays import Ints
 
-UNKNOWN = -1
-"""The count of a key without an answer, known or new."""
-
 
 class ColumnAnswers(Sequence[Any]):
     """The answers of keys in one table. They are never changed.
@@ -26,7 +23,7 @@ class ColumnAnswers(Sequence[Any]):
 
     Attributes:
         starts: the first row of each key, or of the key.
-        counts: the number of its rows; 0: a miss; from a journal also `UNKNOWN`.
+        counts: the number of its rows; 0: a miss; from a journal also -1: unknown.
         rows: the numbers of the found rows in the table, which may have many others, and in any order: `starts` and
             `counts` are of this list. None: all rows of the table, in their order, as for one key.
     """
@@ -59,19 +56,13 @@ class ColumnAnswers(Sequence[Any]):
         rows = rows if self.rows is None else self.rows[rows]
         return ColumnAnswers(self.table.take(pa.array(rows, pa.int64())), starts, self.counts)
 
-    def gathered(self) -> ColumnAnswers:
-        """The same answers in a table that has only the found rows."""
-        if self.rows is None:
-            return self
-        return ColumnAnswers(self.table.take(pa.array(self.rows)), self.starts, self.counts)
-
     def answers(self) -> list[Any]:
         """Those of the keys, as mappings, lists of mappings, and None.
 
         Raises:
             ResultError: Python cannot hold a value.
         """
-        found = self.gathered()
+        found = self.compact()
         rows, spans = _rows(found.table), zip(found.starts.tolist(), found.counts.tolist(), strict=True)
         return [rows[start] if count == 1 else rows[start : start + count] if count else None for start, count in spans]
 
@@ -98,13 +89,13 @@ class ColumnAnswers(Sequence[Any]):
         return ColumnAnswers(self.table.take(pa.array(self.rows[start : start + count])), 0, count)
 
     def __iter__(self) -> Iterator[ColumnAnswers | None]:
-        table, spans = self.gathered().table, zip(self.starts.tolist(), self.counts.tolist(), strict=True)
-        return (ColumnAnswers(table, start, count) if count else None for start, count in spans)
+        found = self.compact()
+        spans = zip(found.starts.tolist(), found.counts.tolist(), strict=True)
+        return (ColumnAnswers(found.table, start, count) if count else None for start, count in spans)
 
 
 MOST_UNUSED = 2
-"""Whole tables are used if they have at most this many rows for each row that is needed: copying them costs less than
-picking rows from each."""
+"""The rows for each needed one up to which a table is used whole: to copy it costs less than to pick its rows."""
 
 
 Piece = tuple[Any, ColumnAnswers]
@@ -143,6 +134,12 @@ def together(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
     )
 
 
+def in_order(table: pa.Table, counts: Ints | None = None, rows: Ints | None = None) -> ColumnAnswers:
+    """Answers whose rows follow each other: as many for each key as `counts` says; None: one for each."""
+    counts = np.ones(table.num_rows, np.int64) if counts is None else counts
+    return ColumnAnswers(table, np.cumsum(counts) - counts, counts, rows)
+
+
 def compacted(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
     """The same in a table that holds no other rows."""
     whole = together(answers).alone()
@@ -151,19 +148,12 @@ def compacted(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = table.to_pylist()
+        return table.to_pylist()  # type: ignore[no-any-return]
     except (ValueError, OverflowError) as error:
-        name = next((name for name in table.column_names if not _is_readable(table.column(name))), "")
+        if table.num_columns > 1:
+            for name in table.column_names:
+                _rows(table.select([name]))
         raise ResultError(
-            f"column {name!r} of the table of lookup_columns has a value that Python cannot hold "
+            f"column {table.column_names[0]!r} of the table of lookup_columns has a value that Python cannot hold "
             f"({describe_error(error)}): leave it out, or give it as text"
         ) from error
-    return rows
-
-
-def _is_readable(column: pa.ChunkedArray) -> bool:
-    try:
-        column.to_pylist()
-    except (ValueError, OverflowError):
-        return False
-    return True

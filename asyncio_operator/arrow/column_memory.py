@@ -39,19 +39,13 @@ class Block:
         self.count += len(keys)
         self.bytes += size
 
-    @property
-    def keys(self) -> ArrowKeys:
+    def whole(self) -> tuple[ArrowKeys, ColumnAnswers]:
         if len(self._keys) > 1:
             self._keys = [self._keys[0].joined(self._keys[1:])]
-        return self._keys[0]
-
-    @property
-    def answers(self) -> ColumnAnswers:
-        if len(self._answers) > 1:
             ends = np.cumsum([len(one) for one in self._answers])
             pieces = [(range(end - len(one), end), one) for end, one in zip(ends.tolist(), self._answers, strict=True)]
             self._answers = [joined(pieces, self.count)]
-        return self._answers[0]
+        return self._keys[0], self._answers[0]
 
 
 class ColumnMemory:
@@ -111,8 +105,9 @@ class ColumnMemory:
         for some in np.split(order, cuts):
             block, positions = self._blocks[of_block[some[0]]], hits[some]
             inside = places[positions] - block.first
-            same = keys.same(positions, block.keys, inside)
-            found.append((positions[same], block.answers.at(inside[same]).compact()))
+            known_keys, answers = block.whole()
+            same = keys.same(positions, known_keys, inside)
+            found.append((positions[same], answers.at(inside[same]).compact()))
         return found
 
     def learn(self, keys: ArrowKeys, answers: ColumnAnswers) -> None:
@@ -143,4 +138,4 @@ class ColumnMemory:
         while self._unnamed and self._unnamed[0][0] < end:
             self._unnamed.pop(0)
         if self._known:
-            deque(map(self._known.pop, block.keys.names, repeat(None)), maxlen=0)
+            deque(map(self._known.pop, block.whole()[0].names, repeat(None)), maxlen=0)

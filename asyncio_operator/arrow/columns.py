@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -22,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.decimals import decimals_fit, shown_type
+from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order, joined, together
+from asyncio_operator.arrow.decimals import cast_table, decimals_fit, shown_type
 from asyncio_operator.errors import ResultError, describe, describe_error
 
 Column = Any
@@ -43,15 +45,10 @@ logger = logging.getLogger("asyncio_operator")
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
-    """The values of one field of rows; a missing value is null. Raises an error of any type if a value does not fit."""
-    return _column(rows, field, lambda: None)
-
-
 def columns(
     rows: Sequence[Mapping[str, Any]], schema: pa.Schema, declared: Sequence[str] | None = None
 ) -> list[Column]:
-    """The columns of rows. Raises an error of any type if a row does not fit; `check_row` says which and why.
+    """The columns of rows. Raises an error of any type if a row does not fit; `row_reader` says which and why.
 
     `declared` are the names that a row may have; None: those of the schema.
     """
@@ -66,6 +63,44 @@ def columns(
 
     # A row that has none of the columns does not have the first one either.
     return [_column(rows, field, check if i == 0 else tell) for i, field in enumerate(schema)]
+
+
+def collected(answers: Sequence[Any], schema: pa.Schema, declared: Sequence[str] | None = None) -> ColumnAnswers:
+    """The answers of keys in one table of that schema. Raises an error of any type if a row does not fit.
+
+    Args:
+        answers: each is a mapping, a sequence of mappings, `ColumnAnswers` of one key, or None for a miss.
+        declared: see `columns`.
+    """
+    types = set(map(type, answers))
+    if ColumnAnswers not in types:
+        return _of_rows(answers, types, schema, declared)
+    places = [i for i, one in enumerate(answers) if type(one) is ColumnAnswers]
+    others = [i for i, one in enumerate(answers) if type(one) is not ColumnAnswers]
+    found = together([answers[i] for i in places])
+    table = found.table.select(schema.names)
+    # Where only nullability differs, no copy is needed.
+    same = table.schema.types == schema.types
+    found.table = pa.Table.from_arrays(table.columns, schema=schema) if same else cast_table(table, schema)
+    if not others:
+        return found
+    rows = _of_rows([answers[i] for i in others], types - {ColumnAnswers}, schema, declared)
+    return joined([(places, found), (others, rows)], len(answers))
+
+
+def _of_rows(
+    answers: Sequence[Any], types: set[type], schema: pa.Schema, declared: Sequence[str] | None
+) -> ColumnAnswers:
+    """The same for answers that are rows, of these types. Those of most batches take no step in Python each."""
+    counts, rows = None, answers
+    if types <= {dict, type(None)}:
+        if type(None) in types:
+            counts = np.array([one is not None for one in answers], np.int64)
+            rows = [one for one in answers if one is not None]
+    else:
+        several = [() if one is None else (one,) if isinstance(one, Mapping) else one for one in answers]
+        counts, rows = np.array(list(map(len, several)), np.int64), [*chain.from_iterable(several)]
+    return in_order(pa.Table.from_arrays(columns(rows, schema, declared), schema=schema), counts)
 
 
 def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field, check: Callable[[], None]) -> Column:
@@ -171,18 +206,9 @@ def misspelt(fields: Collection[str], names: Collection[str]) -> tuple[str, str]
     return None
 
 
-def check_row(row: Mapping[str, Any], schema: pa.Schema, declared: Sequence[str] | None = None) -> None:
-    """Check that one row fits the columns. For many rows use `row_reader`. `declared` as in `columns`.
-
-    Raises:
-        ResultError: a value does not fit. The message names the column and the value.
-    """
-    row_reader(schema, declared)(row)
-
-
 def _check_value(value: Any, field: pa.Field) -> None:
     try:
-        column([{field.name: value}], field)
+        array_of([value], field.type)
     except Exception as error:
         raise ResultError(
             f"column {field.name!r} is {shown_type(field.type)}, which the answer does not fit: "

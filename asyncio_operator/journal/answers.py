@@ -6,7 +6,7 @@ rows of one answer count once. So a row may be read from any number of files. No
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_table
 from asyncio_operator.arrow.key_arrays import Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_keys
@@ -27,7 +28,7 @@ NEVER = np.iinfo(np.int64).max
 _MICROSECONDS = 1_000_000
 
 
-class Answers(Protocol):
+class NewAnswers(Protocol):
     """Answers of some calls, which become columns when they are written: in the writer's thread."""
 
     @property
@@ -36,7 +37,7 @@ class Answers(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batches(self) -> Iterable[AnswerBatch]:
+    def batch(self) -> AnswerBatch:
         """The same answers in columns, in any order. Those whose key the journal cannot hold may be left out."""
 
 
@@ -46,16 +47,14 @@ class AnswerBatch:
 
     Attributes:
         keys: the key of each answer, none null. Keys of several columns are structs, their parts in order.
-        rows: the rows of all answers, in the order of `keys`: the columns of the description, in any order.
-        counts: the number of rows of each answer; 0: a miss. None: one for each.
+        answers: with the columns of the description, in any order.
         times: when each came, in seconds since the epoch: one number for all, or one for each.
         attempts, latency_ms: of each answer; None: not known.
         weights: of each answer, as an array of maps; None: nothing.
     """
 
     keys: pa.Array
-    rows: pa.Table
-    counts: Ints | None
+    answers: ColumnAnswers
     times: float | np.ndarray[Any, np.dtype[np.float64]]
     attempts: pa.Array | None = None
     latency_ms: pa.Array | None = None
@@ -64,18 +63,19 @@ class AnswerBatch:
     @property
     def nbytes(self) -> int:
         """About the memory that it takes."""
-        return int(self.keys.nbytes + self.rows.nbytes + 32 * len(self.keys))
+        return int(self.keys.nbytes + self.answers.table.nbytes + 32 * len(self.keys))
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def batches(self) -> Iterable[AnswerBatch]:
-        """Itself: see `Answers`."""
-        return (self,)
+    def batch(self) -> AnswerBatch:
+        """Itself: see `NewAnswers`."""
+        return self
 
     def without_misses(self) -> AnswerBatch:
         """The answers that have rows."""
-        if self.counts is None or not len(found := np.flatnonzero(self.counts > 0)) < len(self.counts):
+        found = np.flatnonzero(self.answers.counts > 0)
+        if len(found) == len(self.keys):
             return self
         places = pa.array(found)
 
@@ -84,7 +84,7 @@ class AnswerBatch:
 
         times = self.times if isinstance(self.times, float | int) else self.times[found]
         about = taken(self.attempts), taken(self.latency_ms), taken(self.weights)
-        return AnswerBatch(self.keys.take(places), self.rows, self.counts[found], times, *about)
+        return AnswerBatch(self.keys.take(places), self.answers.at(found), times, *about)
 
 
 def weights_array(weights: Sequence[Mapping[str, float] | None]) -> pa.Array:
@@ -107,17 +107,15 @@ def to_table(
         ConfigurationError: a key does not fit the stored type.
     """
     count = len(batch.keys)
-    counts: Ints = np.ones(count, np.int64) if batch.counts is None else batch.counts
-    copies = np.maximum(counts, 1)
-    ends = np.cumsum(copies)
+    answers = batch.answers.compact()
+    # A miss has one row, of nulls.
+    missing, copies = answers.counts == 0, np.maximum(answers.counts, 1)
     of_row: Ints = np.repeat(np.arange(count), copies)
-    number = np.arange(len(of_row)) - np.repeat(ends - copies, copies)
-    rows = cast_table(batch.rows.select(description.answers.names), description.answers)
-    if len(found := np.flatnonzero(counts > 0)) < count:
-        # A miss has one row, of nulls.
-        is_found = np.repeat(counts > 0, copies)
-        places = pa.array(np.cumsum(is_found) - 1, mask=~is_found)
-        rows = rows.take(places) if len(found) else _nulls(description.answers, len(of_row))
+    number = np.arange(len(of_row)) - np.repeat(np.cumsum(copies) - copies, copies)
+    rows = cast_table(answers.table.select(description.answers.names), description.answers)
+    places = np.where(missing[of_row], -1, answers.starts[of_row] + number)
+    if not np.array_equal(places, np.arange(rows.num_rows)):
+        rows = rows.take(pa.array(places, mask=places < 0))
     micros = np.broadcast_to(np.round(np.asarray(batch.times, np.float64) * _MICROSECONDS).astype(np.int64), (count,))
     lives = None if expire_after is None else micros + round(expire_after * _MICROSECONDS)
     picked = None if len(of_row) == count else pa.array(of_row)
@@ -130,7 +128,7 @@ def to_table(
 
     moment = ABOUT.field("_time").type
     about = {
-        "_found": spread(pa.array(counts > 0), pa.bool_()),
+        "_found": spread(pa.array(~missing), pa.bool_()),
         "_time": spread(pa.array(micros), moment),
         "_attempts": spread(batch.attempts, pa.int32()),
         "_latency_ms": spread(batch.latency_ms, pa.float64()),

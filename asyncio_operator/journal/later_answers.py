@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.column_answers import UNKNOWN, ColumnAnswers
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.key_arrays import Ints, key_array
 from asyncio_operator.arrow.key_fit import fit_keys
 from asyncio_operator.arrow.key_index import KeyIndex
@@ -31,6 +31,9 @@ from asyncio_operator.journal.storage import Entry, Place
 ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
 
 CODE = "_key of a search"
+
+UNKNOWN = -1
+"""The count of a key without an answer."""
 
 TRIES = 3
 """Files may be deleted again while a new listing is read."""

@@ -6,14 +6,13 @@ nothing to find that out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.column_answers import ColumnAnswers
-from asyncio_operator.arrow.columns import columns
+from asyncio_operator.arrow.columns import collected
 from asyncio_operator.arrow.key_arrays import key_array
 from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.journal.answers import AnswerBatch, key_parts, weights_array
@@ -27,7 +26,7 @@ noting it."""
 
 
 class NotedAnswers:
-    """Some answers, one at least; see `Answers`.
+    """Some answers, one at least; see `NewAnswers`.
 
     Args:
         nbytes: about the memory of them.
@@ -41,47 +40,22 @@ class NotedAnswers:
     def __len__(self) -> int:
         return len(self._noted)
 
-    def batches(self) -> Iterator[AnswerBatch]:
+    def batch(self) -> AnswerBatch:
         keys = self._keys([one[0] for one in self._noted])
         fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
-        in_table = np.array([type(one[1]) is ColumnAnswers for one in self._noted])
-        for places, rows_of in ((fits & ~in_table, self._of_mappings), (fits & in_table, _of_tables)):
-            if not places.any():
-                continue
-            whole = bool(places.all())
-            some = self._noted if whole else [self._noted[i] for i in np.flatnonzero(places).tolist()]
-            _, answers, times, attempts, latencies, weights = zip(*some, strict=True)
-            rows, counts = rows_of(answers)
-            yield AnswerBatch(
-                keys if whole else keys.filter(pa.array(places)),
-                rows,
-                counts,
-                np.array(times),
-                pa.array(attempts, pa.int32()),
-                # None becomes NaN, and then null.
-                pa.array(np.array(latencies, np.float64) * 1000, from_pandas=True),
-                weights_array(weights) if any(weights) else None,
-            )
+        some = [one for one, is_key in zip(self._noted, fits.tolist(), strict=True) if is_key]
+        _, answers, times, attempts, latencies, weights = zip(*some, strict=True) if some else [()] * 6
+        return AnswerBatch(
+            keys.filter(pa.array(fits)),
+            collected(answers, self._description.answers),
+            np.array(times, np.float64),
+            pa.array(attempts, pa.int32()),
+            # None becomes NaN, and then null.
+            pa.array(np.array(latencies, np.float64) * 1000, from_pandas=True),
+            weights_array(weights) if any(weights) else None,
+        )
 
     def _keys(self, keys: Sequence[Any]) -> pa.Array:
         kinds = self._description.keys.types
         parts = [keys] if len(kinds) == 1 else zip(*keys, strict=True)
         return key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])
-
-    def _of_mappings(self, answers: Sequence[Any]) -> tuple[pa.Table, Any]:
-        schema = self._description.answers
-        several = [[] if one is None else one if isinstance(one, list) else [one] for one in answers]
-        rows = [row for some in several for row in some]
-        return pa.table(columns(rows, schema), schema=schema), np.array(list(map(len, several)))
-
-
-def _of_tables(answers: Sequence[ColumnAnswers]) -> tuple[pa.Table, Any]:
-    """The rows of answers, of one table after the other if neighbours share it."""
-    parts: list[pa.Table] = []
-    start = 0
-    for i in range(1, len(answers) + 1):
-        if i == len(answers) or answers[i].table is not answers[start].table:
-            rows = [np.arange(one.starts, one.starts + one.counts) for one in answers[start:i]]
-            parts.append(answers[start].table.take(pa.array(np.concatenate(rows))))
-            start = i
-    return pa.concat_tables(parts), np.array([one.counts for one in answers])

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import StateError, describe_error
-from asyncio_operator.journal.answers import Answers, to_table
+from asyncio_operator.journal.answers import NewAnswers, to_table
 from asyncio_operator.journal.files import check_description
 from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
 from asyncio_operator.journal.storage import Place
@@ -105,7 +105,7 @@ class JournalWriter:
         self._drive = drive
         self._changed = threading.Condition()
         # Guarded by `_changed`.
-        self._waiting: list[Answers] = []
+        self._waiting: list[NewAnswers] = []
         self._waiting_bytes = 0
         self._writing_bytes = 0
         self._oldest = 0.0
@@ -121,7 +121,7 @@ class JournalWriter:
 
     # -- any thread
 
-    def append(self, batch: Answers) -> int:
+    def append(self, batch: NewAnswers) -> int:
         """Take answers over; they are written soon. It does not wait.
 
         Returns:
@@ -301,11 +301,11 @@ class JournalWriter:
             # Such as a loop that was closed. The answers are written all the same.
             logger.warning("on_room of the journal %s failed: %s", self._place.shown, describe_error(error))
 
-    def _write(self, batches: list[Answers], last: int) -> JournalError | None:
+    def _write(self, batches: list[NewAnswers], last: int) -> JournalError | None:
         """Make a file of batches. Returns the error that ends the writer, or None."""
         try:
             tables, first = [], last - sum(map(len, batches))
-            for batch in (part for one in batches for part in one.batches()):
+            for batch in (one.batch() for one in batches):
                 kept = batch if self._keep_missing else batch.without_misses()
                 if len(kept):
                     table = to_table(

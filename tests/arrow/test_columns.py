@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ResultError
 from asyncio_operator.arrow import columns as columns_module
-from asyncio_operator.arrow.columns import check_row, column, columns, row_reader
+from asyncio_operator.arrow.columns import array_of, columns, row_reader
 
 PLANE = pa.schema([("name", pa.string()), ("year", pa.int64())])
 
@@ -46,7 +46,7 @@ class Level(enum.IntEnum):
 
 
 def build(value: Any, data_type: pa.DataType) -> Any:
-    return column([{"v": value}, {}], pa.field("v", data_type)).to_pylist()[0]
+    return array_of([value, None], data_type).to_pylist()[0]
 
 
 @pytest.mark.parametrize(
@@ -165,20 +165,20 @@ def test_L9_what_does_not_fit_is_a_result_error_naming_column_type_and_value(
     with pytest.raises(Exception):  # noqa: B017, PT011
         build(value, data_type)
     with pytest.raises(ResultError) as caught:
-        check_row({"v": value}, pa.schema([("v", data_type)]))
+        row_reader(pa.schema([("v", data_type)]))({"v": value})
     assert "column 'v' is " in str(caught.value)
     assert repr(value)[:100] in str(caught.value)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.none() | st.floats(-1e15, 1e15).map(round).map(float)))
 def test_whole_numbers_survive_whatever_their_type(values: list[Any]) -> None:
-    built = column([{"v": v} for v in values], pa.field("v", pa.int64())).to_pylist()
+    built = array_of(values, pa.int64()).to_pylist()
     assert built == values
 
 
 @given(st.lists(st.floats(width=32) | st.none() | st.integers(-(2**24), 2**24)))
 def test_every_float32_survives(values: list[Any]) -> None:
-    built = column([{"v": v} for v in values], pa.field("v", pa.float32())).to_pylist()
+    built = array_of(values, pa.float32()).to_pylist()
     assert repr(built) == repr([None if v is None else float(v) for v in values])
 
 
@@ -203,7 +203,7 @@ def test_X5_values_that_fit_one_by_one_fit_together(data: st.DataObject, shape: 
     data_type, choices = shape
     numbers = data.draw(st.lists(st.integers(0, len(choices) - 1), max_size=8))
     values = [choices[i] for i in numbers]
-    together = column([{"v": v} for v in values], pa.field("v", data_type))
+    together = array_of(values, data_type)
     assert together.type == data_type
     assert together.to_pylist() == [build(v, data_type) for v in values]
 
@@ -260,7 +260,7 @@ def test_L9_a_zone_is_neither_invented_nor_lost_and_the_error_says_what_to_do(
 ) -> None:
     for found, kind in ((value, data_type), ([value], pa.list_(data_type))):
         with pytest.raises(ResultError) as caught:
-            check_row({"seen": found}, pa.schema([("seen", kind)]))
+            row_reader(pa.schema([("seen", kind)]))({"seen": found})
         assert f"column 'seen' is {kind}, which the answer does not fit: {found!r}" in str(caught.value)
         assert remedy in str(caught.value)
         assert "timestamp_ntz" in str(caught.value)
@@ -274,9 +274,9 @@ def test_a_value_whose_repr_is_long_or_fails_is_described_all_the_same() -> None
 
     schema = pa.schema([("v", pa.int64())])
     with pytest.raises(ResultError, match="Odd, whose repr raised RuntimeError"):
-        check_row({"v": Odd()}, schema)
+        row_reader(schema)({"v": Odd()})
     with pytest.raises(ResultError) as caught:
-        check_row({"v": "x" * 10_000}, schema)
+        row_reader(schema)({"v": "x" * 10_000})
     assert len(str(caught.value)) < 2500
 
 
@@ -292,7 +292,7 @@ class Detached(dict[str, Any]):
 
 def test_L9_a_row_that_cannot_be_read_is_a_result_error() -> None:
     with pytest.raises(ResultError, match="column 'v' of the answer cannot be read: ConnectionError: row is detached"):
-        check_row(Detached(), pa.schema([("v", pa.int64())]))
+        row_reader(pa.schema([("v", pa.int64())]))(Detached())
 
 
 def test_a_misspelt_column_beside_right_ones_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.arrow.columns import array_of, row_reader
 from asyncio_operator.arrow.decimals import cast_exactly, cast_table, fit_decimals, shown_type
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
@@ -129,7 +130,7 @@ def test_X12_a_journal_has_the_same_numbers() -> None:
 
     def written(number: int) -> list[Any]:
         rows = pa.table({"n": pa.array([number], pa.decimal128(38, 0))})
-        batch = AnswerBatch(pa.array([1]), rows, None, 0.0)
+        batch = AnswerBatch(pa.array([1]), in_order(rows), 0.0)
         return to_table(batch, description, run="a", first=0, expire_after=None)["n"].to_pylist()  # type: ignore[no-any-return]
 
     assert written(10**19) == [Decimal(10**19)]

@@ -16,6 +16,7 @@ import pandas  # noqa: F401, because Arrow imports it at its first conversion: b
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.compaction import compact
@@ -148,5 +149,5 @@ def _batches(answers: dict[int, list[str]], time: float) -> list[AnswerBatch]:
     for half in halves:
         rows = pa.table({"v": pa.array([row for key in half for row in answers[key]], pa.string())})
         counts = np.array([len(answers[key]) for key in half], np.int64)
-        batches.append(AnswerBatch(pa.array(half, pa.int64()), rows, counts, time))
+        batches.append(AnswerBatch(pa.array(half, pa.int64()), in_order(rows, counts), time))
     return batches

@@ -11,7 +11,7 @@ import pytest
 from asyncio_operator import Hedge, Retry
 from asyncio_operator.enricher import annotate
 from asyncio_operator.lookup.key_batch import Failure, shared
-from asyncio_operator.spark.worker.answers import FOUND, Answers
+from asyncio_operator.spark.worker.answers import FOUND
 from asyncio_operator.spark.worker.status import statuses_of
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
@@ -28,7 +28,7 @@ async def statuses(enricher: HttpEnricher, keys: list[str], **options: Any) -> l
     async with opened(enricher):
         await look_up(enricher, [batch], timed=True, **options)
     kinds = pa.array([FOUND] * (len(keys) + 1)).to_numpy()
-    column = statuses_of(batch.outcomes, Answers([], kinds, kinds, kinds))
+    column = statuses_of(batch.outcomes, kinds)
     found: list[int | None] = column.field("http_status").to_pylist()
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.column_answers import ColumnAnswers
+from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
@@ -29,7 +29,7 @@ def batch(answers: Mapping[Any, Sequence[str]], time: float = NOW, kind: pa.Data
     """Answers by key, each a list of values of the column "v"; an empty list is a miss."""
     rows = pa.table({"v": pa.array([value for values in answers.values() for value in values], pa.string())})
     counts = np.array([len(values) for values in answers.values()])
-    return AnswerBatch(pa.array(list(answers), kind), rows, counts, time)
+    return AnswerBatch(pa.array(list(answers), kind), in_order(rows, counts), time)
 
 
 def write(place: Place, description: Description, *batches: AnswerBatch, **options: Any) -> JournalWriter:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.journal import later_keys
 from asyncio_operator.journal.answers import AnswerBatch, to_table, weights_array
@@ -54,7 +55,7 @@ def test_J1_all_types_of_spark_come_back_as_they_were(place: LocalPlace) -> None
     }
     rows = pa.table(columns)
     description = open_journal(place, wanted_description("types", pa.schema([("id", pa.string())]), rows.schema))
-    write(place, description, AnswerBatch(pa.array(["p", "q"]), rows, None, NOW))
+    write(place, description, AnswerBatch(pa.array(["p", "q"]), in_order(rows), NOW))
     known = JournalReader(place, description, clock=lambda: NOW).read(pa.array(["p", "q"]))
     assert repr(known.table.to_pylist()) == repr(rows.to_pylist())
 
@@ -64,7 +65,8 @@ def test_J3_any_reader_of_parquet_finds_the_columns_of_the_format(place: LocalPl
     attempts, latency = pa.array([1, 2], pa.int32()), pa.array([12.5, None])
     weights = weights_array([{"tokens": 7.0}, None])
     rows = pa.table({"v": ["a"]})
-    one = AnswerBatch(pa.array([5, 6]), rows, np.array([1, 0]), np.array([NOW, NOW + 1]), attempts, latency, weights)
+    answers = in_order(rows, np.array([1, 0]))
+    one = AnswerBatch(pa.array([5, 6]), answers, np.array([NOW, NOW + 1]), attempts, latency, weights)
     writer = write(place, description, one, label="app-7", expire_after=60)
     table = pq.read_table(tmp_path / "deep" / "journal")
     start = datetime.datetime.fromtimestamp(NOW, datetime.UTC)
@@ -162,7 +164,7 @@ def test_J6_composite_keys_are_compared_part_by_part(place: LocalPlace) -> None:
     description = open_journal(place, wanted_description("two", keys, pa.schema([("v", pa.string())])))
     days = pa.array([datetime.date(2026, 1, 1)] * 2 + [None])
     asked = pa.StructArray.from_arrays([days, pa.array(["x", "y", "x"])], names=["0", "1"])
-    write(place, description, AnswerBatch(asked[:2], pa.table({"v": ["a", "b"]}), None, NOW))
+    write(place, description, AnswerBatch(asked[:2], in_order(pa.table({"v": ["a", "b"]})), NOW))
     known = JournalReader(place, description, clock=lambda: NOW).read(asked)
     assert known.counts.tolist() == [1, 1, -1]
     assert known.table["v"].to_pylist() == ["a", "b"]
@@ -226,7 +228,7 @@ def test_J5_row_groups_without_the_keys_are_not_read(place: LocalPlace, monkeypa
     description = described(place)
     keys = range(200_000)
     rows = pa.table({"v": pa.repeat(pa.scalar("x"), len(keys))})
-    write(place, description, AnswerBatch(pa.array(keys), rows, None, NOW))
+    write(place, description, AnswerBatch(pa.array(keys), in_order(rows), NOW))
     groups: list[int] = []
     original = pq.ParquetFile.read_row_group
 
@@ -276,6 +278,6 @@ def test_J2_a_key_that_does_not_fit_is_an_error_and_not_another_key(place: Local
 def test_J3_an_answer_that_a_task_notes_has_its_seconds_in_milliseconds() -> None:
     description = Description("d", pa.schema([("id", pa.int64())]), pa.schema([("v", pa.string())]))
     noted = NotedAnswers([(1, {"v": "a"}, 5.0, 2, 0.25, None), (2, None, 5.0, None, None, None)], description, 100)
-    tables = [to_table(one, description, run="r", first=0, expire_after=None) for one in noted.batches()]
-    rows = pa.concat_tables(tables).select(["id", "_found", "_attempts", "_latency_ms"]).to_pylist()
+    table = to_table(noted.batch(), description, run="r", first=0, expire_after=None)
+    rows = table.select(["id", "_found", "_attempts", "_latency_ms"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [(1, True, 2, 250.0), (2, False, None, None)]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.arrow.key_arrays import distinct
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal.answers import AnswerBatch, latest, living, to_table, worth_keeping
@@ -56,7 +57,7 @@ def test_J7_compaction_changes_no_view_at_any_later_time(
     tables = []
     for call, (key, count, time, run, expire_after) in enumerate(answers):
         rows = pa.table({"v": [f"{call}/{row}" for row in range(count)]}, schema=DESCRIPTION.answers)
-        one = AnswerBatch(pa.array([key]), rows, np.array([count]), float(time))
+        one = AnswerBatch(pa.array([key]), in_order(rows, np.array([count])), float(time))
         tables.append(to_table(one, DESCRIPTION, run=run, first=call, expire_after=expire_after))
     twice = data.draw(st.lists(st.sampled_from(tables)))
     everything = pa.concat_tables(tables)

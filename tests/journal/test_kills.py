@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITER = """
 import sys, time
 import numpy as np, pyarrow as pa
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.identity import read_description
 from asyncio_operator.journal.storage import open_place
@@ -48,7 +49,7 @@ for start in range(0, 1_000_000, 10):
     counts = keys % 4
     values = [f"{key}/{row}" for key in keys for row in range(key % 4)]
     rows = pa.table({"v": pa.array(values, pa.string())})
-    writer.append(AnswerBatch(pa.array(keys + first), rows, counts, time.time()))
+    writer.append(AnswerBatch(pa.array(keys + first), in_order(rows, counts), time.time()))
     time.sleep(0.001)
     if writer.acknowledged > said:
         said = writer.acknowledged

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.compaction import Compactor, compact
 from asyncio_operator.journal.files import Seen, list_journal
@@ -132,7 +133,7 @@ class JournalModel(RuleBasedStateMachine):
             self.given.append(said)
         keys = pa.array([key for key, _ in answers], pa.int32())
         rows_table = pa.table({"v": pa.array(values, pa.string())})
-        run.writer.append(AnswerBatch(keys, rows_table, np.array([count for _, count in answers]), time))
+        run.writer.append(AnswerBatch(keys, in_order(rows_table, np.array([count for _, count in answers])), time))
         if flushed:
             self.write(run)
 

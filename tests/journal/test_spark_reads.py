@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.files import list_journal
@@ -43,7 +44,7 @@ def test_J3_spark_reads_the_columns_as_they_were_written(spark: SparkSession, tm
     journal = Journal(tmp_path / "journal of ü")
     place = open_place(journal.location)
     description = open_journal(place, wanted_description("x", pa.schema([("id", pa.int32())]), rows.schema))
-    write(place, description, *(AnswerBatch(pa.array([key]), rows, None, NOW + key) for key in range(3)))
+    write(place, description, *(AnswerBatch(pa.array([key]), in_order(rows), NOW + key) for key in range(3)))
     (tmp_path / "journal of ü" / ".answers.part").write_bytes(b"half")
     frame = spark.read.parquet(journal.location.for_spark)
     expected = StructType.fromDDL(", ".join(map(ddl, (description.keys, description.answers, ABOUT))))

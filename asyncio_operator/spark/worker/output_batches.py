@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     DataType,
 )
 
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.columns import Column
 from asyncio_operator.arrow.key_arrays import Ints
 
@@ -92,6 +93,33 @@ def widest_row(table: pa.Table) -> int:
 
 _widest: dict[int, tuple[int, weakref.ref[Any]]] = {}
 """By the identity of tables, which have no hash, as long as they are there."""
+
+
+def found_bytes(answers: ColumnAnswers, columns: Sequence[Column]) -> Ints:
+    """The bytes of each found row, or as many at least, and of the row of nulls.
+
+    Args:
+        columns: those of the answers that are needed.
+    """
+    if answers.rows is not None:
+        return np.full(len(answers.rows) + 1, widest_row(answers.table))
+    rows = int((answers.starts + answers.counts).max(initial=0))
+    return np.append(row_bytes(columns, len(columns[0])) if columns else np.zeros(rows, np.int64), 0)
+
+
+def columns_of(table: pa.Table, names: Sequence[str]) -> list[Column]:
+    """Columns of a table, each as one array, or a chunked one if the text is too long for one."""
+    return [_whole(table.column(name)) for name in names]
+
+
+def _whole(column: pa.ChunkedArray) -> Column:
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    if len(chunks) < 2:
+        return chunks[0] if chunks else pa.nulls(0, column.type)
+    try:
+        return pa.concat_arrays(chunks)
+    except pa.ArrowInvalid:
+        return column
 
 
 def row_bytes(columns: Sequence[Column], rows: int) -> Ints:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.arrow_keys import ArrowKeys
-from asyncio_operator.arrow.columns import Column, check_row
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.key_arrays import (
     Ints,
     ascend,
@@ -25,10 +25,11 @@ from asyncio_operator.arrow.key_arrays import (
     key_values,
     with_duplicates,
 )
-from asyncio_operator.errors import MissingKeyError, ResultError
-from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
-from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, OnResultError, failure_of, read_answers
-from asyncio_operator.spark.worker.output_batches import cut, pick, places, row_bytes
+from asyncio_operator.engine.failures import is_over_budget
+from asyncio_operator.errors import MissingKeyError
+from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
+from asyncio_operator.spark.worker.answers import FAILED, FOUND, MISSING, OnResultError, read_answers
+from asyncio_operator.spark.worker.output_batches import columns_of, cut, found_bytes, pick, places, row_bytes
 from asyncio_operator.spark.worker.segments import Gate, Mask, Segmenter
 from asyncio_operator.spark.worker.status import STATUS, statuses_of
 
@@ -149,7 +150,6 @@ class Enrichment:
         self._on_result_error = on_result_error
         self._missing = missing
         self._schema: pa.Schema | None = None
-        self._empty = dict.fromkeys(layout.found.names)
         self._gate = None if layout.event_time is None else Gate()
         self._in_arrow = in_arrow
         self._cheap = cheap
@@ -261,30 +261,51 @@ class Enrichment:
         outcomes: Any = batch.found(None if needed is None else needed.tolist())
         return self._build(rows, codes, keys, outcomes), freed
 
-    def _build(
-        self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], outcomes: list[Any]
-    ) -> Iterator[pa.RecordBatch]:
+    def _build(self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], outcomes: Any) -> Iterator[pa.RecordBatch]:
         """The output for rows. `codes` has the number of each row's key, or -1 for none."""
         self.expect(rows.schema)
-        answers, added = self._columns(keys, outcomes, rows.num_rows)
+        answers = read_answers(
+            keys,
+            outcomes,
+            self.layout.found,
+            self.layout.declared,
+            on_result_error=self._on_result_error,
+            rows=rows.num_rows,
+        )
+        kinds, empty = self._fates(outcomes, answers)
         if self.layout.required:
-            self._require_found(rows, codes, keys, answers)
-        # -1 selects the last place, which is for the null key.
-        starts, copies = answers.starts[codes], answers.copies[codes]
-        self.kinds += np.bincount(answers.kinds[codes], minlength=3)
-        statuses = [statuses_of(outcomes, answers)] if self.layout.status else []
+            self._require_found(rows, codes, keys, kinds)
+        added = columns_of(answers.table, self.layout.found.names)
+        # -1 selects the last place, which is for the null key. For a found row it is the row of nulls.
+        starts = np.where(kinds == FOUND, np.append(answers.starts, -1), -1)[codes]
+        copies = (np.append(answers.counts, 0) + empty)[codes]
+        self.kinds += np.bincount(kinds[codes], minlength=3)
+        statuses = [statuses_of(outcomes, kinds)] if self.layout.status else []
         # The input's columns can grow only if the output repeats a row.
         own = rows.columns if (copies > 1).any() else []
-        for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), answers.bytes(added)):
-            picked = pick(rows.columns, row) + answers.pick(added, found)
+        numbers = None if answers.rows is None else np.append(answers.rows, -1)
+        for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), found_bytes(answers, added)):
+            picked = pick(rows.columns, row) + pick(added, found if numbers is None else numbers[found])
             if statuses:
                 # The remainder makes the last place of -1, the null key: `take` does not count from the end.
                 picked += pick(statuses, codes[row] % len(statuses[0]))
             yield pa.RecordBatch.from_arrays(picked, schema=self._schema)
 
-    def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], answers: Answers) -> None:
+    def _fates(self, outcomes: Sequence[Any], answers: ColumnAnswers) -> tuple[Ints, Ints]:
+        """FOUND, MISSING or FAILED for each key and, last, the null key; and the rows of nulls that each adds."""
+        kinds = np.append(np.where(answers.counts > 0, FOUND, MISSING), MISSING)
+        empty = np.where(kinds == FOUND, 0, int(not self.layout.inner))
+        if not isinstance(outcomes, ColumnAnswers):
+            for place in np.flatnonzero(answers.counts == 0).tolist():
+                if type(outcome := outcomes[place]) is Failure:
+                    kinds[place] = FAILED
+                    # Law G12: rows without money get nulls, also where failed ones are dropped.
+                    empty[place] = not self.layout.drop_failed or is_over_budget(outcome.error)
+        return kinds, empty
+
+    def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], kinds: Ints) -> None:
         """Raise the error for the first row without a match. A failed lookup is not a miss."""
-        missed = np.flatnonzero(answers.kinds[codes] == MISSING)
+        missed = np.flatnonzero(kinds[codes] == MISSING)
         if not len(missed):
             return
         row = int(missed[0])
@@ -292,39 +313,6 @@ class Enrichment:
             raise self._missing(keys[codes[row]])
         parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
         raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
-
-    def _columns(self, keys: Sequence[Any], outcomes: list[Any], rows: int) -> tuple[Answers, list[Column]]:
-        """The rows of outcomes, and the columns built from them. If a row does not fit, its key fails."""
-        while True:
-            answers = read_answers(
-                keys,
-                outcomes,
-                miss=int(not self.layout.inner),
-                failure=int(not self.layout.drop_failed),
-                on_result_error=self._on_result_error,
-                empty=self._empty,
-                rows=rows,
-            )
-            # All rows at once, which is fast. Only if that fails is each row checked for the key to blame.
-            try:
-                return answers, answers.columns(self.layout.found, self.layout.declared)
-            except Exception:
-                if not self._find_misfits(keys, outcomes, answers):
-                    # Each row fits alone, so no key is to blame, and another round would fail the same way.
-                    raise
-
-    def _find_misfits(self, keys: Sequence[Any], outcomes: list[Any], answers: Answers) -> int:
-        """Replace outcomes whose rows do not fit the columns by failures. Returns their number."""
-        misfits = 0
-        for i in np.flatnonzero(answers.kinds == FOUND).tolist():
-            start, copies = int(answers.starts[i]), int(answers.copies[i])
-            try:
-                for row in answers.rows[start : start + copies]:
-                    check_row(row, self.layout.found, self.layout.declared)
-            except ResultError as error:
-                outcomes[i] = failure_of(outcomes[i], self._on_result_error(keys[i], outcomes[i], error))
-                misfits += 1
-        return misfits
 
 
 def _distinctly_named(fields: list[pa.Field]) -> pa.Schema:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from asyncio_operator.arrow.key_arrays import Ints
 from asyncio_operator.engine.failures import is_over_budget
 from asyncio_operator.errors import code_of, first_of, text_of, verdict
 from asyncio_operator.lookup.key_batch import Failure
-from asyncio_operator.spark.worker.answers import FOUND, Answers
+from asyncio_operator.spark.worker.answers import FOUND
 from asyncio_operator.telemetry.annotations import status_answered
 
 STATUS = pa.struct(
@@ -29,9 +30,9 @@ NOTHING_ASKED = {"status": "missing", "source": "none", "attempts": 0}
 """The status of a null key."""
 
 
-def statuses_of(outcomes: list[Any], answers: Answers) -> pa.Array:
-    """The status of each key, and at the end that of the null key."""
-    statuses = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
+def statuses_of(outcomes: list[Any], kinds: Ints) -> pa.Array:
+    """The status of each key, and at the end that of the null key. `kinds` are FOUND, MISSING or FAILED."""
+    statuses = [_status(outcome, kind) for outcome, kind in zip(outcomes, kinds.tolist(), strict=False)]
     return pa.array([*statuses, NOTHING_ASKED], STATUS)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.column_answers import UNKNOWN, ColumnAnswers
+from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
 from asyncio_operator.arrow.key_fit import fit_values
@@ -29,6 +29,7 @@ from asyncio_operator.errors import describe_error
 from asyncio_operator.journal import watched
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
+from asyncio_operator.journal.later_answers import UNKNOWN
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.noted import Noted, NotedAnswers
 from asyncio_operator.journal.storage import open_place

@@ -251,7 +251,7 @@ async def rule_missing(check: Check) -> None:
 @asynchronous
 async def rule_types(check: Check) -> None:
     """the values of a row fit the columns of schema() without loss"""
-    from asyncio_operator.arrow.columns import check_row, misspelt  # here, because it loads pyarrow
+    from asyncio_operator.arrow.columns import misspelt, row_reader  # here, because it loads pyarrow
 
     async with check.opened() as enricher:
         schema = enricher.schema()
@@ -267,7 +267,7 @@ async def rule_types(check: Check) -> None:
                     "which is one: is one of them misspelt?"
                 )
                 try:
-                    check_row(row, schema)
+                    row_reader(schema)(row)
                 except ResultError as error:
                     raise AssertionError(f"key {describe(key)}: {error}") from error
 

@@ -177,7 +177,7 @@ def test_A3_a_table_in_memory_arrives_in_the_types_of_the_caller_and_from_severa
             answers = [None if one is None else one.answer() for one in found]
             assert answers == [{"n": 3}, None, [{"n": 1}, {"n": 2}]]
             assert [None if one is None else one.answer() for one in map(found.__getitem__, range(3))] == answers
-            assert found.gathered().table.column("n").type == schema.field("n").type
+            assert found.alone().table.column("n").type == schema.field("n").type
 
 
 def test_A1_columns_that_are_not_declared_are_never_copied() -> None:
@@ -185,7 +185,7 @@ def test_A1_columns_that_are_not_declared_are_never_copied() -> None:
     table = pa.table({"n": [1, 2, 3], "more": pa.array(["a", "b", "c"], pa.string_view())})
     tables = AnswerTables(KEYS, pa.schema([("n", pa.int64())]))
     first, second = (tables.read_rows((table, [2, 0], [0, 1]), pa.array([7, 8])) for _ in range(2))
-    assert first.gathered().table.to_pydict() == {"n": [3, 1]}
+    assert first.alone().table.to_pydict() == {"n": [3, 1]}
     assert first.table is second.table
 
 
