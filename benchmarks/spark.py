@@ -12,12 +12,13 @@ import contextlib
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pyarrow as pa
 from pyarrow import parquet
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -181,6 +182,44 @@ def s15() -> Rows:
         times, floor = _in_turns(ours, nulls), _in_turns(values, nulls)
     yield "S15", "a table of 1,000,000 rows in memory / null columns", *_times(*times), "<= 1.3"
     yield "", "columns of ready values / null columns", *_times(*floor), ""
+
+
+def as_of() -> Rows:
+    """2,000,000 rows with times and a table of 1,000,000 rows in memory, with one version of each key (S15) and with
+    five: compared with no `as_of`, with null columns, and with Spark's join and window function, whose rows must be the
+    same."""
+    with workspace("benchmark") as directory, local_spark(directory) as spark:
+        moment = "timestamp_micros(pmod(xxhash64(id), 1000000) * 1000000L)"
+        for versions in (1, 5):
+            path, keys = directory / f"table{versions}.parquet", TABLE_ROWS // versions
+            table = _table(TABLE_ROWS)
+            numbers = pa.array(np.arange(TABLE_ROWS) % keys)
+            parquet.write_table(table.set_column(0, "number", numbers), path)
+            rows = spark.range(0, ROWS, 1, 2).selectExpr(f"id * 7919 % {keys * 4 // 3} AS number", f"{moment} AS at")
+            source = TableEnricher(path, key="number")
+            ours = enrich(rows, source, on="number", as_of=("at", "changed"))
+            nulls = rows.mapInArrow(_append_nulls(source.schema(), ""), ours.schema)
+            plain, joined = enrich(rows, source, on="number"), _joined_as_of(rows, spark.read.parquet(str(path)))
+            what = f"as_of, versions a key: {versions}"
+            assert _told(ours) == _told(joined)
+            if versions == 1:
+                yield "", f"{what} / without as_of", *_times(*_in_turns(ours, plain)), "<= 2"
+            yield "", f"{what} / null columns", *_times(*_in_turns(ours, nulls)), ""
+            yield "", f"{what} / join and window", *_times(seconds_of(ours), seconds_of(joined)), ""
+
+
+def _joined_as_of(rows: DataFrame, table: DataFrame) -> DataFrame:
+    """Rows with the version of their time, found by Spark."""
+    rows = rows.withColumn("row", F.monotonically_increasing_id())
+    versions = table.withColumnRenamed("number", "key")
+    candidates = rows.join(versions, (rows.number == versions.key) & (versions.changed <= rows["at"]), "left")
+    latest = Window.partitionBy("row").orderBy(F.col("changed").desc_nulls_last())
+    return candidates.withColumn("nr", F.row_number().over(latest)).where("nr = 1").drop("nr", "row", "key")
+
+
+def _told(rows: DataFrame) -> Any:
+    names = ("number", "at", "name", "price", "stock", "changed")
+    return rows.select(F.count("*"), F.count("name"), F.sum(F.xxhash64(*names) % (1 << 31))).first()
 
 
 def strategies() -> Rows:

@@ -421,7 +421,7 @@ def test_an_allowed_import_is_let_pass(path: str, source: str) -> None:
 
 CEILINGS: Mapping[str, int] = {
     "asyncio_operator": 2_550,
-    "asyncio_operator/arrow": 2_570,
+    "asyncio_operator/arrow": 2_710,
     "asyncio_operator/budget": 2_650,
     "asyncio_operator/coordinators": 850,
     "asyncio_operator/engine": 4_550,
@@ -433,7 +433,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/queues": 450,
     "asyncio_operator/sending": 500,
     "asyncio_operator/services": 1_850,
-    "asyncio_operator/spark": 8_950,
+    "asyncio_operator/spark": 9_024,
     "asyncio_operator/state": 8_250,
     "asyncio_operator/telemetry": 600,
     "asyncio_operator/testing": 3_350,

@@ -52,7 +52,7 @@ class ColumnAnswers(Sequence[Any]):
     def alone(self) -> ColumnAnswers:
         """The same answers in a table of their own, in the order of their keys."""
         starts = np.cumsum(self.counts) - self.counts
-        rows = np.repeat(self.starts - starts, self.counts) + np.arange(self.counts.sum())
+        rows = runs(self.starts, self.counts)
         rows = rows if self.rows is None else self.rows[rows]
         return ColumnAnswers(self.table.take(pa.array(rows, pa.int64())), starts, self.counts)
 
@@ -92,6 +92,11 @@ class ColumnAnswers(Sequence[Any]):
         found = self.compact()
         spans = zip(found.starts.tolist(), found.counts.tolist(), strict=True)
         return (ColumnAnswers(found.table, start, count) if count else None for start, count in spans)
+
+
+def runs(starts: Ints, counts: Ints) -> Ints:
+    """From each start on as many numbers as are counted, one after the other."""
+    return np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
 MOST_UNUSED = 2

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from asyncio_operator.arrow.column_answers import runs
 from asyncio_operator.arrow.key_arrays import Ints, canonical_array, distinct, joint_numbers
 from asyncio_operator.arrow.key_fit import fit_keys
 
@@ -113,9 +114,7 @@ class KeyIndex:
             return places if self._dense is not None else self._rows[places].astype(np.int64), positions
         starts = self._starts[places].astype(np.int64)
         counts = self._starts[places + 1] - starts
-        # Counts up from the first row of each key.
-        steps = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return self._rows[np.repeat(starts, counts) + steps].astype(np.int64), np.repeat(positions, counts)
+        return self._rows[runs(starts, counts)].astype(np.int64), np.repeat(positions, counts)
 
     def _places(self, keys: pa.Array) -> Ints:
         """The place of each key, or -1. With `_dense` and one row for each key: the row."""

@@ -126,11 +126,14 @@ def _own_text(enricher: Enricher, key: str, error: BaseException) -> str | None:
     return None
 
 
-def missing_key_error(enricher: Enricher, key: Any) -> MissingKeyError:
+def missing_key_error(enricher: Enricher, key: Any, time: Any = None) -> MissingKeyError:
     """The error for a key without a row when every key must have one. None in the key is a null, or a value that
-    Python cannot hold."""
+    Python cannot hold. With a time, an Arrow scalar: the key has rows, and none of them held then (`as_of`)."""
     name, text = describe(enricher), describe(key)
-    if key is None or (isinstance(key, tuple) and None in key):
+    if time is not None:
+        problem = f"{name} has rows for key {text}, but none that held at {time if time.is_valid else 'a null time'}"
+        remedy = "add the version to the source" if time.is_valid else "leave such rows out before"
+    elif key is None or (isinstance(key, tuple) and None in key):
         problem = f"{name} has no row for key {text}: a part of it is null, or a value that Python cannot hold"
         remedy = "leave such rows out before"
     else:

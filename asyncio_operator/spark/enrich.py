@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructField, StructType
 
 from asyncio_operator.budget.spec import Budget
@@ -29,6 +28,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
+from asyncio_operator.spark.driver.as_of import session_zone
 from asyncio_operator.spark.driver.build_task import (
     OPTIONS,
     EnrichOptions,
@@ -39,7 +39,7 @@ from asyncio_operator.spark.driver.build_task import (
     enrich_task,
 )
 from asyncio_operator.spark.driver.chain import extended
-from asyncio_operator.spark.driver.columns import On, plain_text, require_dataframe
+from asyncio_operator.spark.driver.columns import On, key_columns, plain_text, require_dataframe
 from asyncio_operator.spark.driver.journaled import Join, with_journal
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
@@ -56,6 +56,7 @@ def enrich(
     *,
     on: On,
     how: How = "left",
+    as_of: Sequence[str] | None = None,
     columns: str | Sequence[str] | None = None,
     prefix: str = "",
     mode: Mode = "ordered",
@@ -98,6 +99,10 @@ def enrich(
             the same, else by position), or a mapping from columns of `df` to the enricher's key columns.
         how: "left" keeps rows without a match, with nulls; "inner" drops them; "required" fails the task with a
             `MissingKeyError` that names the key, whatever `on_error` says.
+        as_of: (time, version): of the several rows of a key the one that held at the row's time. `time` is a column
+            of `df`, `version` one of the enricher, from which time each of its rows holds: the row with the greatest
+            version that is not after the time, and of equal versions the last. None is a miss, and so is a null time.
+            Both columns have one type, or are dates and timestamps. Keys are looked up and kept without the time.
         columns: the enricher's columns to add; default: all.
         prefix: put before the name of every added column, but not of the status column.
         mode: "ordered": the rows of a partition stay in order; "unordered": rows leave when they are answered.
@@ -158,7 +163,8 @@ def enrich(
     options = options.keeping(options.job_limits.reaching(spark, enricher))
     tracing = None if trace is None else trace_of_tasks(trace, spark)
     reporting = reporting_to(metrics, enricher, budget, trace)
-    task, schema = enrich_task(df.schema, enricher, options, reporting, tracing)
+    zone = "UTC" if as_of is None else session_zone(spark)
+    task, schema = enrich_task(df.schema, enricher, options, reporting, tracing, zone)
     join = None
     if options.journal is not None:
         task, join = with_journal(df, task, options.journal)
@@ -203,12 +209,7 @@ def enrich_distinct(
         )
     numbered = df.toDF(*(f"_{i}" for i in range(len(df.columns))))
     positions = task.layout.keys
-    keys = numbered.select(
-        *(
-            plain_text(F.col(f"_{position}"), df.schema.fields[position].dataType).alias(f"k{i}")
-            for i, position in enumerate(positions)
-        )
-    )
+    keys = key_columns(df, positions)
     added = schema.fields[len(df.columns) :]
     fields = [StructField(f"k{i}", keys.schema.fields[i].dataType) for i in range(len(positions))]
     fields += [StructField(f"a{i}", field.dataType) for i, field in enumerate(added)]

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
 from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.permits import Permits
@@ -33,7 +32,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
 from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.build_task import EnrichOptions, Strategy, enrich_task
-from asyncio_operator.spark.driver.columns import On, plain_text, require_dataframe
+from asyncio_operator.spark.driver.columns import On, key_columns, require_dataframe
 from asyncio_operator.spark.driver.forecast import (
     Caches,
     Pace,
@@ -125,17 +124,19 @@ def plan(
         sample=sample,
         limits=planned_limits,
     )
-    made = replace(planned(df), budget=budget, max_calls=enricher.max_calls, calls_at_once=_at_once(task))
+    keys = key_columns(df, task.layout.keys)
+    made = replace(planned(keys), budget=budget, max_calls=enricher.max_calls, calls_at_once=_at_once(task))
     unknown = None if options.journal is None else without_known(df, task, options.journal)
     distinct = options.strategy == "distinct"
     if distinct:
-        made = _whole_input(planned(_keys_once(df, task.layout.keys)), made, distinct=True)
+        made = _whole_input(planned(keys.distinct()), made, distinct=True)
     if unknown is None:
         return _with_join(made, enricher, [df.columns[place] for place in task.layout.keys])
+    unknown = key_columns(unknown, task.layout.keys)
     rest = planned(unknown)
     known = made.rows - rest.rows
     if distinct:
-        rest = _whole_input(planned(_keys_once(unknown, task.layout.keys)), rest, distinct=True)
+        rest = _whole_input(planned(unknown.distinct()), rest, distinct=True)
     return replace(
         _whole_input(rest, made),
         null_keys=rest.null_keys,
@@ -172,16 +173,8 @@ def _at_once(task: EnrichTask) -> int:
     return capacity if task.enricher.max_calls is None else min(capacity, task.enricher.max_calls)
 
 
-def _keys_once(df: DataFrame, keys: Sequence[int]) -> DataFrame:
-    """Each key of a DataFrame once, as strategy="distinct" looks them up; the other columns are null."""
-    numbered = df.toDF(*(f"_{i}" for i in range(len(df.columns))))
-    kept = numbered.select(*(plain_text(F.col(f"_{i}"), df.schema.fields[i].dataType).alias(f"_{i}") for i in keys))
-    once = kept.distinct()
-    return once.select(*(F.col(f"_{i}") if i in keys else F.lit(None).alias(f"_{i}") for i in range(len(df.columns))))
-
-
 def _planned(
-    df: DataFrame,
+    keys: DataFrame,
     *,
     task: EnrichTask,
     options: EnrichOptions,
@@ -190,7 +183,7 @@ def _planned(
     sample: int,
     limits: Sequence[tuple[Budget, bool]],
 ) -> EnrichmentPlan:
-    """The plan for the rows of a DataFrame, none of whose answers is known.
+    """The plan for rows of which none of the answers is known: `keys` has their key columns.
 
     Args:
         limits: see `JobLimits.planned`.
@@ -204,15 +197,15 @@ def _planned(
     cache_rows = (options.cache or Cache()).max_rows
     # Within a task its memory is behind the cache (law L13).
     survey = Survey(sample, keys_in_a_call, max(cache_rows, remembered), remembered)
-    tasks = _surveyed(df, task.layout.keys, survey)
-    with described(df.sparkSession, "plan: number of rows"):
-        whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None, remembered)
-    at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
+    tasks = _surveyed(keys, survey)
+    with described(keys.sparkSession, "plan: number of rows"):
+        whole = Whole(tasks, keys.count() if any(one.cut for one in tasks) else None, remembered)
+    at_once = max(1, min(len(tasks), tasks_at_once or cores(keys.sparkSession)))
     # Twice: with a cache tasks take less time, so other workers get them, and a worker's cache knows its own tasks.
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, cache_rows).asked)
     budgets = [(one, at_once if in_parts else 1) for one, in_parts in limits]
-    per_key, never = _weighed(df, task, keys_in_a_call, options.budget)
+    per_key, never = _weighed(keys, task, keys_in_a_call, options.budget)
     weights, cached_weights = (weights_of(one.calls, one.lookups, per_key) for one in (plain, cached))
     return EnrichmentPlan(
         rows=whole.rows,
@@ -237,18 +230,17 @@ def _planned(
 
 
 def _weighed(
-    df: DataFrame, task: EnrichTask, keys_in_a_call: int, budget: Budget | None
+    of_rows: DataFrame, task: EnrichTask, keys_in_a_call: int, budget: Budget | None
 ) -> tuple[dict[str, float], str | None]:
     """What a key weighs on average, in the units of the enricher, and why a call for some key can never start.
 
-    Both are found from some keys of a DataFrame.
+    Both are found from some of the keys of rows.
     """
     weigh = overridden(task.enricher.weigh, Enricher.weigh)
     if budget is None or weigh is None:
         return {}, None
-    parts = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).select(*(f"_{i}" for i in task.layout.keys))
-    with described(df.sparkSession, "plan: keys to weigh"):
-        rows = parts.dropna().distinct().limit(max(WEIGHED, keys_in_a_call)).collect()
+    with described(of_rows.sparkSession, "plan: keys to weigh"):
+        rows = of_rows.dropna().distinct().limit(max(WEIGHED, keys_in_a_call)).collect()
     keys = [canonical_key(row[0] if len(row) == 1 else tuple(row)) for row in rows]
     total: Counter[str] = Counter()
     name = describe(task.enricher)
@@ -288,14 +280,10 @@ def _average(latency: object) -> float:
     return mean_latency(latency.latency)
 
 
-def _surveyed(df: DataFrame, positions: Sequence[int], survey: Survey) -> list[TaskFigures]:
+def _surveyed(keys: DataFrame, survey: Survey) -> list[TaskFigures]:
     """The figures of all tasks, in the order of their partitions."""
-    # Columns are renamed to their positions, because two columns may have the same name.
-    parts = [f"_{i}" for i in positions]
-    present = " AND ".join(f"{part} IS NOT NULL" for part in parts)
-    keys = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).selectExpr(
-        f"CASE WHEN {present} THEN xxhash64({', '.join(parts)}) END AS key"
-    )
-    with described(df.sparkSession, "plan: sample of keys"):
-        rows = keys.mapInArrow(survey, SCHEMA).collect()
+    present = " AND ".join(f"{part} IS NOT NULL" for part in keys.columns)
+    hashed = keys.selectExpr(f"CASE WHEN {present} THEN xxhash64({', '.join(keys.columns)}) END AS key")
+    with described(keys.sparkSession, "plan: sample of keys"):
+        rows = hashed.mapInArrow(survey, SCHEMA).collect()
     return sorted((figures_of(row.asDict()) for row in rows), key=lambda one: one.partition)

@@ -14,10 +14,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.serializers import AutoBatchedSerializer
@@ -35,7 +33,7 @@ from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
-from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_watch, until_spark_reads
+from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_frame, spark_watch, until_spark_reads
 from asyncio_operator.telemetry.propagation import Propagated, inject
 
 if TYPE_CHECKING:
@@ -184,10 +182,10 @@ class PartitionTask:
 
 def _write_each_result_alone() -> None:
     """Law X15: Spark's serialiser writes thousands of small results together, and would take them all for `show(2)`."""
-    frame = _frame_with("serializer", "outfile")
-    if frame is not None and type(frame.f_locals["serializer"]) is AutoBatchedSerializer:
+    frame = spark_frame("serializer")
+    if frame is not None and type(frame["serializer"]) is AutoBatchedSerializer:
         # Any batch is larger than this, so the first size of a batch, which is one result, stays.
-        frame.f_locals["serializer"].bestSize = 0
+        frame["serializer"].bestSize = 0
 
 
 def _look() -> Callable[[], None] | None:
@@ -197,10 +195,10 @@ def _look() -> Callable[[], None] | None:
     written, which changes nothing where batches may have any size. Where Spark writes in another way (`saveAsTextFile`,
     shuffles), it reads the results of a partition to their end, unless the job fails.
     """
-    watch, frame = spark_watch(), _frame_with("serializer", "outfile")
+    watch, frame = spark_watch(), spark_frame("serializer")
     if watch is None or frame is None:
         return watch
-    serializer, output = frame.f_locals["serializer"], frame.f_locals["outfile"]
+    serializer, output = frame["serializer"], frame["outfile"]
     if type(serializer) is not AutoBatchedSerializer:
         return watch
 
@@ -209,11 +207,3 @@ def _look() -> Callable[[], None] | None:
         watch()
 
     return look
-
-
-def _frame_with(*names: str) -> FrameType | None:
-    """The innermost frame of this thread that has variables of these names."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and not all(name in frame.f_locals for name in names):
-        frame = frame.f_back
-    return frame

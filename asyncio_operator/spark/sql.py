@@ -31,6 +31,7 @@ from pyspark.util import PythonEvalType
 from asyncio_operator.engine.options import KINDS
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.spark.driver.as_of import session_zone
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import key_field
 from asyncio_operator.spark.driver.refusals import refuse_journal, refuse_unknown
@@ -42,7 +43,7 @@ from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_f
 NOT_IN_SQL = (*KINDS, "cache", "metrics", "trace", "tasks_at_once")
 """Options whose values cannot be written in SQL, and that of the limits, which begin with the registration."""
 
-OF_THE_TABLE = {"event_time": None, "watermark_delay": None}
+OF_THE_TABLE = {"as_of": None, "event_time": None, "watermark_delay": None}
 """Options besides `on` that can be checked only with a table."""
 
 
@@ -51,7 +52,8 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
 
     The function returns the rows of ``enrich(orders, enricher, on="customer")``, in the same order. The table may be
     ``PARTITION BY x ORDER BY y``, which decides where rows go before they are looked up. The enricher is asked for its
-    columns now, and never again: register it again if they have changed.
+    columns now, and never again: register it again if they have changed. `as_of` compares in the time zone that the
+    session has now.
 
     Args:
         spark: the session whose SQL gets the function, classic or Spark Connect.
@@ -81,7 +83,7 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     limited = EnrichOptions(**options | {"on": ()}).job_limits.reaching(spark, enricher)
     options |= {"budget": limited, "rate_limit": None, "tasks_at_once": None}
     tracing = None if trace is None else trace_of_tasks(trace, spark)
-    registration, task = _registered(name, enricher, options, reporting, tracing)
+    registration, task = _registered(name, enricher, options, session_zone(spark), reporting, tracing)
     # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
     of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
     registry.register(name, of_session(table_function(registration.analyze, task), None, name=name, evalType=kind))
@@ -101,6 +103,7 @@ def _registered(
     name: str,
     enricher: Enricher,
     options: dict[str, Any],
+    zone: str,
     reporting: Reporting | None,
     tracing: Tracing | None,
 ) -> tuple[_Registration, bytes]:
@@ -114,7 +117,7 @@ def _registered(
     _check_inline(checked)
     task, _ = enrich_task(StructType(columns), enricher, checked, reporting, tracing)
     known = _Known(describe(enricher), task.answers, key, enricher)
-    return _Registration(name, known, options), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    return _Registration(name, known, options, zone), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
 
 
 def _check_inline(options: EnrichOptions) -> None:
@@ -139,11 +142,13 @@ class _Registration:
     Attributes:
         known: replaces the enricher in the analysis.
         options: defaults for the options of calls.
+        zone: the time zone of the session.
     """
 
     name: str
     known: _Known
     options: dict[str, Any]
+    zone: str
 
     def analyze(self, arguments: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> AnalyzeResult:
         """The columns of a call, and what the workers need to run it."""
@@ -166,7 +171,7 @@ class _Registration:
             )
         options = EnrichOptions(**given)
         _check_inline(options)
-        task, schema = enrich_task(table, self.known, options)
+        task, schema = enrich_task(table, self.known, options, zone=self.zone)
         return Analyzed(schema, call=Call(task, schema))
 
 

@@ -113,6 +113,7 @@ def test_only_the_programs_of_systems_that_are_not_here_are_run_by_no_test() -> 
     "page",
     [
         "howto/rate-limits.md",
+        "howto/as-of.md",
         "howto/cache.md",
         "howto/pay-once.md",
         "howto/keep-failures.md",

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.spark
         ("async_column", ["--orders", "300"], "The service got "),
         ("enrich_from_http", ["--rows", "3000"], "3,000 rows, "),
         ("model_calls", ["--rows", "600"], "Refused with 429: none."),
+        ("orders_as_of", ["--orders", "3000"], "The join found the same tiers."),
         ("partitions", ["--rows", "3000"], "with map_partitions and a cache "),
         ("send_orders", ["--orders", "600"], "The job failed: a worker was killed after "),
         ("sql_lookup", ["--orders", "3000"], "ConfigurationError: how is 'outer'"),

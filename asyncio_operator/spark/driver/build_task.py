@@ -33,6 +33,7 @@ from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, calls_at_
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
+from asyncio_operator.spark.driver.as_of import compared, names_of
 from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
 from asyncio_operator.spark.driver.refusals import require_portable
@@ -64,6 +65,7 @@ class EnrichOptions(GivenCalls):
 
     on: On
     how: How = "left"
+    as_of: Sequence[str] | None = None
     columns: str | Sequence[str] | None = None
     prefix: str = ""
     mode: Mode = "ordered"
@@ -114,12 +116,14 @@ def enrich_task(
     options: EnrichOptions,
     reporting: Reporting | None = None,
     tracing: Tracing | None = None,
+    zone: str = "UTC",
 ) -> tuple[EnrichTask, StructType]:
     """The task for an input with that schema, and the schema of its output.
 
     Args:
         reporting: reports the figures of a task, for `metrics`.
         tracing: reports the trace of a task, for `trace`.
+        zone: the time zone of the session, for `as_of`.
 
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
@@ -138,6 +142,14 @@ def enrich_task(
     found = _found(enricher, offered, options.columns)
     keys = key_positions(schema, enricher, options.on)
     segments = _segments(schema, options.event_time, options.watermark_delay)
+    added = _added_fields(schema, found, options.prefix, options.status_column)
+    as_of, hidden = None, False
+    if options.as_of is not None:
+        time, name = names_of(options.as_of)
+        [version] = _found(enricher, offered, name, "as_of")
+        hidden = name not in found.names
+        found = found.append(version) if hidden else found
+        as_of = compared(schema, time, spark_field(name, version), describe(enricher), found.names.index(name), zone)
     layout = Layout(
         keys,
         found,
@@ -147,11 +159,12 @@ def enrich_task(
         status=timed,
         declared=tuple(offered.names),
         optional=_optional(enricher, options),
+        as_of=as_of,
+        hidden=hidden,
     )
     if not lookups.ordered:
         # Only unordered rows can overtake others, so ordered mode needs no segments.
         layout = replace(layout, event_time=segments[0], delay=segments[1])
-    added = _added_fields(schema, found, options.prefix, options.status_column)
     identity = _identity(enricher)
     owner = cache_owner(identity, offered)
     answers = _in_spark(offered)
@@ -212,6 +225,11 @@ def _check_strategy(options: EnrichOptions) -> None:
         raise ConfigurationError(
             f'event_time is {describe(event_time)}, but strategy="distinct" keeps no order of rows; use "inline"'
         )
+    if options.as_of is not None and joins:
+        raise ConfigurationError(
+            f'as_of is {describe(options.as_of)}, but strategy="distinct" sends only keys to Python, without the times '
+            'of their rows; use "inline"'
+        )
 
 
 def _schema(enricher: Enricher) -> pa.Schema:
@@ -223,7 +241,9 @@ def _schema(enricher: Enricher) -> pa.Schema:
     return schema
 
 
-def _found(enricher: Enricher, schema: pa.Schema, columns: str | Sequence[str] | None) -> pa.Schema:
+def _found(
+    enricher: Enricher, schema: pa.Schema, columns: str | Sequence[str] | None, argument: str = "columns"
+) -> pa.Schema:
     """The fields that a found row adds, with the enricher's names and the types that Spark takes."""
     names = schema.names if columns is None else [columns] if isinstance(columns, str) else columns
     if not isinstance(names, Sequence):
@@ -231,7 +251,7 @@ def _found(enricher: Enricher, schema: pa.Schema, columns: str | Sequence[str] |
     for name in names:
         if name not in schema.names:
             raise ConfigurationError(
-                f"columns names {name!r}, which is not a column of {describe(enricher)}; "
+                f"{argument} names {name!r}, which is not a column of {describe(enricher)}; "
                 f"{did_you_mean(str(name), schema.names)}"
             )
         if schema.names.count(name) > 1 or names.count(name) > 1:

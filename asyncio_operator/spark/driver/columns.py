@@ -85,14 +85,14 @@ def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enri
                 raise ConfigurationError(
                     f"key column {field.name!r} is {field.dataType.simpleString()}, which never matches key column "
                     f"{theirs.name!r} of {enricher}, which is {theirs.dataType.simpleString()}: cast it first, with "
-                    f"{_cast(field, theirs.dataType)}"
+                    f"{cast_program(field, theirs.dataType)}"
                 )
         elif known is not None and (known.field(i).metadata or {}).get(b"sent_as") == b"text":
             _warn_of_fractions(field, enricher)
 
 
-def _cast(field: StructField, to: DataType) -> str:
-    """The program that casts a column to the type of its key column."""
+def cast_program(field: StructField, to: DataType) -> str:
+    """The program that casts a column to the type of another one, with which it is compared."""
     name = field.name
     text = f"df.withColumn({name!r}, F.col({name!r}).cast({to.simpleString()!r}))"
     if {type(field.dataType), type(to)} == {TimestampType, TimestampNTZType}:
@@ -177,6 +177,18 @@ def plain_text(column: Column, kind: DataType) -> Column:
     if isinstance(kind, StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
         return functions.collate(column, "UTF8_BINARY")
     return column
+
+
+def key_columns(df: DataFrame, positions: Sequence[int]) -> DataFrame:
+    """The columns of a DataFrame at these positions, as `k0`, `k1`, ..., texts without a collation."""
+    numbered = df.toDF(*(f"_{i}" for i in range(len(df.columns))))
+    kinds = [df.schema.fields[position].dataType for position in positions]
+    return numbered.select(
+        *(
+            plain_text(functions.col(f"_{position}"), kind).alias(f"k{i}")
+            for i, (position, kind) in enumerate(zip(positions, kinds, strict=True))
+        )
+    )
 
 
 def require_dataframe(df: object, enricher: object) -> None:

@@ -11,6 +11,7 @@ from asyncio_operator.hints import did_you_mean
 from asyncio_operator.policies.rate_limit import NO_SCOPE
 
 IN_ENRICH = {
+    "as_of": "enrich finds the version of a row's time",
     "cache": "enrich keeps answers",
     "journal": "enrich keeps answers in files: enrich(df, enricher, on=..., journal=Journal(...))",
     "status_column": "enrich reports the outcome of each row",

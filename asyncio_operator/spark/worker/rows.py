@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.arrow_keys import ArrowKeys
+from asyncio_operator.arrow.as_of import AsOf
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.key_arrays import (
     Ints,
@@ -49,6 +50,8 @@ class Layout:
         delay: the largest distance between times of one segment, in the unit of that column.
         declared: the names of all columns of the enricher; None: those of `found`.
         optional: the parts of a key that may be null.
+        as_of: which of the rows of a key is the one of an input row.
+        hidden: the last field of `found` is only for `as_of`.
     """
 
     keys: tuple[int, ...]
@@ -61,6 +64,13 @@ class Layout:
     delay: int = 0
     declared: tuple[str, ...] | None = None
     optional: tuple[int, ...] = ()
+    as_of: AsOf | None = None
+    hidden: bool = False
+
+    @property
+    def added(self) -> list[pa.Field]:
+        """The fields that follow those of the input."""
+        return list(self.found)[: len(self.found) - self.hidden]
 
 
 NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)
@@ -129,7 +139,8 @@ class Enrichment:
 
     Args:
         on_result_error: handles a key with an invalid answer.
-        missing: makes the error for a key without a row, if the layout requires one.
+        missing: makes the error for a key without a row, if the layout requires one. With a time: none of its rows
+            held then.
         in_arrow: see `key_batch`.
         cheap: with keys in Arrow, to look up a key costs about as much as to find its duplicates.
         held: see `key_batch`.
@@ -139,7 +150,7 @@ class Enrichment:
         self,
         layout: Layout,
         on_result_error: OnResultError,
-        missing: Callable[[Any], Exception] = MissingKeyError,
+        missing: Callable[..., Exception] = MissingKeyError,
         in_arrow: bool = False,
         cheap: bool = False,
         held: bool = True,
@@ -161,7 +172,7 @@ class Enrichment:
     def expect(self, rows: pa.Schema) -> pa.Schema:
         """Note the schema of the input, and return that of the output. It never changes: any thread may call this."""
         if self._schema is None:
-            fields = [*rows, *self.layout.found]
+            fields = [*rows, *self.layout.added]
             if self.layout.status:
                 fields.append(pa.field("status", STATUS))
             self._schema = _distinctly_named(fields)
@@ -272,23 +283,29 @@ class Enrichment:
             on_result_error=self._on_result_error,
             rows=rows.num_rows,
         )
-        kinds, empty = self._fates(outcomes, answers)
-        if self.layout.required:
-            self._require_found(rows, codes, keys, kinds)
-        added = columns_of(answers.table, self.layout.found.names)
+        fates, empty = self._fates(outcomes, answers)
+        columns = columns_of(answers.table, self.layout.found.names)
         # -1 selects the last place, which is for the null key. For a found row it is the row of nulls.
-        starts = np.where(kinds == FOUND, np.append(answers.starts, -1), -1)[codes]
-        copies = (np.append(answers.counts, 0) + empty)[codes]
-        self.kinds += np.bincount(kinds[codes], minlength=3)
-        statuses = [statuses_of(outcomes, kinds)] if self.layout.status else []
+        starts = np.where(fates == FOUND, np.append(answers.starts, -1), -1)[codes]
+        copies, kinds = (np.append(answers.counts, 0) + empty)[codes], fates[codes]
+        if (as_of := self.layout.as_of) is not None:
+            starts = as_of.held(columns[as_of.version], rows.column(as_of.time), answers, codes)
+            # The key has rows, and none of them held: a miss.
+            lost = (kinds == FOUND) & (starts < 0)
+            kinds[lost] = MISSING
+            copies = np.where(lost, int(not self.layout.inner), np.minimum(copies, 1))
+        if self.layout.required:
+            self._require_found(rows, codes, keys, fates, kinds)
+        self.kinds += np.bincount(kinds, minlength=3)
+        added = columns[: len(self.layout.added)]
+        statuses = _statuses(outcomes, fates, codes, kinds) if self.layout.status else None
         # The input's columns can grow only if the output repeats a row.
         own = rows.columns if (copies > 1).any() else []
         numbers = None if answers.rows is None else np.append(answers.rows, -1)
         for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), found_bytes(answers, added)):
             picked = pick(rows.columns, row) + pick(added, found if numbers is None else numbers[found])
-            if statuses:
-                # The remainder makes the last place of -1, the null key: `take` does not count from the end.
-                picked += pick(statuses, codes[row] % len(statuses[0]))
+            if statuses is not None:
+                picked += pick([statuses[0]], statuses[1][row])
             yield pa.RecordBatch.from_arrays(picked, schema=self._schema)
 
     def _fates(self, outcomes: Sequence[Any], answers: ColumnAnswers) -> tuple[Ints, Ints]:
@@ -303,16 +320,31 @@ class Enrichment:
                     empty[place] = not self.layout.drop_failed or is_over_budget(outcome.error)
         return kinds, empty
 
-    def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], kinds: Ints) -> None:
+    def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], fates: Ints, kinds: Ints) -> None:
         """Raise the error for the first row without a match. A failed lookup is not a miss."""
-        missed = np.flatnonzero(kinds[codes] == MISSING)
+        missed = np.flatnonzero(kinds == MISSING)
         if not len(missed):
             return
         row = int(missed[0])
+        if fates[codes[row]] == FOUND and self.layout.as_of is not None:
+            raise self._missing(keys[codes[row]], rows.column(self.layout.as_of.time)[row])
         if codes[row] >= 0:
             raise self._missing(keys[codes[row]])
         parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
         raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
+
+
+def _statuses(outcomes: list[Any], fates: Ints, codes: Ints, kinds: Ints) -> tuple[pa.Array, Ints]:
+    """Statuses, and for each row the position of its own. `fates` are the kinds of keys, which a row may not share."""
+    statuses = statuses_of(outcomes, fates)
+    # The remainder makes the last place of -1, the null key: `take` does not count from the end.
+    of_row = codes % len(statuses)
+    lost = kinds != fates[codes]
+    if lost.any():
+        of_row += len(statuses) * lost
+        missed = statuses_of(outcomes, np.where(fates == FOUND, MISSING, fates))
+        statuses = pa.concat_arrays([statuses, missed])
+    return statuses, of_row
 
 
 def _distinctly_named(fields: list[pa.Field]) -> pa.Schema:

@@ -15,7 +15,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -123,9 +123,10 @@ def until_spark_reads() -> Callable[[], None]:
     taker = threading.current_thread()
     if isinstance(taker, TakingThread):
         return taker.wait_until_read or _nothing
-    output = _spark_output()
-    if output is None:
+    frame = spark_frame()
+    if frame is None:
         return _nothing
+    output = frame["outfile"]
     poll = _poll_for_hangup(output)
     return wait_until_read(output, lambda: poll is not None and bool(poll.poll(0)))
 
@@ -149,9 +150,10 @@ def spark_watch() -> Callable[[], None] | None:
     taker = threading.current_thread()
     if isinstance(taker, TakingThread):
         return taker.look
-    output = _spark_output()
-    if output is None:
+    frame = spark_frame()
+    if frame is None:
         return None
+    output = frame["outfile"]
     poll = _poll_for_hangup(output)
 
     def watch() -> None:
@@ -162,12 +164,16 @@ def spark_watch() -> Callable[[], None] | None:
     return watch
 
 
-def _spark_output() -> Any:
-    """The file to which this thread writes for Spark; None if it is not found."""
+def spark_frame(*names: str) -> Mapping[str, Any] | None:
+    """The variables of the innermost frame of this thread that has the file "outfile", to which it writes for Spark,
+    and others of these names; None if there is none."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and not hasattr(frame.f_locals.get("outfile"), "flush"):
+    while frame is not None:
+        found = frame.f_locals
+        if hasattr(found.get("outfile"), "flush") and all(name in found for name in names):
+            return found
         frame = frame.f_back
-    return None if frame is None else frame.f_locals["outfile"]
+    return None
 
 
 class Handoff:
