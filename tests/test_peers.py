@@ -21,7 +21,7 @@ from examples.stage import ProblemError
 
 HERE = Path(sys.executable)
 OPERATOR = next(peer for peer in PEERS if peer.program == "operator" and not peer.side)
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "benchmarks" / "figures.md"
 
 
 @pytest.fixture
@@ -267,9 +267,8 @@ def test_a_work_that_a_group_does_not_do_is_no_column_of_its_table():
 
 def test_the_page_names_every_peer_and_work():
     text = PAGE.read_text()
-    assert text.count(report.BEGIN) == text.count(report.END) == 1
-    figures = (ROOT / "benchmarks" / "figures.md").read_text()
-    assert figures.count(growth.BEGIN) == figures.count(growth.END) == 1
+    for begin, end in ((report.BEGIN, report.END), (growth.BEGIN, growth.END)):
+        assert text.count(begin) == text.count(end) == 1
     table = text.partition(report.BEGIN)[2].partition(report.END)[0]
     for peer in PEERS:
         assert peer.name in table
