@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.addresses import addresses_of
 from asyncio_operator.state.cells import Cells
 from asyncio_operator.state.descriptors import (
     QUEUE,
@@ -31,14 +32,7 @@ from asyncio_operator.state.descriptors import (
     describe_state,
     value_serializer,
 )
-from asyncio_operator.state.key_groups import (
-    KeyGroupRange,
-    group_prefix,
-    group_width,
-    key_address,
-    outside,
-    resolve_key_groups,
-)
+from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix, group_width, resolve_key_groups
 from asyncio_operator.state.keys import NONE, Key
 from asyncio_operator.state.layout import parse_slot, serialize_namespace
 from asyncio_operator.state.priority_queue import PriorityQueueSet
@@ -48,22 +42,6 @@ from asyncio_operator.state.states import AggregatingState, ListState, MapState,
 from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
-
-MEMO_SIZE = 1 << 15
-"""At most this number of keys have their bytes remembered: hashing a key again takes a microsecond."""
-
-MEMO_KEY = 64
-"""Longer keys, in bytes, are not remembered: so the memo takes some 5 MB, and 12 MB at most."""
-
-MEMO_TRIAL = 1 << 12
-"""After this number of keys it is seen for the first time whether they come again; each time for twice as many."""
-
-MEMO_REST = 16
-"""If too few keys came again, 16 times as many as were tried are not remembered: remembering a key that does not come
-again costs a tenth of a write."""
-
-_PLAIN = frozenset((str, int))
-"""Types of keys, and of parts of keys, whose equal values are always the same key."""
 
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
@@ -123,17 +101,15 @@ class StateBackend(ABC):
         self.max_parallelism = max_parallelism
         self.now = milliseconds(clock)
         self.group_width = group_width(max_parallelism)
-        self._group_prefixes = {group: group_prefix(group, max_parallelism) for group in self.key_groups}
+        self._prefixes = {group: group_prefix(group, max_parallelism) for group in self.key_groups}
+        self._memo: dict[Key, bytes] = {}
+        self._address = addresses_of(self.key_groups, max_parallelism, self._prefixes, self._memo)
         self.slot: bytes | None = None
         self.metas: dict[str, StateMeta] = {}
         self.closed = False
         self._why_closed = f"is closed: {self.remedy}"
         self._key: Key | None = None
-        self._key_bytes = b""
         self._namespace_bytes = NONE
-        self._memo: dict[Key, bytes] = {}
-        self._hits = self._rest = 0
-        self._trial = MEMO_TRIAL
         self._cells: dict[str, tuple[StateDescriptor, Cells]] = {}
         # By name: the state of the latest descriptor, and all states that the program may still use.
         self._latest: dict[str, State] = {}
@@ -154,27 +130,14 @@ class StateBackend(ABC):
             StateError: the key is None, not of a key type, or outside the range, or the backend is closed. Then no key
                 is set.
         """
-        # Only plain keys are looked up: 1, True and 1.0 are three keys, and one key of a dictionary.
-        prefix = self._memo.get(key) if self._memo and (type(key) in _PLAIN or _is_plain(key)) else None
-        if prefix is not None:
-            self._hits += 1
-        else:
-            try:
-                prefix = key_address(key, self._group_prefixes, self.max_parallelism)
-            except StateError:
-                self._key = self.slot = None
-                raise
-            if prefix is None:
-                self._key = self.slot = None
-                # A closed backend has no key groups, and would say that the key belongs elsewhere.
-                self.check_open()
-                raise outside(key, self.key_groups, self.max_parallelism)
-            if self._rest:
-                self._rest -= 1
-            elif len(prefix) <= MEMO_KEY and (type(key) in _PLAIN or _is_plain(key)):
-                self._remember(key, prefix)
+        try:
+            prefix = self._address(key)
+        except StateError:
+            self._key = self.slot = None
+            # A closed backend has no key groups, and would say that the key belongs elsewhere.
+            self.check_open()
+            raise
         self._key = key
-        self._key_bytes = prefix
         self.slot = prefix + self._namespace_bytes
         if self._on_key:
             for sweep in self._on_key:
@@ -182,11 +145,11 @@ class StateBackend(ABC):
 
     def slot_of(self, key: Key) -> bytes:
         """The address of a key in the current namespace, whatever the current key is; raises as `set_current_key`."""
-        prefix = key_address(key, self._group_prefixes, self.max_parallelism)
-        if prefix is None:
+        try:
+            return self._address(key) + self._namespace_bytes
+        except StateError:
             self.check_open()
-            raise outside(key, self.key_groups, self.max_parallelism)
-        return prefix + self._namespace_bytes
+            raise
 
     def set_current_namespace(self, namespace: Key | None) -> None:
         """Sets the namespace that states read and write; None is the default one.
@@ -196,14 +159,15 @@ class StateBackend(ABC):
                 namespace is the default one.
         """
         self.check_open()
+        before = self._namespace_bytes
         try:
             self._namespace_bytes = serialize_namespace(namespace)
         except StateError:
             self._key = self.slot = None
             self._namespace_bytes = NONE
             raise
-        if self._key is not None:
-            self.slot = self._key_bytes + self._namespace_bytes
+        if self.slot is not None:
+            self.slot = self.slot[: -len(before)] + self._namespace_bytes
 
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
         """The value state of this descriptor.
@@ -487,7 +451,7 @@ class StateBackend(ABC):
         self._why_closed = why or self._why_closed
         self.slot = None
         self._memo.clear()
-        self._group_prefixes.clear()
+        self._prefixes.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -501,26 +465,3 @@ class StateBackend(ABC):
             key, namespace, _ = parse_slot(slot, self.group_width)
             if namespace == wanted:
                 yield key
-
-    def _remember(self, key: Key, prefix: bytes) -> None:
-        """Keeps the bytes of a key. If kept keys seldom come again, it stops for a while, because keeping takes
-        time."""
-        tried, whole = len(self._memo), self._trial >= MEMO_SIZE
-        # Of random keys, four times as many as were tried, an eighth have come again.
-        if tried < self._trial or (not whole and self._hits >= tried // 8):
-            if tried == self._trial:
-                self._trial = min(2 * tried, MEMO_SIZE)
-            self._memo[key] = prefix
-            return
-        self._memo.clear()
-        if not whole or self._hits < tried:
-            self._rest = MEMO_REST * tried
-        self._trial = min(2 * self._trial, MEMO_SIZE)
-        # Counted anew, because the keys that come next may be others.
-        self._hits = 0
-
-
-def _is_plain(key: Key) -> bool:
-    """Whether every plain key that is equal to it in Python is the same key."""
-    kind = type(key)
-    return kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, key)))

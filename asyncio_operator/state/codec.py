@@ -33,8 +33,7 @@ class Codec:
 
     def to_bytes(self, stored: Stored) -> bytes:
         """A stored entry as a snapshot holds it."""
-        data: bytes = stored
-        return data
+        return stored  # type: ignore[no-any-return]
 
     def from_bytes(self, data: bytes) -> Stored:
         """The inverse of `to_bytes`."""

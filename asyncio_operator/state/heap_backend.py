@@ -330,7 +330,7 @@ class HeapStateBackend(StateBackend):
         serialize, queue = self._serializers[name].serialize, self._queues[name]
         return {
             group: pack_rows((prefix + serialize(element), b"") for element in elements)
-            for group, prefix in self._group_prefixes.items()
+            for group, prefix in self._prefixes.items()
             if (elements := queue.subset_for_key_group(group))
         }
 

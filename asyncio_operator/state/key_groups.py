@@ -11,20 +11,16 @@ Source: Flink's ``KeyGroupRangeAssignment`` and ``MathUtils.murmurHash``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from zlib import crc32
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.keys import Key, pack_int64, serialize_key
-
-_SHORT = 100
-"""Characters of a text that is hashed in one step."""
+from asyncio_operator.state.keys import Key, serialize_key
 
 MAX_PARALLELISM = 1 << 15
 """Flink's bound; two bytes hold every key group."""
 
-_BIAS = 1 << 63
 _MASK = 0xFFFFFFFF
 
 _BLOCK = 128
@@ -241,30 +237,3 @@ def group_prefix(group: int, max_parallelism: int) -> bytes:
 def group_width(max_parallelism: int) -> int:
     """The number of bytes of a key group in an address."""
     return 1 if max_parallelism <= 128 else 2
-
-
-def key_address(key: Key, prefixes: Mapping[int, bytes], max_parallelism: int) -> bytes | None:
-    """The beginning of an address: key group and key. None if `prefixes`, bytes by key group, lack the key group.
-
-    The same as ``prefixes[key_group(key)] + serialize_key(key)``. Most keys are short texts and integers: these are
-    written and hashed in one step, which takes a quarter less time.
-
-    Raises:
-        StateError: the key is None, or not of a key type.
-    """
-    if max_parallelism == 1:
-        only = prefixes.get(0)
-        return None if only is None else only + serialize_key(key)
-    kind = type(key)
-    if kind is str and 0 < len(key) <= _SHORT and key.isascii() and "\x00" not in key:
-        # The bytes of a short ASCII text are its UTF-16 units, and one block: `java_bytes_hash` without its loop.
-        units = key.encode()
-        code = int(units.translate(ONES), 31) + 31 * int(units.translate(THIRTY_ONES), 31)
-        data = b"\x05" + units + b"\x00\x01"
-    elif kind is int and -0x80000000 <= key <= 0x7FFFFFFF:
-        code, data = key, pack_int64(0x07, key + _BIAS)
-    else:
-        data = serialize_key(key)
-        code = java_long_hash(key) if kind is int else java_string_hash(key) if kind is str else crc32(data)
-    prefix = prefixes.get(murmur(code) % max_parallelism)
-    return None if prefix is None else prefix + data

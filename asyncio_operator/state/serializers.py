@@ -52,9 +52,11 @@ class BuiltinSerializer:
     name = "builtin-1"
 
     def serialize(self, value: Any) -> bytes:
-        kind = type(value)
-        if kind is str and value.isascii():
-            raw: bytes = value.encode()
+        if type(value) is str:
+            try:
+                raw = value.encode()
+            except UnicodeEncodeError:
+                raw = encode_text(value)
             return _TEXT_HEADS[len(raw)] + raw if len(raw) < 256 else _tagged_length(0x06, len(raw)) + raw
         return _write(value, 0)
 

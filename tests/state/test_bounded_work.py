@@ -18,9 +18,9 @@ from asyncio_operator.state import (
     RocksDBStateBackend,
     StateTtlConfig,
     ValueStateDescriptor,
+    addresses,
     key_group,
 )
-from asyncio_operator.state import backend as backend_module
 from asyncio_operator.state.cleanup import STRETCH
 from asyncio_operator.state.key_groups import group_prefix
 from asyncio_operator.state.keys import NONE, serialize_key
@@ -305,9 +305,9 @@ def test_S14_memory_does_not_follow_the_length_of_keys():
 )
 def test_S8_a_key_that_is_remembered_is_the_key_that_was_set(taken):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_module, "MEMO_SIZE", 3)
-        patch.setattr(backend_module, "MEMO_TRIAL", 2)
-        patch.setattr(backend_module, "MEMO_REST", 2)
+        patch.setattr(addresses, "MEMO_SIZE", 3)
+        patch.setattr(addresses, "MEMO_TRIAL", 2)
+        patch.setattr(addresses, "MEMO_REST", 2)
         backend = HeapStateBackend()
         for key in taken:
             backend.set_current_key(key)
@@ -318,16 +318,16 @@ def test_S8_a_key_that_is_remembered_is_the_key_that_was_set(taken):
 
 def test_S8_keys_are_remembered_only_while_some_come_again():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_module, "MEMO_SIZE", 64)
-        patch.setattr(backend_module, "MEMO_TRIAL", 16)
+        patch.setattr(addresses, "MEMO_SIZE", 64)
+        patch.setattr(addresses, "MEMO_TRIAL", 16)
         backend = HeapStateBackend()
-        for number in range(17 + 16 * 16):
+        for number in range(16 + 32 * 16):
             backend.set_current_key(number)
-            assert len(backend._memo) == (number + 1 if number < 16 else 0)
-        # The second trial is of twice as many keys. An eighth of them come again, so the third is of all.
-        for number in range(2_000, 2_064):
-            for _ in range(1 + (number % 8 == 0)):
+            assert len(backend._memo) == (number + 1 if number < 15 else 0)
+        # The second trial is of twice as many keys. A sixteenth of them come again, so the third is of all.
+        for number in range(2_000, 2_063):
+            for _ in range(1 + (number % 16 == 0)):
                 backend.set_current_key(number)
-        assert len(backend._memo) == 64
+        assert len(backend._memo) == 63
         backend.set_current_key(3_000)
         assert len(backend._memo) == 0

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator.errors import StateError
-from asyncio_operator.state.key_groups import group_prefix, group_width, key_address, key_group
+from asyncio_operator.state.addresses import addresses_of
+from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix, group_width, key_group
 from asyncio_operator.state.keys import deserialize_key, serialize_key
 from asyncio_operator.state.layout import describe_slot, parse_slot, sequence_bytes, serialize_namespace
 from asyncio_operator.state.rocksdb.records import prefix_end
@@ -50,8 +51,11 @@ def test_S3_keys_come_back(key):
 def test_S3_an_address_begins_with_the_group_and_the_bytes_of_its_key(key, max_parallelism):
     group = key_group(key, max_parallelism)
     prefix = group_prefix(group, max_parallelism)
-    assert key_address(key, {group: prefix}, max_parallelism) == prefix + serialize_key(key)
-    assert key_address(key, {}, max_parallelism) is None
+    address = addresses_of(KeyGroupRange(group, group), max_parallelism, {group: prefix}, {})
+    assert [address(key) for _ in range(2)] == [prefix + serialize_key(key)] * 2
+    other = addresses_of(KeyGroupRange(group, group), max_parallelism, {}, {})
+    with pytest.raises(StateError, match="outside the range"):
+        other(key)
 
 
 @given(st.tuples(keys, keys | st.none(), keys), st.tuples(keys, keys | st.none(), keys))

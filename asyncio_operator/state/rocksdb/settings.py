@@ -35,6 +35,10 @@ from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions
 ARENA: Final = 8 << 10
 """Bytes that a write buffer grows by. RocksDB's 1 MB would be taken by every state that was written once."""
 
+FILTER: Final = 1 / 1024
+"""The part of a write buffer that is a Bloom filter of its keys, which every state has from the beginning, 32 KiB by
+default: reading a key that is new takes half of the time."""
+
 LEAST: Final = 2 * MIB
 """Bytes of write buffers of a database. With 1 MB a write takes twice as long, because RocksDB merges small files."""
 
@@ -72,6 +76,8 @@ class Settings:
         options.set_db_write_buffer_size(self.write_buffer)
         options.set_write_buffer_size(self.write_buffer)
         options.set_arena_block_size(ARENA)
+        options.set_memtable_whole_key_filtering(True)
+        options.set_memtable_prefix_bloom_ratio(FILTER)
         # A log can be deleted once every family that wrote into it was written out; the limit makes RocksDB do so.
         options.set_max_total_wal_size(given.max_log_bytes)
         # Point-in-time recovery, the default of RocksDB, opens with the records before a damaged one and loses the
