@@ -244,7 +244,7 @@ def _since(window: RateWindow, peak: list[float], begin: float) -> float:
 
 
 def _note_peaks(state: Json, windows: list[RateWindow], now: float) -> None:
-    """Note the most that each window has held lately: since when, in this part of time, and in the part before."""
+    """Track the recent peak of each window, over the current and the previous half second."""
     for peak, window in zip(state["peaks"], windows, strict=True):
         if now - peak[0] > LATELY:
             peak[:] = now, 0.0, peak[1]

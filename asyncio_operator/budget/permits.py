@@ -48,7 +48,7 @@ class Permits:
         self._shortest = min((stock.per for stock in self._stocks), default=math.inf)
         self._slots = None if budget.in_flight is None else Slots(budget.in_flight)
         self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
-        # Stocks, slots and amounts are as they were looked at until then.
+        # The results of `_look` hold until this time.
         self._valid_until = -math.inf
         self._open = False
         self._lease_end = -math.inf
@@ -62,7 +62,7 @@ class Permits:
         self._reports = Reports()
         self._again = self._terms.shortest
         self._asked_at = self._answered_at = -math.inf
-        # The longest of late, and the mean.
+        # Round trips: the longest recent one, and a moving average.
         self._round_trip = self._usual_round_trip = 0.0
         self._active = False
         self._supply = ENOUGH

@@ -18,7 +18,7 @@ from asyncio_operator.errors import BudgetExceeded
 from asyncio_operator.policies.rate_limit import rounded
 
 AHEAD = 1.5
-"""The part of its use that a worker whose calls do not wait holds ahead."""
+"""How much a worker without waiting calls holds ahead, as a multiple of its recent use."""
 
 KEPT_CALLS = 2
 """Calls that a worker holds ahead if it has made one in the last second."""

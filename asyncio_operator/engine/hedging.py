@@ -145,7 +145,7 @@ class Hedging:
         if (call.half and other is not None) or self._alone.pop(call, None) is not None:
             self._figures.hedges_won += 1
             if other is not None:
-                # It would have lasted longer; that it is above the percentile is all that is known, and needed.
+                # A lower bound of its latency is enough: it is above the percentile.
                 self._hedger.lasted(call.started - other.started)
             for flight in call.present:
                 self._recorder.attempt_ended(flight, "cancelled", now)

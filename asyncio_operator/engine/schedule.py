@@ -100,7 +100,7 @@ class Schedule:
             _mark(call.flights, True)
 
     def split_unstarted(self, call: Call) -> None:
-        """The call can never start as it is. Its halves are the next calls."""
+        """The call exceeds the budget. Call its halves next."""
         first, second = _halves(call.flights)
         self.hold(Call(second, call.half))
         self.hold(Call(first, call.half))

@@ -42,8 +42,9 @@ FOREVER: Final = 1e12
 """Seconds: 30,000 years."""
 
 HELD = 2
-"""Rows in memory for each cached row, from which answers in columns are copied. Then a copy costs as much as the writes
-since the last one. Cached rows are the keys, or the rows of the last copy if they are more: a key may have several."""
+"""Copy cached answers out of their tables when these have this many times as many rows. Then a copy costs as much as
+the writes since the last one. Cached rows are the keys, or the rows of the last copy if they are more: a key may have
+several."""
 
 LEAST_HELD = 2_000
 """The same for a small cache: rows of two calls, which it would otherwise copy again and again."""

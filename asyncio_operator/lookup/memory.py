@@ -95,7 +95,7 @@ class Memory:
         self._waiting = 0  # keys that are not entered into the dictionary
         self._known: dict[Any, Any] = {}
         self._blocks: deque[Block] = deque()
-        self._forgotten: Counter[Any] = Counter()  # keys by the number of blocks that still list them for nothing
+        self._forgotten: Counter[Any] = Counter()  # how many blocks still list a key that was forgotten
         self._bytes = 0
         self._noted: dict[Any, Any] = {}  # the latest answers, in no block yet
         self._since = self._until = 0.0

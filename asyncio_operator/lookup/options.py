@@ -31,7 +31,7 @@ class LookupOptions(CallOptions):
     Attributes:
         fail: the first failure ends the run.
         timed: outcomes say where they came from and how long they took.
-        remember: seconds for which a task does not ask for an answered key again.
+        remember: seconds for which a task reuses an answer.
         journaled: every new answer is kept in a journal.
         remedy: what the user can do about a failure, for the end of a message.
     """

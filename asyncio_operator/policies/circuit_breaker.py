@@ -36,7 +36,7 @@ State = Literal["closed", "open", "half_open"]
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """Opens, which refuses all calls for a while, when too many calls fail.
+    """Opens when too many calls fail. While open, it refuses all calls.
 
     Attributes:
         failure_ratio: the part of the calls that must have failed, more than 0 and at most 1.

@@ -1,6 +1,6 @@
 """What is sent for a key, or for a batch of keys: prepared once, filled in for each request.
 
-Whatever a key contains, it stays within the place of its name in braces: a segment of the path, a value of the query, a
+A key can only fill its placeholder, whatever characters it has: a segment of the path, a value of the query, a
 header, a value in the JSON body. Host, port and credentials contain no part of a key.
 
 Parameters and headers with ``{keys}`` are only for batches, those with a part of the key are only for single keys, and

@@ -38,7 +38,7 @@ class Join(Protocol):
 def with_journal(
     df: DataFrame, task: EnrichTask, journal: Journal, where: str | None = None
 ) -> tuple[EnrichTask, Join | None]:
-    """The task with its journal, and what joins its input with the known answers; None: it takes its input as it is.
+    """The task with its journal, and what joins its input with the known answers; None if there is nothing to join.
 
     Args:
         df: the input of the task. Its plan may be another when it is joined.

@@ -114,7 +114,7 @@ class SimulatedTable(SimulatedColumns):
 
 
 def _stranger(key: Key) -> Key:
-    """A key like another, which no row has."""
+    """A key that resembles a given one and has no row."""
     return (_stranger(key[0]), *key[1:]) if type(key) is tuple else type(key)(10**6)
 
 
