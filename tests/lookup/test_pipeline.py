@@ -28,7 +28,7 @@ from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.trace import Trace
-from tests.lookup.helpers import Consumer, Recorded, Source, batches_of, forever, look_up, now
+from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, batches_of, forever, look_up, now
 from tests.operator.helpers import virtual
 
 
@@ -200,6 +200,18 @@ async def test_no_more_than_a_few_batches_are_read_ahead_of_a_slow_consumer(orde
 
 
 # -- delivery
+
+
+@virtual
+async def test_X9_a_key_that_another_batch_is_called_for_does_not_wait_for_the_rest_of_that_batch() -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(100 if key == 7 else 1)
+        return {"x": key}
+
+    begun, batches = now(), [batch_of([7, 1]), batch_of([2, 1])]
+    consumer = await look_up(Recorded(answer), batches, ordered=False)
+    assert next(time - begun for time, number, _, ended in consumer.deliveries if number == 1 and ended) <= 1.2
+    assert [outcome["x"] for outcome in batches[1].outcomes] == [2, 1]
 
 
 @virtual
