@@ -428,7 +428,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/journal": 2_800,
     "asyncio_operator/lookup": 4_750,
     "asyncio_operator/loop": 950,
-    "asyncio_operator/operator": 1_900,
+    "asyncio_operator/operator": 1_860,
     "asyncio_operator/policies": 1_550,
     "asyncio_operator/queues": 450,
     "asyncio_operator/sending": 500,

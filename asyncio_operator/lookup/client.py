@@ -209,17 +209,6 @@ class _Keys(AskingSource):
         return not flight.handed
 
 
-class _Waiter:
-    """A task that waits for an outcome."""
-
-    def __init__(self) -> None:
-        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def answer(self, position: int, outcome: Any) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(outcome)
-
-
 class _Engine:
     """The parts of an open lookup: cache, calls, and the task that runs them."""
 
@@ -296,21 +285,26 @@ class _Engine:
         return _valid(_own, key, outcome)
 
     async def _ask(self, key: Any, now: float) -> Any:
-        waiter = _Waiter()
+        waiter: asyncio.Future[Any] = self.loop.create_future()
         try:
-            flight = self._pending.ask(key, waiter, 0, now)
+            flight = self._pending.ask(key, self, waiter, now)
         except TypeError as error:
             raise ConfigurationError(f"key {describe(key)} cannot be looked up; a key must be hashable") from error
         if flight is not None:
             self._source.ready[flight] = None
             self._attempts.news()
         try:
-            return await waiter.outcome
+            return await waiter
         except asyncio.CancelledError:
             abandoned = self._pending.leave(key, waiter)
             if abandoned is not None and not self._source.abandon(abandoned):
                 self._attempts.abandon(abandoned)
             raise
+
+    def answer(self, position: asyncio.Future[Any], outcome: Any) -> None:
+        """The task that waits for this future gets an outcome."""
+        if not position.done():
+            position.set_result(outcome)
 
     async def close(self) -> None:
         # Any task may close the lookup, also one that a call has started.

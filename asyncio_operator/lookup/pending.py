@@ -59,7 +59,7 @@ class PendingKeys(OpenKeys):
         self._timed = timed
         self._check = check
 
-    def ask(self, key: Any, waiter: Any, position: int, now: float) -> OpenKey | None:
+    def ask(self, key: Any, waiter: Any, position: Any, now: float) -> OpenKey | None:
         """Wait for a key that is in no place. Returns its flight, or None if a call for it already runs."""
         name = self.name_of(key)
         if self.join(name, waiter, position):
@@ -75,12 +75,12 @@ class PendingKeys(OpenKeys):
         pending.waiters.append((waiter, position))
         return pending
 
-    def leave(self, key: Any, waiter: Any) -> OpenKey | None:
-        """The waiter stops waiting. Returns the flight, to be abandoned, if none is left. A refresh goes on."""
+    def leave(self, key: Any, position: Any) -> OpenKey | None:
+        """One stops waiting. Returns the flight, to be abandoned, if none is left. A refresh goes on."""
         pending: OpenKey | None = self.running.get(self.name_of(key))
         if pending is None:
             return None
-        pending.waiters = [one for one in pending.waiters if one[0] is not waiter]
+        pending.waiters = [one for one in pending.waiters if one[1] is not position]
         if pending.waiters or pending.refreshing:
             return None
         self.forget(pending)

@@ -63,19 +63,9 @@ class ResultCache:
         self._clock = clock or wall
         self._opened: LookupCache | None = None
 
-    def begin(
-        self,
-        function: AsyncFunction[Any, Any],
-        options: RunOptions,
-        outcomes: Outcomes,
-        buffer: Buffer,
-        recorder: Recorder,
-        numbers: Iterator[int],
-        now: Callable[[], float],
-    ) -> tuple[CachedOutcomes, OpenedWithCache]:
-        """What decides for the elements of a run that begins, and what is opened instead of its function."""
-        cached = CachedOutcomes(self, options.cache_key, options.flatten, outcomes, buffer, recorder, numbers, now)
-        return cached, OpenedWithCache(function, self, cached)
+    def begin(self, *parts: Any) -> CachedOutcomes:
+        """What decides for the elements of a run that begins: `CachedOutcomes` has these parts."""
+        return CachedOutcomes(self, *parts)
 
     async def open(self) -> LookupCache:
         """Open it, in a thread if it is on disk.
@@ -100,7 +90,7 @@ class ResultCache:
 
 
 class CachedOutcomes(OpenKeys):
-    """The elements of a run with a cache: `Endings` over those of a run without one.
+    """The elements of a run with a cache: `Endings` over those of a run without one, opened instead of its function.
 
     Those that wait for the call of another one are its waiters, each with its own flight for a position.
 
@@ -116,8 +106,8 @@ class CachedOutcomes(OpenKeys):
     def __init__(
         self,
         cache: ResultCache,
-        cache_key: Callable[[Any], Any] | None,
-        flatten: bool,
+        function: AsyncFunction[Any, Any],
+        options: RunOptions,
         outcomes: Outcomes,
         buffer: Buffer,
         recorder: Recorder,
@@ -127,19 +117,29 @@ class CachedOutcomes(OpenKeys):
         super().__init__(outcomes.figures, now, recorder, numbers)
         self.flights: dict[Entry, OpenKey] = {}
         self._cache = cache
-        self._cache_key = cache_key
+        self._function = function
+        self._cache_key = options.cache_key
         self._outcomes = outcomes
         self._buffer = buffer
         self._context = copy_context()
-        self._nothing: tuple[Any, ...] = () if flatten else (None,)
+        self._nothing: tuple[Any, ...] = () if options.flatten else (None,)
         self._places: Places
         self._value: Any = None
         self._logged = False
 
-    def use(self, cache: LookupCache) -> None:
-        """The cache is open."""
-        self._places = Places(self.figures, cache)
+    async def open(self) -> None:
+        await self._function.open()
+        self._places = Places(self.figures, await self._cache.open())
         self._places.refresh = lambda key: self.refresh(key, self._value)
+
+    async def close(self) -> None:
+        try:
+            self._cache.close()
+        finally:
+            await self._function.close()
+
+    def __repr__(self) -> str:
+        return describe(self._function)
 
     # -- before a call
 
@@ -270,28 +270,6 @@ class CachedOutcomes(OpenKeys):
     def _note(self, flight: OpenKey, how: str, now: float) -> None:
         self._recorder.completed(flight, how, now)
         self.figures.latency.add(now - flight.admitted)
-
-
-class OpenedWithCache:
-    """Opens and closes the cache of a run with its function."""
-
-    def __init__(self, function: AsyncFunction[Any, Any], cache: ResultCache, outcomes: CachedOutcomes) -> None:
-        self._function = function
-        self._cache = cache
-        self._outcomes = outcomes
-
-    async def open(self) -> None:
-        await self._function.open()
-        self._outcomes.use(await self._cache.open())
-
-    async def close(self) -> None:
-        try:
-            self._cache.close()
-        finally:
-            await self._function.close()
-
-    def __repr__(self) -> str:
-        return describe(self._function)
 
 
 def owned(outputs: Sequence[Any]) -> tuple[Any, ...]:

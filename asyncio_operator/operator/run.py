@@ -150,7 +150,7 @@ class Run:
             numbers = count()
             cached: CachedOutcomes | None = None
             if self._cache is not None:
-                cached, opened = self._cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
+                cached = opened = self._cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
             source = ElementSource(buffer, reader, restored, recorder, numbers, cached)
             attempts = Attempts(
                 source,
