@@ -59,7 +59,7 @@ def read_journal(spark: SparkSession, path: str | Path | Journal) -> DataFrame:
 
 
 def compact_journal(spark: SparkSession, path: str | Path | Journal, *, grace: Duration = 3600.0) -> Compacted:
-    """Make few files of the many of a journal, without the answers that no reader needs any more.
+    """Merge the files of a journal into few, without the answers that no reader needs any more.
 
     Jobs may read and write the journal meanwhile. Replaced files stay readable for `grace`, so a plain
     ``spark.read.parquet`` of the directory gives answers twice until then; `read_journal` and `enrich` do not. The call
@@ -75,7 +75,7 @@ def compact_journal(spark: SparkSession, path: str | Path | Journal, *, grace: D
         The numbers of files that were read, written and deleted, and of rows that were read and written.
 
     Raises:
-        ConfigurationError: there is no journal at the path, or `grace` is no duration.
+        ConfigurationError: there is no journal at the path, or `grace` is not a duration.
         StateError: the journal is damaged, or of another format.
         JournalError: its place does not answer.
     """

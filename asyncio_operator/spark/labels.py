@@ -63,7 +63,7 @@ def lookups_of(df: DataFrame) -> StageLookups:
     After another operation, and with ``strategy="distinct"``, there are none. Nothing runs.
 
     Raises:
-        ConfigurationError: it is no DataFrame.
+        ConfigurationError: it is not a DataFrame.
     """
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
