@@ -149,6 +149,10 @@ class Permits:
                     stock.flush(self._last_start, self._clock)
                     stock.credit(-excess, started)
 
+    def ended(self, calls: int) -> None:
+        """As many calls are over, of which nothing else is known."""
+        self._running -= calls
+
     def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
         """The error for a call that no window can ever hold, however long it waits; None for others."""
         return misfit(self._budget.name, self._stocks, weights)

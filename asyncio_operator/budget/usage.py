@@ -156,17 +156,17 @@ def checked_weights(what: str, weights: object) -> dict[str, float]:
         raise ConfigurationError(
             f'{what} is {describe(weights)}; it must be a mapping of units to amounts, such as {{"tokens": 1300}}'
         )
-    for unit in weights:
+    checked: dict[str, float] = {}
+    for unit, amount in weights.items():
         if not isinstance(unit, str) or unit in COUNTED:
             counted = ", which is counted" if unit in COUNTED else ""
-            raise ConfigurationError(
-                f"{what} has the unit {describe(unit)}{counted}; a unit is a word of your own, such as "
-                '"tokens", "bytes" or "usd"'
-            )
-    return {
-        unit: number(f"{what}[{describe(unit)}]", amount, ALLOWED, lambda one: 0 <= one <= LARGEST_AMOUNT)
-        for unit, amount in weights.items()
-    }
+            own = 'a unit is a word of your own, such as "tokens", "bytes" or "usd"'
+            raise ConfigurationError(f"{what} has the unit {describe(unit)}{counted}; {own}")
+        # The words of a message take longer than all else, and every call is weighed.
+        if type(amount) not in (float, int) or not 0 <= amount <= LARGEST_AMOUNT:
+            number(f"{what}[{describe(unit)}]", amount, ALLOWED, lambda one: 0 <= one <= LARGEST_AMOUNT)
+        checked[unit] = float(amount)
+    return checked
 
 
 def overridden(weigh: Weigh, base: object) -> Weigh | None:

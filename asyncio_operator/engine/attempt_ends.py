@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from contextvars import copy_context
 from math import inf, nextafter
+from random import random
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.contracts import Endings, Keys
@@ -19,79 +20,35 @@ from asyncio_operator.engine.failures import attempt_timeout_error, element_erro
 from asyncio_operator.engine.flights import SLACK, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import Schedule
-from asyncio_operator.errors import FunctionError, count_kind
+from asyncio_operator.errors import count_kind
 from asyncio_operator.policies.batching import splits
-from asyncio_operator.policies.retry import Retry
 
 if TYPE_CHECKING:
+    from asyncio_operator.engine.options import CallOptions
     from asyncio_operator.engine.timers import Timers
 
 logger = logging.getLogger("asyncio_operator.calls")
-
-
-class Retries:
-    """Whether an element gets another attempt after one that failed or gave an unsatisfactory result, and when.
-
-    Args:
-        random: gives a number in [0, 1), for the jitter of back-offs.
-    """
-
-    def __init__(self, retry: Retry, random: Callable[[], float]) -> None:
-        self._retry = retry
-        self._random = random
-        self._context = copy_context()
-
-    def after_error(self, flight: Flight, error: BaseException, now: float) -> float | None:
-        """When the element's next attempt starts; None if there is none. Its `attempts` include the failed one."""
-        if not is_ordinary(error) or ends_the_run(error) or not self._retry.retries(error):
-            return None
-        return self.next_start(flight, error, now)
-
-    def unsatisfied(self, value: Any, result: Any, attempts: int) -> bool:
-        """Whether an element gets another attempt, if there is time, because of the result of its latest one.
-
-        Raises:
-            FunctionError: `retry.if_result` failed.
-        """
-        if self._retry.if_result is None:
-            return False
-        try:
-            return self._context.copy().run(self._retry.unsatisfied, result)
-        except BaseException as error:
-            remedy = "make it return whether to try again"
-            raise element_error("retry.if_result", value, error, remedy, attempts) from error
-
-    def next_start(self, flight: Flight, error: BaseException | None, now: float) -> float | None:
-        deadline = None if flight.deadline == inf else flight.deadline
-        return self._retry.next_start(flight.attempts, error, now, deadline, self._random)
 
 
 class AttemptEnds:
     """Decides for the elements of a run.
 
     Args:
-        timeout: seconds from the start of an element's first attempt to its deadline, or infinity.
-        attempt_timeout: seconds that an attempt may take, or infinity.
         timers: of the run.
         news: called when there may be something to start.
 
     Attributes:
         backing_off: elements that wait for their next attempt.
-        now: returns the time.
-        news: see the arguments.
     """
 
     def __init__(
         self,
         endings: Endings,
         schedule: Schedule,
-        retries: Retries | None,
+        options: CallOptions,
         keys: Keys | None,
         recorder: Recorder,
         failing: FailingBatches,
-        *,
-        timeout: float,
-        attempt_timeout: float,
         timers: Timers,
         news: Callable[[], None],
     ) -> None:
@@ -99,15 +56,14 @@ class AttemptEnds:
         self._endings = endings
         self._figures = endings.figures
         self._schedule = schedule
-        self._retries = retries
+        self._retry = options.retry
+        self._context = copy_context()
         self._keys = keys
         self._recorder = recorder
         self._failing = failing
-        self._timeout = timeout
-        self._attempt_timeout = attempt_timeout
+        self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._timers = timers
-        self.now = timers.clock
-        self.news = news
+        self._news = news
         self._stopped = False
 
     def stop(self) -> None:
@@ -115,44 +71,32 @@ class AttemptEnds:
         self._stopped = True
         self.backing_off = 0
 
-    def begun(self, flight: Flight, started: float) -> Flight:
-        """The first attempt of an element, which started at this time without its flight, is in trouble."""
-        self._schedule.unfinished += 1
-        flight.begun = flight.started = started
-        flight.deadline = started + self._timeout
-        return flight
-
-    def answered_together(self) -> None:
-        """A first call for several elements has succeeded."""
-        self._failing.end()
-
     def is_satisfied(self, value: Any, result: Any, attempts: int = 1) -> bool:
-        """Whether the result of an attempt is the last one."""
+        """Whether the result of an attempt is the last one.
+
+        Raises:
+            FunctionError: `retry.if_result` failed.
+        """
+        if self._retry is None or self._retry.if_result is None:
+            return True
         try:
-            return self._retries is None or not self._retries.unsatisfied(value, result, attempts)
-        except FunctionError:
+            return not self._context.copy().run(self._retry.unsatisfied, result)
+        except BaseException as error:
             self._figures.failures += 1
-            raise
+            remedy = "make it return whether to try again"
+            raise element_error("retry.if_result", value, error, remedy, attempts) from error
 
-    def result(self, flight: Flight, result: Any, now: float) -> None:
-        """An attempt has given a result."""
+    def result(self, flight: Flight, result: Any, now: float, satisfied: bool | None) -> None:
+        """An attempt has given a result. `satisfied` says whether it is the last one, if that is known."""
         self._recorder.attempt_ended(flight, "result", now)
-        if self.is_satisfied(flight.value, result, flight.attempts + 1):
-            self.satisfied(flight, result, now)
-        else:
-            self.unsatisfied(flight, result, now)
-
-    def satisfied(self, flight: Flight, result: Any, now: float) -> None:
-        """The result of an attempt is the last one."""
-        self._end(flight, now, self._endings.complete, result, flight.attempts + 1)
-
-    def unsatisfied(self, flight: Flight, result: Any, now: float) -> None:
-        """The attempt counts as failed because of its result, which is the last one if there is no time for another."""
-        assert self._retries is not None
-        flight.attempts += 1
-        start = self._retries.next_start(flight, None, now)
+        attempts, start = flight.attempts + 1, None
+        if satisfied is None:
+            satisfied = self.is_satisfied(flight.value, result, attempts)
+        if not satisfied:
+            flight.attempts = attempts
+            start = self._next_start(flight, None, now)
         if start is None:
-            self._end(flight, now, self._endings.complete, result, flight.attempts)
+            self._end(flight, now, self._endings.complete, result, attempts)
         else:
             self._back_off(flight, start, now)
 
@@ -177,7 +121,7 @@ class AttemptEnds:
             for flight in flights:
                 flight.call = None
                 self.watch(flight, flight.limit(self._attempt_timeout))
-            self.news()
+            self._news()
             return
         self._failing.failed(flights)
         self.fail(flights, error, now)
@@ -191,13 +135,21 @@ class AttemptEnds:
     def _judge(self, flight: Flight, error: BaseException, now: float) -> None:
         """An attempt has failed: wait for the next, or end the element with its error."""
         flight.attempts += 1
-        start = None if self._retries is None else self._retries.after_error(flight, error, now)
+        start = None
+        if self._retry is not None and is_ordinary(error) and not ends_the_run(error) and self._retry.retries(error):
+            start = self._next_start(flight, error, now)
         if start is None:
             self._end(flight, now, self._endings.failed, error, flight.attempts)
         else:
             kind = count_kind(self._figures.errors, error)
             logger.debug("attempt %d of an element failed with %s", flight.attempts, kind)
             self._back_off(flight, start, now)
+
+    def _next_start(self, flight: Flight, error: BaseException | None, now: float) -> float | None:
+        """When the element's next attempt starts; None if there is none. Its `attempts` include the latest one."""
+        assert self._retry is not None
+        deadline = None if flight.deadline == inf else flight.deadline
+        return self._retry.next_start(flight.attempts, error, now, deadline, random)
 
     def _back_off(self, flight: Flight, start: float, now: float) -> None:
         """Wait for the next attempt, which starts at this time."""
@@ -223,7 +175,7 @@ class AttemptEnds:
             self._figures.latency.add(now - flight.admitted)
         # An end may free a key, end the run, or leave no element that could join a batch: else the seeker sleeps on.
         if self._keys is not None or not self._schedule.unfinished or self._schedule.forming:
-            self.news()
+            self._news()
 
     def watch(self, flight: Flight, until: float) -> None:
         """Watch the limit of an element that waits for a place in a call."""
@@ -258,7 +210,7 @@ class AttemptEnds:
             flight.held = self._keys is not None and flight.late > 0
             if not flight.held:
                 self._schedule.again(flight)
-        self.news()
+        self._news()
 
     def _pass_wait(self, flight: Flight, now: float) -> None:
         """An element has waited for a place until its limit."""
@@ -270,4 +222,4 @@ class AttemptEnds:
             self.pass_limit(flight, now)
         else:
             self.overdue(flight, now)
-        self.news()
+        self._news()

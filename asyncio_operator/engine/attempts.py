@@ -11,31 +11,31 @@ back-off holds no lane. What follows for an element is decided elsewhere (`attem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import copy_context
+from itertools import repeat
 from math import inf
-from random import random
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncio_operator.budget.usage import ONE, Weigh, running
-from asyncio_operator.engine.attempt_ends import AttemptEnds, Retries
-from asyncio_operator.engine.contracts import Allowance, Endings, Keys, Source, Window
+from asyncio_operator.budget.usage import ONE, running
+from asyncio_operator.engine.attempt_ends import AttemptEnds
+from asyncio_operator.engine.contracts import Endings, Source, Window
 from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
-from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate
+from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate, Limited
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
-from asyncio_operator.engine.recorder import SILENT, Recorder
+from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, ResultError
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.policies.rate_limit import RateWindow
-from asyncio_operator.telemetry.annotations import Notes, answered_with
+from asyncio_operator.telemetry.annotations import answered_with, noted
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.options import CallOptions
+    from asyncio_operator.engine.options import Called, CallOptions
     from asyncio_operator.engine.timers import Timers
 
 
@@ -44,23 +44,13 @@ class Attempts:
 
     Args:
         source: makes flights of what `reader` reads.
-        invoke: called with a value, or with a list of values if ``options.batching`` is set.
-        name: of what is called, for messages.
+        called: what the calls are made of.
         timers: of the run, by the loop's time. Who has made them closes them.
-        keys: which keys are occupied, if elements have keys.
-        limiter, breaker_clock: see `Gate`. `hedger` may be that of an earlier run with the same ``options.hedge``.
-        allowance: what the run may take of a budget; None: there is none.
-        noted: calls keep the HTTP status that they say (`annotate`).
-        first: called with an element from a window of the source. Default: `invoke`.
-        values: gives what `invoke` is called with for the elements of a batch. Default: a list of their values.
-        weigh: estimates what a call weighs in the units of the budget.
-        batch_method: what a call with several values is called in a message.
-        random: gives a number in [0, 1).
 
     Attributes:
         lanes: that make the calls.
         gate: says when they start.
-        hedging: makes slow calls a second time; None if no call is.
+        now: gives the time.
     """
 
     def __init__(
@@ -69,75 +59,43 @@ class Attempts:
         reader: Reader,
         endings: Endings,
         options: CallOptions,
-        invoke: Callable[[Any], Awaitable[Any]],
-        *,
-        name: str,
+        called: Called,
+        limited: Limited,
         timers: Timers,
-        recorder: Recorder = SILENT,
-        keys: Keys | None = None,
-        limiter: RateWindow | None = None,
-        breaker_clock: Callable[[], float] | None = None,
-        allowance: Allowance | None = None,
-        weigh: Weigh | None = None,
-        hedger: Hedger | None = None,
-        batch_method: str = "invoke_batch",
-        noted: bool = False,
-        first: Callable[[Any], Awaitable[Any]] | None = None,
-        values: Callable[[Call], Any] | None = None,
-        random: Callable[[], float] = random,
+        recorder: Recorder,
     ) -> None:
         self.working = 0
         self._figures = figures = endings.figures
-        self.instant, self.results = reader.instant, None
-        self._noted = noted
-        self._values = values or _values
-        if noted:
-            invoke = _noted(invoke, self.value_of)
-        if first is not None:
-            invoke = _either(invoke, first)
-        self.lanes = Lanes(invoke, self, options, timers=timers, name=name)
+        self.instant, self.results, self.final = reader.instant, None, False
+        self._noted = called.noted
         self._source = source
         self._reader = reader
-        self._keys = keys
+        self._keys = keys = source.keyed
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
+        self._first_limit = min(self._timeout, self._attempt_timeout)
         self._batched = options.batching is not None
         # Whether every result is an outcome.
         self._satisfied = options.retry is None or options.retry.if_result is None
-        self._failing = FailingBatches(name, batch_method, self._batched)
-        self.gate = Gate(
-            options,
-            name,
-            timers.clock,
-            self.news,
-            self.lanes.fail,
-            figures,
-            recorder,
-            self._resize,
-            limiter,
-            breaker_clock,
-            allowance,
-            weigh,
-        )
+        self._failing = failing = FailingBatches(called.name, called.method, self._batched)
+        self.gate = Gate(options, called, limited, timers, recorder, figures, self.news, self._resize)
+        context = copy_context()
+        if self.gate.weighs:
+            # Where no limit has to hear of each call, this one takes what all of them say.
+            anyone = Call([])
+            anyone.gate = self.gate
+            context.run(running.set, anyone)
+        self.lanes = Lanes(called.invoke, self, options, timers=timers, name=called.name, context=context)
         self._recorder = recorder
         self._timers = timers
-        self._now = timers.clock
+        self.now = timers.clock
         self._schedule = Schedule(source, options.batching, options.retry is not None)
-        self._ends = AttemptEnds(
-            endings,
-            self._schedule,
-            None if options.retry is None else Retries(options.retry, random),
-            keys,
-            recorder,
-            self._failing,
-            timeout=self._timeout,
-            attempt_timeout=self._attempt_timeout,
-            timers=timers,
-            news=self.news,
-        )
-        self.hedging: Hedging | None = None
+        self._ends = AttemptEnds(endings, self._schedule, options, keys, recorder, failing, timers, self.news)
+        self._hedging: Hedging | None = None
         if options.hedge is not None:
-            self.hedging = Hedging(hedger or Hedger(options.hedge), recorder, timers, self.news, self._leave, figures)
+            self._hedging = Hedging(
+                limited.hedger or Hedger(options.hedge), recorder, timers, self.news, self._leave, figures
+            )
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
@@ -151,8 +109,8 @@ class Attempts:
     def stop(self) -> None:
         """From now on no call starts, no element ends, and no input is read."""
         self._ends.stop()
-        if self.hedging is not None:
-            self.hedging.stop()
+        if self._hedging is not None:
+            self._hedging.stop()
         self.gate.leave()
         self._reader.stop()
 
@@ -174,18 +132,17 @@ class Attempts:
         call, flight.call = flight.call, None
         if call is not None:
             self._leave(call, [flight])
-            if self.hedging is not None:
-                self.hedging.left(call, [flight], "cancelled", self._now())
+            if self._hedging is not None:
+                self._hedging.left(call, [flight], "cancelled", self.now())
         self.news()
 
     def _leave(self, call: Call, flights: list[Flight]) -> None:
         """These elements do not need the call any more. It is cancelled if none is left."""
-        call.late |= dict.fromkeys(flights)
+        call.late = {**call.late, **dict.fromkeys(flights)}
         for flight in flights:
             flight.late += 1
         if not call.present:
-            assert call.ticket is not None
-            self.gate.abandoned(call.ticket)
+            self.gate.abandoned(call)
             self.lanes.cut(call)
 
     # -- the intake of the lanes
@@ -193,7 +150,7 @@ class Attempts:
     async def window(self) -> Window | None:
         while (next_call := self._start()) is None:
             # Law R8: what is due waits for the gate, and goes first.
-            window = None if self._schedule.is_due else self._source.window(self._ends)
+            window = None if self._schedule.is_due else self._source.window(self.now())
             if type(window) is float:
                 self._try_again = min(self._try_again, window)
             elif window is not None:
@@ -240,7 +197,7 @@ class Attempts:
         gate, schedule = self.gate, self._schedule
         self._reader.wanted = False
         for _ in range(REFUSALS):
-            now = self._now()
+            now = self.now()
             self._try_again = inf
             if self._timers.earliest <= now:
                 # Before a call of new input, law R8: the next attempts that are due.
@@ -250,7 +207,7 @@ class Attempts:
                 self._try_again = start
                 schedule.prepare(now)
                 return None
-            hedging = None if gate.is_shut else self.hedging
+            hedging = None if gate.is_shut else self._hedging
             if hedging is not None and (copy := hedging.next_copy(now, gate)) is not None:
                 return self._started(copy, now)
             call, self._try_again = schedule.next_call(now, gate.calls)
@@ -258,27 +215,27 @@ class Attempts:
                 return None
             if not self.instant:
                 # Reading the input took time, and a deadline may have passed meanwhile.
-                now = self._now()
+                now = self.now()
                 if not self._in_time(call, now):
                     continue
             if not self._admitted(call, now):
                 if self._try_again > now:
                     return None
                 continue
-            if self.hedging is not None:
-                self.hedging.started(call, now)
+            if self._hedging is not None:
+                self._hedging.started(call, now)
             return self._started(call, now)
-        self._try_again = self._now() + COARSEST
+        self._try_again = self.now() + COARSEST
         return None
 
     def _started(self, call: Call, now: float) -> tuple[Call, Any]:
-        call.ticket = self.gate.started(call.weights or ONE, now)
+        self.gate.started(call, now)
         self._figures.calls += 1
-        return call, call if self._noted else self.value_of(call)
+        return call, self.value_of(call)
 
     def _in_time(self, call: Call, now: float) -> bool:
         """End the elements of the call that are past their deadline. Returns whether any element is left."""
-        if call.run is not None:
+        if call.pieces:
             # The time of its elements begins with the call.
             return True
         for flight in [flight for flight in call.flights if flight.deadline < now]:
@@ -299,9 +256,7 @@ class Attempts:
             if call.count > 1 and isinstance(error, BudgetExceeded | ResultError):
                 self._schedule.split_unstarted(call)
             else:
-                # It counts as a failed attempt, so retries and back-off bridge an open circuit.
-                self.begin(call, now)
-                self._ends.fail(call.present, error, now)
+                self.refuse(call, error, now)
             return False
         if start <= now:
             return True
@@ -313,14 +268,25 @@ class Attempts:
 
     # -- the window: the start and the end of a call
 
+    def refuse(self, call: Call, error: BaseException, now: float) -> None:
+        """The gate refuses a call. It counts as a failed attempt, so retries and back-off bridge an open circuit."""
+        self.begun(call, now)
+        self._ends.fail(self._flights(call), error, now)
+
     def begin(self, call: Call, started: float) -> float:
         """A call starts. Returns the seconds that it may take."""
+        if self.gate.weighs:
+            running.set(call)
+        if self._noted:
+            noted.set(call.note)
+        return self.begun(call, started)
+
+    def begun(self, call: Call, started: float) -> float:
+        """The same, but for what the call says of itself."""
         call.started = started
-        if self.gate.weighs and call.ticket is not None:
-            running.set(call.ticket)
-        if call.run is not None:
+        if call.pieces:
             call.deadline = started + self._timeout
-            return call.limit(self._attempt_timeout) - started
+            return self._first_limit
         for flight in call.present:
             flight.call = call
             if flight.wakes < inf:
@@ -336,57 +302,68 @@ class Attempts:
             self._recorder.attempt_started(flight, started)
         return call.limit(self._attempt_timeout) - started
 
+    def _flights(self, call: Call) -> list[Flight]:
+        """The elements that the call may still give an outcome. From now on they have flights, which are handled here,
+        also those of a window."""
+        if not call.counted:
+            call.counted = True
+            self._schedule.unfinished += call.count
+        return call.present
+
     def complete(self, call: Call, result: Any) -> None:
-        now = self._now()
+        now = self.now()
         self._returned(call, now)
-        if self.hedging is not None:
-            self.hedging.answered(call, now)
+        if self._hedging is not None:
+            self._hedging.answered(call, now)
         try:
             results = aligned(result, call.count, self._failing.method) if self._batched else (result,)
         except ResultError as error:
             # Law B3: nothing tells which result belongs to which element, so all of them fail.
             answered_with(error, call.http_status)
-            self._ends.fail(call.present, error, now)
+            self._ends.fail(self._flights(call), error, now)
             return
-        if call.run is not None:
+        verdicts: Sequence[bool] = ()
+        if call.pieces:
             if call.count > 1:
                 self._failing.end()
-            if self._satisfied and self._source.store(call, results, now):
-                self._schedule.ended_together(call.count)
-                self._may_go_on()
+            if not self._satisfied:
+                verdicts = list(map(self._ends.is_satisfied, call.values, results))
+            if all(verdicts) and self._source.store(call, results, now):
+                if call.counted:
+                    self._schedule.ended_together(call.count)
+                    if not self._schedule.unfinished or self._schedule.forming:
+                        # No element may be left that could join a batch, or none at all: else the seeker sleeps on.
+                        self.news()
                 return
+        self._flights(call)
         flights = call.flights
         self._failing.answered(flights)
-        for flight, one in zip(flights, results, strict=True):
+        for flight, one, verdict in zip(flights, results, verdicts or repeat(None), strict=False):
             if flight not in call.late:
                 flight.call = call  # And not its copy, if the first call has won.
-                self._ends.result(flight, one, now)
-
-    def _may_go_on(self) -> None:
-        """An end may leave no element that could join a batch, or end the run: else the seeker would sleep on."""
-        if not self._schedule.unfinished or self._schedule.forming:
-            self.news()
+                self._ends.result(flight, one, now, verdict)
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
-        now = self._now()
+        now = self.now()
+        if self._noted:
+            answered_with(error, call.http_status)
         self._returned(call, now, error)
-        flights = call.present
-        decisive = error if self.hedging is None else self.hedging.failed(call, error, now)
+        flights = self._flights(call)
+        decisive = error if self._hedging is None else self._hedging.failed(call, error, now)
         if decisive is None:
             return
         self._ends.failed(flights, decisive, now)
 
     def timed_out(self, call: Call, started: float) -> float | None:
-        now = self._now()
-        late = [flight for flight in call.present if flight.limit(self._attempt_timeout) <= now + SLACK]
+        now = self.now()
+        late = [flight for flight in self._flights(call) if flight.limit(self._attempt_timeout) <= now + SLACK]
         # These leave the call, which runs on for the elements that still have time.
-        call.late |= dict.fromkeys(late)
+        call.late = {**call.late, **dict.fromkeys(late)}
         going_on = bool(call.present)
-        if self.hedging is not None:
-            self.hedging.left(call, late, "timed_out", now)
+        if self._hedging is not None:
+            self._hedging.left(call, late, "timed_out", now)
         if not going_on:
-            assert call.ticket is not None
-            self.gate.judge(call.ticket, now, TimeoutError())
+            self.gate.judge(call, now, TimeoutError())
         for flight in late:
             flight.late += 1
             if self._keys is not None:
@@ -396,12 +373,11 @@ class Attempts:
         return call.limit(self._attempt_timeout) - started if going_on else None
 
     def returned(self, call: Call, error: BaseException | None) -> None:
-        self._returned(call, self._now(), error)
+        self._returned(call, self.now(), error)
 
     def _returned(self, call: Call, now: float, error: BaseException | None = None) -> None:
         """The call has returned, in time or late."""
-        assert call.ticket is not None
-        self.gate.ended(call.ticket, now, error)
+        self.gate.ended(call, now, error)
         for flight in call.late:
             flight.late -= 1
             self._recorder.call_returned(flight, now)
@@ -413,33 +389,8 @@ class Attempts:
                 self.news()
 
     def value_of(self, call: Call) -> Any:
-        values = self._values(call)
+        values = self._source.values(call)
         return values if self._batched else values[0]
 
     def left(self) -> None:
         """There is nothing to do: the queue knows what is complete."""
-
-
-def _noted(
-    invoke: Callable[[Any], Awaitable[Any]], value_of: Callable[[Call], Any]
-) -> Callable[[Call], Awaitable[Any]]:
-    """A function of a call that makes it, and keeps its HTTP status with it."""
-
-    async def invoked(call: Call) -> Any:
-        with Notes() as notes:
-            result = await invoke(value_of(call))
-        call.http_status = notes.http_status
-        return result
-
-    return invoked
-
-
-def _either(
-    again: Callable[[Any], Awaitable[Any]], first: Callable[[Any], Awaitable[Any]]
-) -> Callable[[Any], Awaitable[Any]]:
-    """A function that makes a `Call` by `again`, and calls an element by `first`."""
-    return lambda value: again(value) if type(value) is Call else first(value)
-
-
-def _values(call: Call) -> Sequence[Any]:
-    return call.values

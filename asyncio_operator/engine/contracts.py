@@ -20,10 +20,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from asyncio_operator.engine.flights import Call, Flight, Run
-
 if TYPE_CHECKING:
     from asyncio_operator.budget.usage import Hint, Weights
+    from asyncio_operator.engine.flights import Call, Flight
     from asyncio_operator.figures import Figures
 
 
@@ -34,6 +33,8 @@ class Window(Protocol):
     """The number of lanes that work in the window, those with calls past their limits excluded. The lanes keep it."""
     instant: bool
     """Whether taking work from it takes no time. Then the end of a call counts as the start of the next."""
+    final: bool
+    """Whether each result is the outcome of its elements, so that what a call takes is what its elements take."""
 
     @property
     def results(self) -> list[Any] | None:
@@ -84,44 +85,18 @@ class Intake(Protocol):
         """The run ends: no window is requested any more, and no call starts."""
 
 
-class Trouble(Protocol):
-    """Takes the elements of a window whose first calls, made without their flights, gave no outcome."""
-
-    now: Callable[[], float]
-
-    @property
-    def news(self) -> Callable[[], None]:
-        """A function to be called when there may be something to start, or when the run may be over."""
-
-    def begun(self, flight: Flight, started: float) -> Flight:
-        """The first attempt of an element started at this time. One of the methods below says how it has ended."""
-
-    def answered_together(self) -> None:
-        """A call for several elements has succeeded."""
-
-    def fail(self, flights: list[Flight], error: BaseException, now: float) -> None:
-        """No call was made: it was refused."""
-
-    def failed(self, flights: list[Flight], error: BaseException, now: float) -> None: ...
-
-    def pass_limit(self, flight: Flight, now: float) -> None: ...
-
-    def satisfied(self, flight: Flight, result: Any, now: float) -> None: ...
-
-    def unsatisfied(self, flight: Flight, result: Any, now: float) -> None: ...
-
-    def is_satisfied(self, value: Any, result: Any) -> bool:
-        """Whether the result of a first attempt is the last one."""
-
-
 class Source(Protocol):
     """Hands out elements: in flights and runs, or `direct`, in windows.
 
     Attributes:
-        direct: whether lanes take new elements from `window`, because a call takes one, and no place is asked before.
+        direct: whether lanes take new elements from `window`, because a call takes one.
     """
 
     direct: bool
+
+    @property
+    def keyed(self) -> Keys | None:
+        """Which keys are occupied, if elements have keys."""
 
     @property
     def waiting(self) -> int:
@@ -134,16 +109,19 @@ class Source(Protocol):
     def take(self, now: float) -> Flight | None:
         """The next flight that may have its first attempt, if there is one."""
 
-    def take_run(self, most: int, now: float) -> Run | None:
-        """At most `most` elements that may have their first attempt and have no flight, if there are any."""
+    def take_run(self, most: int, now: float) -> Call | None:
+        """A call for at most `most` elements that may have their first attempt and have no flight, if there are any."""
 
-    def window(self, trouble: Trouble) -> Window | float | None:
+    def window(self, now: float) -> Window | float | None:
         """New elements to be called for, if it is `direct` and there are any, or the time from which the next call may
-        start. Those whose first call gives no outcome are handed over as `trouble`."""
+        start."""
+
+    def values(self, call: Call) -> Any:
+        """What several elements are called with: a list of their values, or something like it."""
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
-        """A call for a run has given these results, one for each element. Returns False if one of them needs a
-        flight, because it is no outcome."""
+        """A call for elements without flights has given these results, one for each. Returns False if one of them needs
+        a flight, because it is no outcome."""
 
     def prepare(self, now: float) -> None:
         """Make flights until there is one to take."""
@@ -179,7 +157,7 @@ class Consumer(Protocol):
 class Allowance(Protocol):
     """What one run may take of a budget."""
 
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> Admission:
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Admission:
         """The run is about to ask for the first time.
 
         Args:
@@ -192,7 +170,8 @@ class Allowance(Protocol):
 
 
 class Admission(Protocol):
-    """A run that has joined its budget. Times are those of the run's loop. Every method returns at once."""
+    """A run that has joined its budget. Times are those of the run's loop. Every method returns at once. To ask takes
+    nothing: only `started` does."""
 
     def next_start(self, weights: Weights, now: float) -> float:
         """The earliest time, not before `now`, at which a call of these weights may start. Infinity: that is not known
@@ -219,6 +198,9 @@ class Admission(Protocol):
             started: the time that `started` got.
             billed: whether the source may bill it; see `usage.billed`.
         """
+
+    def ended(self, calls: int) -> None:
+        """As many calls that were started have returned, of which nothing else is known."""
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         """What the source has said about its limits; see `usage.hint`."""

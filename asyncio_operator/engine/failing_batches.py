@@ -32,12 +32,13 @@ class FailingBatches:
         self._name = name
         self.method = method
         self._watching = watching
-        self._pairs: dict[Any, _Pair] = {}
+        # The elements of pairs that failed: each with the error, and those of its pair that were answered alone.
+        self._pairs: dict[Any, tuple[BaseException, list[Any]]] = {}
 
     def divided(self, elements: Sequence[Any], error: BaseException) -> None:
         """A call for several elements has failed, and each half of it is called."""
         if len(elements) == 2 and self._watching and len(self._pairs) < WATCHED:
-            self._pairs.update(dict.fromkeys(elements, _Pair(error)))
+            self._pairs.update(dict.fromkeys(elements, (error, [])))
 
     def answered(self, elements: Sequence[Any]) -> None:
         """A call for elements has succeeded."""
@@ -46,10 +47,11 @@ class FailingBatches:
         if len(elements) > 1:
             self.end()
         elif (pair := self._pairs.pop(elements[0], None)) is not None:
-            pair.answered += 1
-            if pair.answered == 2:
+            error, alone = pair
+            alone.append(elements[0])
+            if len(alone) == 2:
                 self.end()
-                self._warn(pair.error)
+                self._warn(error)
 
     def failed(self, elements: Sequence[Any]) -> None:
         """Elements have failed, and are not divided any more."""
@@ -70,13 +72,3 @@ class FailingBatches:
             self.method,
             describe_error(error),
         )
-
-
-class _Pair:
-    """Two elements of a call that failed with `error`. `answered` counts those that were answered alone."""
-
-    __slots__ = ("answered", "error")
-
-    def __init__(self, error: BaseException) -> None:
-        self.answered = 0
-        self.error = error

@@ -1,18 +1,22 @@
 """Elements from admission to their end, and the calls made for them.
 
 An element may need several calls, and with batches a call serves several elements. Only trouble makes objects: the
-elements of a first call are a `Run`, and each gets a `Flight` when the call fails, is late, or is made a second time.
-Times are in seconds, and this module reads no clock.
+elements of a first call are positions of an owner, and each gets a `Flight` when the call fails, is late, or is made a
+second time. Times are in seconds, and this module reads no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
+
+from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
 if TYPE_CHECKING:
     from asyncio_operator.budget.usage import Hint, Weights
+    from asyncio_operator.telemetry.annotations import Attributes
 
 SLACK = 1e-6
 """Seconds by which a deadline may be missed through rounding: a call's limit and an element's deadline are sums and
@@ -102,179 +106,125 @@ class Owner(Protocol):
         """A flight for each of them, which gets its outcome."""
 
 
-class Run:
-    """Elements that go into their first call together: some of an owner, or of several."""
-
-    __slots__ = ("_count", "pieces")
-
-    def __init__(self, *pieces: tuple[Owner, Sequence[Any]]) -> None:
-        self.pieces = pieces
-        self._count = sum([len(positions) for _, positions in pieces])
-
-    def __len__(self) -> int:
-        return self._count
-
-    @classmethod
-    def joined(cls, runs: Sequence[Run]) -> Run:
-        """The elements of several runs."""
-        return runs[0] if len(runs) == 1 else cls(*[piece for run in runs for piece in run.pieces])
-
-    @property
-    def eager(self) -> bool:
-        return any(owner.eager for owner, _ in self.pieces)
-
-    def values(self) -> Sequence[Any]:
-        if len(self.pieces) == 1:
-            owner, positions = self.pieces[0]
-            return owner.values(positions)
-        first, *others = [owner.values(positions) for owner, positions in self.pieces]
-        if hasattr(first, "joined"):
-            return first.joined(others)  # type: ignore[no-any-return]
-        return [*first, *(value for values in others for value in values)]
-
-    def flights(self) -> list[Flight]:
-        return [flight for owner, positions in self.pieces for flight in owner.flights(positions)]
+Piece = tuple[Owner, Sequence[Any]]
+"""An owner, and positions of elements in it."""
 
 
 class Reports(Protocol):
     """Takes what calls say of themselves."""
 
-    def on_loop(self, report: Callable[..., None], *arguments: Any) -> None:
-        """Call it on the thread of the loop."""
+    def on_loop(self, report: Callable[..., None], *arguments: Any) -> None: ...
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None: ...
 
 
-class Ticket:
-    """A call that was let start. Under a budget, `usage` finds it in the context of the call, and reports to it.
-
-    What a thread reports before it ends comes to the loop before its result does.
-
-    Attributes:
-        weights: what it is estimated to weigh.
-        started, age, judged: see `Limits`.
-        over: whether it has returned.
-        settled: what it has turned out to weigh, as far as the call has said.
-        billed: whether its source bills it, as far as the call or its error has said; None if neither has.
-    """
-
-    age = 0.0
-    judged = over = False
-    settled: dict[str, float] | None = None
-    billed: bool | None = None
-
-    def __init__(self, gate: Reports, weights: Weights, started: float) -> None:
-        self._gate = gate
-        self.weights = weights
-        self.started = started
-
-    def settle(self, weights: Weights) -> None:
-        self._gate.on_loop(self._settle, weights)
-
-    def bill(self, whether: bool) -> None:
-        self._gate.on_loop(self._bill, whether)
-
-    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
-        self._gate.on_loop(self._gate.hint, limits, retry_after)
-
-    def _settle(self, weights: Weights) -> None:
-        if self.over:
-            return
-        settled = self.settled = self.settled or {}
-        for unit, amount in weights.items():
-            settled[unit] = settled.get(unit, 0.0) + amount
-
-    def _bill(self, whether: bool) -> None:
-        if not self.over:
-            self.billed = whether or bool(self.billed)
-
-
 class Call:
-    """A call for one element, or for the elements of a batch.
+    """A call for one element, or for those of a batch. It is what the gate lets start, and hears of.
+
+    Under a budget `usage` finds it in the context of the call, and reports to it. What a thread reports before it ends
+    comes to the loop before its result does.
 
     Args:
-        elements: their flights, or a run of elements that have none yet.
+        elements: their flights, or pieces of owners: elements that have no flights yet.
 
     Attributes:
-        run: the elements while none of them has a flight; then None.
+        pieces: the elements while none of them has a flight; then empty.
         flights: the elements, in the order of the values that it is called with. Reading it makes them.
-        deadline: of the elements of a run, whose first attempt is this call.
+        deadline: of the elements in pieces, whose first attempt is this call.
         late: those that have left it, at their deadlines, while it runs on.
         half: whether it belongs to an attempt that has begun: it is a part of a batch that failed, or the copy of a
             slow call.
+        counted: whether its elements are among those that the schedule knows.
         started: when it started.
+        gate: that has let it start.
+        let_start, age: when that was, by the time of the loop, and by the clock of the circuit breaker.
+        running: whether the gate waits for its end.
+        judged: whether the limits know how it has ended.
         weights: under a budget, what it is estimated to weigh; None before that is known.
-        ticket: of the gate, from its start on.
-        http_status: of its answer, if that is asked for and the call has said it.
+        settled: what it has turned out to weigh, as far as the call has said.
+        billed: whether its source bills it, as far as the call or its error has said; None if neither has.
+        http_status: of its answers, as far as that is asked for and the call has said it; None if they differ.
     """
 
-    __slots__ = (
-        "_flights",
-        "deadline",
-        "half",
-        "http_status",
-        "late",
-        "run",
-        "started",
-        "ticket",
-        "weights",
-    )
+    # Not set in `__init__`: a call for one key is made in a third of the time.
+    deadline: float | None = None
+    late: Mapping[Flight, None] = MappingProxyType({})
+    counted = True
+    started = let_start = age = 0.0
+    gate: Reports | None = None
+    running = judged = False
+    weights: Weights | None = None
+    settled: dict[str, float] | None = None
+    billed: bool | None = None
+    _statuses: frozenset[Any] = frozenset()
 
-    def __init__(self, elements: list[Flight] | Run, half: bool = False) -> None:
-        self.run: Run | None = None
-        self._flights: list[Flight] = []
-        if isinstance(elements, Run):
-            self.run = elements
-        else:
-            self._flights = elements
-        self.deadline: float | None = None
-        self.late: dict[Flight, None] = {}
+    def __init__(self, elements: list[Flight] | tuple[Piece, ...], half: bool = False) -> None:
         self.half = half
-        self.started = 0.0
-        self.weights: Weights | None = None
-        self.ticket: Ticket | None = None
-        self.http_status: int | None = None
+        self.pieces: tuple[Piece, ...] = ()
+        self._flights: list[Flight] = []
+        if type(elements) is tuple:
+            self.pieces = elements
+        else:
+            self._flights = elements  # type: ignore[assignment]
+
+    @classmethod
+    def joined(cls, calls: Sequence[Call]) -> Call:
+        """One call for the elements of several."""
+        return calls[0] if len(calls) == 1 else cls(tuple([piece for call in calls for piece in call.pieces]))
 
     @property
     def flights(self) -> list[Flight]:
-        if self.run is not None:
-            run, self.run = self.run, None
-            self._flights = run.flights()
-            if self.deadline is not None:
-                for flight in self._flights:
-                    flight.begun = flight.started = self.started
-                    flight.deadline, flight.call = self.deadline, self
+        if self.pieces:
+            self.make_flights()
         return self._flights
 
     @flights.setter
     def flights(self, flights: list[Flight]) -> None:
         self._flights = flights
 
+    def make_flights(self) -> None:
+        """Give the elements in pieces a flight each."""
+        pieces, self.pieces = self.pieces, ()
+        self._flights = [flight for owner, positions in pieces for flight in owner.flights(positions)]
+        if self.deadline is not None:
+            for flight in self._flights:
+                flight.begun = flight.started = self.started
+                flight.deadline, flight.call = self.deadline, self
+
     @property
     def count(self) -> int:
         """The number of its elements."""
-        return len(self._flights if self.run is None else self.run)
+        return sum([len(positions) for _, positions in self.pieces]) if self.pieces else len(self._flights)
 
     @property
     def values(self) -> Sequence[Any]:
         """What its elements are called with."""
-        return [flight.value for flight in self._flights] if self.run is None else self.run.values()
+        if not self.pieces:
+            return [flight.value for flight in self._flights]
+        first, *others = [owner.values(positions) for owner, positions in self.pieces]
+        if not others:
+            return first
+        if hasattr(first, "joined"):
+            return first.joined(others)  # type: ignore[no-any-return]
+        return [*first, *(value for values in others for value in values)]
+
+    @property
+    def eager(self) -> bool:
+        """Whether elements in pieces need flights now."""
+        return any(owner.eager for owner, _ in self.pieces)
 
     @property
     def awaited(self) -> bool:
         """Whether a caller waits for one of its elements."""
-        return self.run is not None or any(flight.awaited for flight in self._flights)
+        return bool(self.pieces) or any(flight.awaited for flight in self._flights)
 
     @property
     def is_first(self) -> bool:
         """Whether no call has failed for its elements before."""
-        return not self.half and (self.run is not None or not any(flight.attempts for flight in self._flights))
+        return not self.half and (bool(self.pieces) or not any(flight.attempts for flight in self._flights))
 
     def limit(self, attempt_timeout: float) -> float:
         """When it has to be looked at: the first deadline of its elements, or the end of their attempt."""
-        if self.run is not None:
-            assert self.deadline is not None
-            return min(self.deadline, self.started + attempt_timeout)
         present = self.present
         if len(present) == 1:
             return present[0].limit(attempt_timeout)
@@ -284,3 +234,36 @@ class Call:
     def present(self) -> list[Flight]:
         """The elements that it may still give an outcome."""
         return [flight for flight in self.flights if flight not in self.late] if self.late else self.flights
+
+    # -- what it says of itself
+
+    def note(self, attributes: Attributes) -> None:
+        if HTTP_STATUS in attributes:
+            self._statuses |= {attributes[HTTP_STATUS]}
+
+    @property
+    def http_status(self) -> int | None:
+        status = next(iter(self._statuses)) if len(self._statuses) == 1 else None
+        return status if type(status) is int else None
+
+    def settle(self, weights: Weights) -> None:
+        if self.gate is not None:
+            self.gate.on_loop(self._settle, weights)
+
+    def bill(self, whether: bool) -> None:
+        if self.gate is not None:
+            self.gate.on_loop(self._bill, whether)
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
+        if self.gate is not None:
+            self.gate.on_loop(self.gate.hint, limits, retry_after)
+
+    def _settle(self, weights: Weights) -> None:
+        if self.running:
+            self.settled = settled = self.settled or {}
+            for unit, amount in weights.items():
+                settled[unit] = settled.get(unit, 0.0) + amount
+
+    def _bill(self, whether: bool) -> None:
+        if self.running:
+            self.billed = whether or bool(self.billed)

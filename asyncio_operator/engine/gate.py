@@ -2,31 +2,36 @@
 
     next_start   when any call may start, as far as the rate limit and the capacity are concerned
     admit        when this call may start, as far as the circuit breaker and the budget are; or why it never may
-    started      it starts, and gets a ticket
-    ended        it has returned, in time or late: once for each ticket
+    started      it starts
+    ended        it has returned, in time or late
 
-To ask takes nothing: only `started` does, which follows at the time for which was asked. So a call that is not made
-after all loses no place. What the limits of a budget are is decided behind `contracts.Allowance`.
+To ask takes nothing: only `started` does, at the time for which was asked. So a call that is not made after all loses
+no place. What the limits of a budget are is decided behind `contracts.Allowance`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import ONE, Hint, Weigh, Weights, is_unbilled, weighing
+from asyncio_operator.budget.usage import COUNTED, ONE, Hint, Weights, is_unbilled, weighing
 from asyncio_operator.engine.contracts import Admission, Allowance
-from asyncio_operator.engine.flights import Ticket
-from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
-from asyncio_operator.policies.limits import Limits
+from asyncio_operator.engine.flights import Call
+from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members, said
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
+from asyncio_operator.policies.circuit_breaker import Breaker
+from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.options import CallOptions
+    from asyncio_operator.budget.spec import Budget
+    from asyncio_operator.engine.options import Called, CallOptions
     from asyncio_operator.engine.recorder import Recorder
+    from asyncio_operator.engine.timers import Timers
     from asyncio_operator.figures import Figures
 
 REFUSED = (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError)
@@ -36,67 +41,120 @@ REFUSALS = 100
 """Refused calls in a row after which the loop turns, so that other code runs."""
 
 
-class Gate(Limits):
-    """The limits of one run, a budget included. Each may be missing.
+def only_counts(budget: Budget) -> bool:
+    """Whether only the starts of calls matter to a budget: nothing is given back, and no call weighs more or less than
+    was known before."""
+    return not (budget.in_flight or budget.spend) and all(limit.unit in COUNTED for limit in budget.limits)
 
-    Args:
-        name: of what is called, for messages.
-        clock: gives the seconds of the loop.
-        news, fail: see `Allowance.join`.
-        figures: count the seconds in which a call waited for the budget, and no other could start before it.
-        resize: called with the maximum number of calls in flight when a call has returned, if that is adaptive.
-        limiter: see `Limits`.
-        breaker_clock: see `Limits`; None: the time of the loop.
-        weigh: None: calls weigh nothing beside themselves and their values.
+
+def is_overload(error: BaseException) -> bool:
+    """Whether an error of a call says that the source has too much to do."""
+    return any(isinstance(one, TimeoutError) for one in members(error)) or bool(said(error, "overload", bool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """What limits a run, and is there before it and after it.
 
     Attributes:
+        allowance: what the run may take of a budget; None: there is none.
+        limiter: the window of the rate limit; None: a new one.
+        hedger: of an earlier run with the same `hedge`; None: a new one.
+        breaker_clock: returns the seconds by which the circuit breaker measures the age of failures, and how long it
+            has been open; None: the time of the loop.
+    """
+
+    allowance: Allowance | None = None
+    limiter: RateWindow | None = None
+    hedger: Hedger | None = None
+    breaker_clock: Callable[[], float] | None = None
+
+
+class Gate:
+    """The limits of one run: rate limit, circuit breaker, adaptive capacity and budget. Each may be missing.
+
+    Args:
+        figures: count the seconds in which a call waited for the budget, and no other could start before it.
+        news: called when a call may start that could not before.
+        resize: called with how many calls may run when one has returned, if that is adaptive.
+
+    Attributes:
+        calls: the number of running calls, including those past their limit, save those that `take` has let start.
         now: gives the time.
         weighs: whether there is a budget.
         weights: see `weighing`.
         one: what a call for one value weighs, if that is known.
-        hears: whether a limit has to hear how calls end.
+        hears: whether a limit has to hear how calls end, or what they say.
         limits: whether there is any.
+        take: starts a call for one value, of whose end no limit has to hear, at the time that it is given, if it may
+            start by then. It returns when it may, or raises `BudgetExceeded` or `CoordinatorError`.
     """
 
     def __init__(
         self,
         options: CallOptions,
-        name: str,
-        clock: Callable[[], float],
-        news: Callable[[], None],
-        fail: Callable[[BaseException], None],
-        figures: Figures,
+        called: Called,
+        limited: Limited,
+        timers: Timers,
         recorder: Recorder,
+        figures: Figures,
+        news: Callable[[], None],
         resize: Callable[[int], None],
-        limiter: RateWindow | None,
-        breaker_clock: Callable[[], float] | None,
-        allowance: Allowance | None,
-        weigh: Weigh | None,
     ) -> None:
-        limits = (options.capacity, options.rate_limit, options.circuit_breaker, limiter)
-        super().__init__(*limits, breaker_clock or clock, recorder.circuit)
-        self.weighs = allowance is not None
-        self.weights = weighing(name, weigh)
-        self.one = None if weigh and self.weighs else ONE
-        self.hears = self.weighs or self._breaker is not None or self._controller is not None
-        self.limits = self.hears or self._limiter is not None
-        self._resize = resize
-        self._allowance = allowance
+        rate_limit, breaker, capacity = options.rate_limit, options.circuit_breaker, options.capacity
+        self.calls = 0
+        self._limiter = limited.limiter
+        if self._limiter is None and rate_limit is not None:
+            self._limiter = RateWindow.of(rate_limit)
+        self._breaker = None if breaker is None else Breaker(breaker)
+        self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
+        self._breaker_clock = limited.breaker_clock or timers.clock
+        self._circuit = recorder.circuit
+        self._allowance = limited.allowance
+        self.weighs = self._allowance is not None
+        self.weights = weighing(called.name, called.weigh)
+        self.one = None if called.weigh and self.weighs else ONE
+        says = self.weighs and (self.one is None or options.budget is None or not only_counts(options.budget))
+        self.hears = says or self._breaker is not None or self._controller is not None
+        self.limits = self.hears or self.weighs or self._limiter is not None
+        # Without a budget the window of the rate limit says it: one function less for each key.
+        alone = self._limiter is not None and not self.weighs
+        self.take: Callable[[float], float] = self._limiter.take if alone else self._take  # type: ignore[union-attr]
         self._admission: Admission | None = None
-        self.now = clock
+        self.now = timers.clock
+        self._timers = timers
         self._news = news
-        self._fail = fail
+        self._resize = resize
         self._figures = figures
         self._over = False
         self._waits_since: float | None = None
-        self._loop = asyncio.get_running_loop()
+        # Calls that have started, and of which no limit has heard that they have returned.
+        self._unheard = 0
         self._thread = threading.get_ident()
 
     def leave(self) -> None:
         """No call starts any more."""
         if self._admission is not None and not self._over:
+            self.ended_unheard()
             self._admission.leave()
         self._over = True
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether the circuit breaker refuses calls, or tries one."""
+        return self._breaker is not None and self._breaker.state != "closed"
+
+    def next_start(self, now: float) -> float:
+        """The earliest time, not before `now`, at which a call may start or is refused. Infinity: when one returns."""
+        if self._controller is not None and self.calls >= self._controller.limit:
+            return inf
+        if self._limiter is None:
+            return now
+        breaker = self._breaker
+        if breaker is not None and breaker.state != "closed" and breaker.refuses(self._breaker_clock()):
+            # A call that is refused is not made, so it needs no token: its error must not wait for one.
+            return now
+        return self._limiter.next_start(now)
 
     def admit(self, weights: Weights, now: float) -> float:
         """When the circuit breaker and the budget let a call start; see `Admission.next_start`.
@@ -105,14 +163,19 @@ class Gate(Limits):
             CircuitOpenError: it is refused.
             BudgetExceeded, CoordinatorError: see `Admission.next_start`.
         """
-        self.check_circuit()
+        breaker = self._breaker
+        if breaker is not None and breaker.state != "closed" and breaker.refuses(age := self._breaker_clock()):
+            opens = breaker.opens_again_at()
+            tried = opens is None or opens <= age
+            when = "while another call tries it" if tried else f"for another {(opens or age) - age:.3f} s"
+            raise CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
         # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.
         if self._allowance is None:
             return now
         admission = self._admission
         if admission is None:
             assert not self._over
-            admission = self._admission = self._allowance.join(self._news, self._fail)
+            admission = self._admission = self._allowance.join(self._news, self._timers.fail)
         start = admission.next_start(weights, now)
         if start > now:
             if self._waits_since is None:
@@ -122,24 +185,75 @@ class Gate(Limits):
             self._waits_since = None
         return start
 
-    def started(self, weights: Weights, now: float) -> Ticket:
-        """A call starts that `next_start` and `admit` have let start at this time."""
-        ticket = Ticket(self, weights, now)
-        self.start(ticket, now)
-        if self._admission is not None:
-            self._admission.started(weights, now)
-        return ticket
+    def _take(self, now: float) -> float:
+        limiter = self._limiter
+        if limiter is not None and (start := limiter.next_start(now)) > now:
+            return start
+        if self._allowance is not None:
+            if (start := self.admit(ONE, now)) > now:
+                return start
+            assert self._admission is not None
+            self._admission.started(ONE, now)
+            self._unheard += 1
+        if limiter is not None:
+            limiter.start(now)
+        return now
 
-    def ended(self, ticket: Ticket, now: float, error: BaseException | None = None) -> None:
+    def ended_unheard(self) -> None:
+        """The calls that `take` has let start have returned."""
+        if self._unheard and self._admission is not None:
+            self._admission.ended(self._unheard)
+            self._unheard = 0
+
+    def started(self, call: Call, now: float) -> None:
+        """A call starts that `next_start` and `admit` have let start at this time."""
+        call.gate, call.running, call.let_start = self, True, now
+        if call.weights is None:
+            call.weights = ONE
+        self.calls += 1
+        if self._limiter is not None:
+            self._limiter.start(now)
+        # By the clock of the breaker, which compares it with the time at which it opened.
+        if self._breaker is not None:
+            call.age = self._breaker_clock()
+            self._breaker.allow(call.age)
+            self._circuit(self._breaker.state, now)
+        if self._admission is not None:
+            self._admission.started(call.weights, now)
+
+    def judge(self, call: Call, now: float, error: BaseException | None) -> None:
+        """The call has returned a result or an error, or has passed its limit: `TimeoutError`."""
+        call.judged = True
+        if self._breaker is not None:
+            end = self._breaker.succeeded if error is None else self._breaker.failed
+            end(self._breaker_clock(), call.age)
+            self._circuit(self._breaker.state, now)
+        if self._controller is not None:
+            latency = now - call.let_start
+            if error is None:
+                self._controller.completed(now, latency, self.calls)
+            else:
+                self._controller.failed(now, latency, self.calls, is_overload(error))
+
+    def abandoned(self, call: Call) -> None:
+        """The call is cancelled because no element needs its result. It proves nothing."""
+        call.judged = True
+        if self._breaker is not None:
+            self._breaker.abandoned(call.age)
+
+    def ended(self, call: Call, now: float, error: BaseException | None = None) -> None:
         """The call has returned, with a result or an error, in time or late."""
-        if not ticket.judged:
-            self.judge(ticket, now, error)
-        ticket.over = True
+        if not call.running:
+            return
+        if not call.judged:
+            self.judge(call, now, error)
+        call.running = False
         self.calls -= 1
         if self._admission is not None:
+            assert call.weights is not None
             if error is not None and is_unbilled(error):
-                ticket.billed = bool(ticket.billed)
-            self._admission.returned(ticket.weights, ticket.settled, ticket.started, now, ticket.billed is not False)
+                call.billed = bool(call.billed)
+            self._admission.returned(call.weights, call.settled, call.let_start, now, call.billed is not False)
         if self._controller is not None:
             self._resize(self._controller.limit)
 
@@ -155,4 +269,4 @@ class Gate(Limits):
             report(*arguments)
         else:
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(report, *arguments)
+                self._timers.loop.call_soon_threadsafe(report, *arguments)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +56,10 @@ class Lanes:
             calls that ignore their cancellation.
         timers: of the run. Who has made them closes them.
         name: of what is called, for messages.
+        context: that of its calls; None: the present one.
 
     Attributes:
-        direct: seconds of the calls that gave their element its outcome at once, in a window with `results`.
+        direct: seconds of the calls that gave their element its outcome at once, in a window of final results.
         latency: seconds of the other calls.
     """
 
@@ -70,6 +71,7 @@ class Lanes:
         *,
         timers: Timers,
         name: str,
+        context: Context | None = None,
     ) -> None:
         self.latency = Histogram()
         self.direct = Histogram()
@@ -83,7 +85,7 @@ class Lanes:
         self._grace_period = options.grace_period
         self._name = name
         self._loop = timers.loop
-        self._context = copy_context()
+        self._context = context or copy_context()
         self._doubtful = doubtful_values(self._context)
         self._finished = RunEnd(self._loop, self._cancelled)
         # In starting order; cancelled in the same order. A dict, because any of them may end.
@@ -151,13 +153,10 @@ class Lanes:
             self._finished.set_result(None)
             self.stop()
 
-    def when_failed(self, call: Callable[[], None]) -> None:
-        """Call it in the turn after the run has failed. Its calls may take longer to end."""
-        self._finished.add_done_callback(lambda _: call() if self.failed else None)
-
-    def when_cut_short(self, call: Callable[[], None]) -> None:
-        """Call it in the turn after the run has failed or was cancelled. Its calls may take longer to end."""
-        self._finished.add_done_callback(lambda end: call() if self.failed or end.cancelled() else None)
+    def when_cut_short(self, call: Callable[[bool], object]) -> None:
+        """Call it in the turn after the run has failed, with True, or was cancelled, with False. Its calls may take
+        longer to end."""
+        self._finished.add_done_callback(lambda end: call(self.failed) if self.failed or end.cancelled() else None)
 
     def _cancelled(self) -> None:
         """The task that waits for the end is cancelled here and now: by its own caller, or by what a call has started.
@@ -236,7 +235,7 @@ class Lanes:
         # Local variables, because these lines run for every call, and an attribute takes several times as long to read.
         complete, results, instant, begin = window.complete, window.results, window.instant, window.begin
         clock, invoke, watch, doubtful = self._clock, self._invoke, self._timeouts.watch, self._doubtful
-        record = (self.latency if results is None else self.direct).samples.append
+        record = (self.direct if window.final else self.latency).samples.append
         cancelling = lane.task.cancelling
         context, first_context, apart = lane.context, lane.first_context, lane.apart
         if apart:

@@ -43,7 +43,7 @@ class Lent(Generic[K, T]):
     Args:
         together: tasks that have one key at the same time have the same thing. Otherwise each has one of its own.
         most: how many unused ones are kept. The one that was given back first goes first.
-        until: returns the time of the loop until which an unused thing is kept. None: for `IDLE` seconds.
+        seconds: for which an unused thing is kept.
         end: ends a thing that is not kept any more. It logs its errors.
     """
 
@@ -52,12 +52,12 @@ class Lent(Generic[K, T]):
         *,
         together: bool = True,
         most: int = sys.maxsize,
-        until: Callable[[T], float] | None = None,
+        seconds: float = IDLE,
         end: Callable[[T], Coroutine[Any, Any, object]] | None = None,
     ) -> None:
         self._together = together
         self._most = most
-        self._until = until or (lambda _: _now() + IDLE)
+        self._seconds = seconds
         self._end = end
         # Of things that tasks have together: each with the number of these tasks.
         self._used: dict[K, tuple[T, int]] = {}
@@ -91,7 +91,7 @@ class Lent(Generic[K, T]):
                 self._used[key] = thing, users
                 return
             del self._used[key]
-        self._unused.append(_Unused(key, thing, self._until(thing) if keep else -inf))
+        self._unused.append(_Unused(key, thing, _now() + self._seconds if keep else -inf))
         self._look()
 
     @contextlib.contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.usage import Weigh
 from asyncio_operator.checks import Duration, duration, flag, of_kind, positive_int
 from asyncio_operator.checks import timeout as optional_duration
 from asyncio_operator.errors import ConfigurationError, describe
@@ -34,25 +35,17 @@ KINDS: dict[str, type] = {
     "budget": Budget,
 }
 
-SHORT: dict[str, tuple[type, Callable[[Any], object]]] = {
-    "retry": (int, Retry),
-    "batching": (int, Batching),
-    "rate_limit": (int, RateLimit),
-    "cache": (bool, lambda given: Cache() if given else None),
-    "hedge": (bool, lambda given: Hedge() if given else None),
-    "circuit_breaker": (bool, lambda given: CircuitBreaker() if given else None),
+SHORT: dict[str, tuple[type, Callable[[Any], object], str]] = {
+    "retry": (int, Retry, "a number of attempts"),
+    "batching": (int, Batching, "a number of keys"),
+    "rate_limit": (int, RateLimit, "a number of calls in a second"),
+    "cache": (bool, lambda given: Cache() if given else None, "True"),
+    "hedge": (bool, lambda given: Hedge() if given else None, "True"),
+    "circuit_breaker": (bool, lambda given: CircuitBreaker() if given else None, "True"),
 }
-"""Options that may be given in short, as values of a type: attempts, keys in a batch, calls in a second, whether."""
+"""Options that may be given in short, as values of a type: what is made of them, and in words for messages."""
 
-IN_WORDS = {
-    "retry": "a number of attempts",
-    "batching": "a number of keys",
-    "rate_limit": "a number of calls in a second",
-    "cache": "True",
-    "hedge": "True",
-    "circuit_breaker": "True",
-}
-"""The same for messages."""
+IN_WORDS = {name: words for name, (_, _, words) in SHORT.items()}
 
 
 def meant(name: str, value: Any) -> Any:
@@ -62,7 +55,7 @@ def meant(name: str, value: Any) -> Any:
     Raises:
         ConfigurationError: the number is out of range.
     """
-    short, make = SHORT.get(name, (None, None))
+    short, make, _ = SHORT.get(name, (None, None, ""))
     # Not isinstance: a bool is an int, and ``retry=True`` says nothing.
     return make(value) if make is not None and type(value) is short else value
 
@@ -123,13 +116,32 @@ class CallOptions(GivenCalls):
         return isinstance(self.capacity, AdaptiveCapacity) or any(limit is not None for limit in limits)
 
 
-class Called(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """What a run calls.
+
+    Attributes:
+        invoke: called with a value, or with a list of values if calls have several.
+        name: for messages.
+        method: the name of the method that takes several values, for messages.
+        weigh: estimates what a call weighs in the units of a budget; None: nothing beside itself and its values.
+        noted: calls keep the HTTP status that they say (`annotate`).
+    """
+
+    invoke: Callable[[Any], Awaitable[Any]]
+    name: str
+    method: str = "invoke_batch"
+    weigh: Weigh | None = None
+    noted: bool = False
+
+
+class Repeatable(Protocol):
     """A function or an enricher: whether two calls for the same value have the effect of one."""
 
     idempotent: bool
 
 
-def check_hedge(hedge: Hedge | None, called: Called) -> None:
+def check_hedge(hedge: Hedge | None, called: Repeatable) -> None:
     """Check that slow calls may be made twice, if they have to be.
 
     Raises:

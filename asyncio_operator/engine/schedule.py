@@ -14,7 +14,7 @@ from math import inf
 
 from asyncio_operator.checks import seconds
 from asyncio_operator.engine.contracts import Source
-from asyncio_operator.engine.flights import Call, Flight, Run
+from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.policies.batching import Batching
 
 IDLE_TURNS = 10
@@ -52,7 +52,7 @@ class Schedule:
         # The batch that is being formed. A dict, because an element with a flight may leave at any moment, and the
         # others keep their order.
         self._batch: dict[Flight, None] = {}
-        self._runs: list[Run] = []
+        self._runs: list[Call] = []
         self._in_runs = 0
         self._turns = 0
 
@@ -133,22 +133,22 @@ class Schedule:
             while one is not None and self._unawaited and not one.awaited:
                 self._unawaited.append(Call([one]))
                 one = self._take(now)
-            first = [one] if one is not None else self._take_run(1, now)
-            return (self._first(self._unawaited) if first is None else Call(first)), inf
+            first = self._take_run(1, now) if one is None else Call([one])
+            return first or self._first(self._unawaited), inf
         self._fill(now)
         if not self.forming or not self._is_ready(now, running):
             return self._first(self._unawaited), self.closes
         batch, runs, self._batch, self._runs = self._batch, self._runs, {}, []
         self._in_runs, self.closes = 0, inf
         if not batch:
-            return Call(Run.joined(runs)), inf
-        return Call([*batch, *[flight for run in runs for flight in run.flights()]]), inf
+            return Call.joined(runs), inf
+        return Call([*batch, *[flight for run in runs for flight in run.flights]]), inf
 
     def _first(self, calls: deque[Call]) -> Call | None:
         """Remove the first call that has elements left."""
         while calls:
             call = calls.popleft()
-            if call.run is not None:
+            if call.pieces:
                 return call
             # An element that reached its limit while it waited has left its call.
             present = [flight for flight in call.flights if (flight.split if call.half else not flight.ended)]
@@ -169,29 +169,31 @@ class Schedule:
     def _fill(self, now: float) -> None:
         """Take available elements while the batch has room."""
         while (room := self._max_size - self.forming) > 0:
-            one = self._take(now)
-            some = [one] if one is not None else self._take_run(room, now)
-            if some is None:
+            one, run = self._take(now), None
+            if one is None and (run := self._take_run(room, now)) is None:
                 break
             # Its age is that of its first element: the wait of each has a limit, however many follow.
             if not self.forming:
                 self.closes = now + self._linger if self._linger else A_TURN_LATER
             self._turns = 0
-            if isinstance(some, Run):
-                self._runs.append(some)
-                self._in_runs += len(some)
-            else:
-                self._batch.update(dict.fromkeys(some))
+            if one is not None:
+                self._batch[one] = None
+            elif run is not None and run.pieces:
+                self._runs.append(run)
+                self._in_runs += run.count
+            elif run is not None:
+                self._batch.update(dict.fromkeys(run.flights))
         if not self.forming:
             self.closes = inf
 
-    def _take_run(self, most: int, now: float) -> Run | list[Flight] | None:
+    def _take_run(self, most: int, now: float) -> Call | None:
         """New elements, with flights if they need them."""
         while (run := self._source.take_run(most, now)) is not None:
-            some = run.flights() if run.eager else run
-            if some:
-                self.unfinished += len(some)
-                return some
+            if run.eager:
+                run.make_flights()
+            if run.count:
+                self.unfinished += run.count
+                return run
         return None
 
     def _take(self, now: float) -> Flight | None:

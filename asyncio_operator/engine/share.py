@@ -129,23 +129,18 @@ class Share:
         if self._waiting.pop(seat, None) is not None:
             self._tell()
 
-    def turn(self, seat: Seat, weights: Weights, start: float, now: float) -> float:
+    @property
+    def is_shared(self) -> bool:
+        """Whether it matters which run starts its call first."""
+        return len(self._seats) > 1 or bool(self._waiting)
+
+    def turn(self, seat: Seat, start: float, now: float) -> float:
         """When a run may start its call, where a call may start at `start` as far as permits go."""
         waiting = self._waiting
         if start <= now:
-            if len(self._seats) == 1:
-                waiting.pop(seat, None)
-                return now
-            place = seat.place = max(seat.place, self._served - BEHIND)
+            seat.place = max(seat.place, self._served - BEHIND)
             first = min(waiting, key=lambda one: one.place) if waiting else seat
-            if first is seat or place < first.place:
-                self._served = max(self._served, place)
-                seat.place = place + self.permits.part(weights)
-                waiting.pop(seat, None)
-                if waiting:
-                    # Its next call may come before theirs, and asks soon if there is one.
-                    waiting[seat] = True
-                    self._tell()
+            if first is seat or seat.place < first.place:
                 return now
             # It is the turn of another run, perhaps of a heavier call.
             start = math.inf
@@ -156,6 +151,17 @@ class Share:
         waiting[seat] = False
         self._arrange()
         return start
+
+    def started(self, seat: Seat, weights: Weights) -> None:
+        """A run starts the call for which it was its turn."""
+        waiting = self._waiting
+        waiting.pop(seat, None)
+        self._served = max(self._served, seat.place)
+        seat.place += self.permits.part(weights)
+        if waiting:
+            # Its next call may come before theirs, and asks soon if there is one.
+            waiting[seat] = True
+            self._tell()
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
@@ -338,7 +344,7 @@ class Reservation:
         self._beside = beside
         self._share: Share | None = None
 
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> Admission:
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Admission:
         share = self._share = self._find()
         seat = Seat(share, news, fail)
         share.join(seat)
@@ -361,7 +367,7 @@ class Seat:
 
     __slots__ = ("_permits", "_share", "fail", "news", "place")
 
-    def __init__(self, share: Share, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+    def __init__(self, share: Share, news: Callable[[], None], fail: Callable[[BaseException], object]) -> None:
         self._share = share
         self._permits = share.permits
         self.news = news
@@ -381,10 +387,15 @@ class Seat:
         except AsyncOperatorError:
             self._share.drop(self)
             raise
-        return self._share.turn(self, weights, start, now)
+        return self._share.turn(self, start, now) if start > now or self._share.is_shared else now
 
     def started(self, weights: Weights, now: float) -> None:
         self._permits.started(weights, now)
+        if self._share.is_shared:
+            self._share.started(self, weights)
+
+    def ended(self, calls: int) -> None:
+        self._permits.ended(calls)
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
@@ -402,7 +413,6 @@ class BothSeats:
         self._budget, self._beside = budget, beside
 
     def next_start(self, weights: Weights, now: float) -> float:
-        # The budget last: its share counts a start that it has allowed, for the order of its runs.
         start = self._beside.next_start(weights, now)
         if start <= now:
             return self._budget.next_start(weights, now)
@@ -413,6 +423,10 @@ class BothSeats:
     def started(self, weights: Weights, now: float) -> None:
         self._budget.started(weights, now)
         self._beside.started(weights, now)
+
+    def ended(self, calls: int) -> None:
+        self._budget.ended(calls)
+        self._beside.ended(calls)
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True

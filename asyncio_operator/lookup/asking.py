@@ -18,14 +18,14 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.ending import close_within, error_of
-from asyncio_operator.engine.flights import Call, Flight, Run
+from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.attempts import Attempts
-    from asyncio_operator.engine.contracts import Trouble, Window
+    from asyncio_operator.engine.contracts import Window
     from asyncio_operator.lookup.open_keys import OpenKey
     from asyncio_operator.lookup.pending import PendingKeys
 
@@ -52,6 +52,7 @@ class AskingSource(ABC):
     """
 
     direct = False
+    keyed = None
 
     def __init__(self, pending: PendingKeys, known: Sequence[KnownAnswers]) -> None:
         self.attempts: Attempts
@@ -93,9 +94,9 @@ class AskingSource(ABC):
             flights = self._old
         return flights.popleft() if flights and self.has_room() else None
 
-    def take_run(self, most: int, now: float) -> Run | None:
+    def take_run(self, most: int, now: float) -> Call | None:
         piece = None if self.direct else self.next_piece(most)
-        return None if piece is None else Run(piece)
+        return None if piece is None else Call((piece,))
 
     def next_piece(self, most: int) -> Piece | None:
         """At most `most` keys that have to be called for, if a call may be made."""
@@ -114,7 +115,10 @@ class AskingSource(ABC):
             self._ask()
         return owner, some
 
-    def window(self, trouble: Trouble) -> Window | float | None:
+    def values(self, call: Call) -> Any:
+        return call.values
+
+    def window(self, now: float) -> Window | float | None:
         """None: it is not direct."""
         return None
 
@@ -201,7 +205,7 @@ class AskingSource(ABC):
 
     async def _find(self, pieces: list[Piece]) -> None:
         for known in self.known:
-            answers = await known.find(Run(*pieces).values())
+            answers = await known.find(Call(tuple(pieces)).values)
             pieces = _left(pieces, answers, known.source)
             if not pieces:
                 return

@@ -126,7 +126,7 @@ Caches = Lent[str, asyncio.Task[LookupCache]]
 
 def new_caches() -> Caches:
     """The caches of a process, whose answers the next task finds."""
-    return Lent(most=UNUSED, until=lambda _: inf, end=_close_opened)
+    return Lent(most=UNUSED, seconds=inf, end=_close_opened)
 
 
 @asynccontextmanager

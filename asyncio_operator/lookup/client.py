@@ -21,6 +21,7 @@ from asyncio_operator.budget.usage import overridden
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import Clock
 from asyncio_operator.engine.ending import close_within
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.shares import own_allowance
 from asyncio_operator.engine.timers import Timers
@@ -39,7 +40,7 @@ from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.open_keys import OpenKey
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
 from asyncio_operator.lookup.pending import PendingKeys
-from asyncio_operator.lookup.pipeline import managed_calls
+from asyncio_operator.lookup.pipeline import called_by, managed_calls
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
@@ -235,15 +236,12 @@ class _Engine:
         self._source = _Keys(self._pending, known)
         self._allowance = own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
         self._attempts = managed_calls(
-            enricher,
             self._source,
             Reader(as_input(())),
             options,
+            called_by(enricher, options, tables),
+            Limited(breaker_clock=breaker_clock, allowance=self._allowance, limiter=window.by(clock)),
             self._timers,
-            limiter=window.by(clock),
-            breaker_clock=breaker_clock,
-            tables=tables,
-            allowance=self._allowance,
         )
         self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None

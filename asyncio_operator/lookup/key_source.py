@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncio_operator.budget.usage import ONE, Weights, running
-from asyncio_operator.engine.contracts import Trouble
-from asyncio_operator.engine.flights import Call, Flight, Ticket
+from asyncio_operator.budget.usage import Weights
+from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.timing import COARSEST
@@ -60,13 +59,16 @@ class OpenBatch:
         self.eager = source.eager
         self.working = 0
         self._gate = gate = source.gate
-        # The gate, if it has to hear how calls end.
-        self._heard = gate if gate is not None and gate.hears else None
-        plain = not (source.judges or source.keeps or source.slices or self._heard)
-        self.results: list[Any] | None = batch.outcomes if plain else None
-        self.begin = None if plain else self._begin
+        self._attempts = attempts = source.attempts
+        # Whether a limit has to hear how calls end, or what they say.
+        self._heard = gate is not None and (gate.hears or (gate.weighs and source.keeps))
+        # If nothing is to be done at the end of a call, its slot is a position, and the lane stores its result.
+        self._plain = not (source.judges or source.keeps or source.slices or source.timed or self._heard)
+        self.final = not (source.judges or source.keeps or source.slices)
+        self.results: list[Any] | None = batch.outcomes if self._plain else None
+        self.begin = None if self._plain else attempts.begin
+        self.complete = self._complete if self.final else attempts.complete
         self._source = source
-        self._trouble: Trouble
         self._next = 0
         self._passed = 0
         # The keys of the windows that are not over, and the calls of the present one.
@@ -74,12 +76,11 @@ class OpenBatch:
         self._slots: Sequence[Any] = ()
         self._left: Any = iter(())
         self._range: Iterator[tuple[Any, Any]] = iter(())
-        # When each call started, or its ticket.
-        self._started: dict[Any, Any] = {}
         # What the gate has said of the call for the next key: since when it may start, or that it never may.
         self._let_at = inf
         self._refusal: BaseException | None = None
         self._not_before = -inf
+        self._refusals = 0
         self._weights: Weights | None = None if gate is None else gate.one
         self._troubled: set[int] = set()
 
@@ -123,6 +124,7 @@ class OpenBatch:
         return keys.at(positions) if self.batch.in_arrow else [keys[i] for i in positions]
 
     def flights(self, positions: Sequence[int]) -> list[OpenKey]:
+        self._troubled.update(positions)
         return [
             self._source.pending.want(key, self, i) for key, i in zip(self.values(positions), positions, strict=True)
         ]
@@ -174,15 +176,21 @@ class OpenBatch:
 
     # -- the window of the lanes
 
-    def admit(self, positions: Sequence[int], trouble: Trouble) -> None:
+    def admit(self, positions: Sequence[int]) -> None:
         """Open the window for these keys."""
-        self._trouble = trouble
         self._admitted = [*self._admitted, *positions] if self._admitted else positions
         size = self._source.slices
         slots: Any = [positions[i : i + size] for i in range(0, len(positions), size)] if size else positions
         # `zip` takes a position before its key, so `_left` always knows how many keys no lane has taken.
         self._slots, self._left = slots, iter(slots)
-        self._range = zip(self._left, map(self.values, slots) if size else self.values(positions), strict=False)
+        values = map(self.values, slots) if size else self.values(positions)
+        self._range = zip(self._left if self._plain else map(self._call, self._left), values, strict=False)
+
+    def _call(self, slot: Any) -> Call:
+        """The call for a key, or for a slice."""
+        call = Call(((self, slot if self._source.slices else (slot,)),))
+        call.counted = False
+        return call
 
     def left_over(self) -> int:
         """The number of calls of the present window that no lane has taken."""
@@ -190,7 +198,9 @@ class OpenBatch:
         return int(self._left.__length_hint__())
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        calls = self._range if self._gate is None else self._let_start(self._gate)
+        calls = self._range
+        if self._gate is not None:
+            calls = self._let_start_heard(self._gate) if self._heard else self._let_start(self._gate)
         return self._with_room(calls) if self._source.known else calls
 
     def _with_room(self, calls: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
@@ -202,7 +212,7 @@ class OpenBatch:
         """When the call for the next key may start, or is refused. A budget is asked once for each start."""
         self._refusal = None
         start = max(gate.next_start(now), self._not_before)
-        if start <= now and gate.hears:
+        if start <= now and (gate.hears or gate.weighs):
             try:
                 if self._weights is None:
                     place = self._slots[len(self._slots) - self.left_over()]
@@ -214,105 +224,80 @@ class OpenBatch:
         return start
 
     def _let_start(self, gate: Gate) -> Iterator[tuple[Any, Any]]:
-        """The keys whose calls the gate lets start now. Those that it refuses fail."""
-        left, take, hears, refused = self._left.__length_hint__, self._range.__next__, gate.hears, 0
+        """The keys whose calls the gate lets start now, where no limit has to hear of their ends."""
+        left, take, pair, clock = self._left.__length_hint__, gate.take, self._range.__next__, gate.now
+        while left():
+            now = clock()
+            try:
+                if take(now) > now:
+                    return
+            except REFUSED as error:
+                if self._refuse(pair()[0], now, error):
+                    return
+            else:
+                yield pair()
+
+    def _let_start_heard(self, gate: Gate) -> Iterator[tuple[Any, Any]]:
+        """The keys whose calls the gate lets start now."""
+        left, pair = self._left.__length_hint__, self._range.__next__
         while left():
             if self._let_at == inf and self.next_start(gate, now := gate.now()) > now:
                 return
             now, self._let_at = self._let_at, inf
-            slot, value = take()
-            weights, self._weights = self._weights or ONE, gate.one
-            if self._refusal is not None:
-                # It counts as a failed attempt, so retries and back-off bridge an open circuit.
-                self._source.pending.figures.calls -= 1
-                self._trouble.fail([self._in_trouble(slot, now)], self._refusal, now)
-                refused += 1
-                if refused == REFUSALS:
-                    self._not_before = now + COARSEST
-                    return
-                continue
-            if hears:
-                self._started[slot] = gate.started(weights, now)
-            else:
-                gate.start_unheard(now)
-            yield slot, value
+            call, value = pair()
+            call.weights, self._weights = self._weights, gate.one
+            if self._refusal is None:
+                gate.started(call, now)
+                yield call, value
+            elif self._refuse(call, now, self._refusal):
+                return
 
-    def _begin(self, slot: Any, started: float) -> float:
-        if self._heard is None:
-            self._started[slot] = started
-        elif self._heard.weighs:
-            running.set(self._started[slot])
-        return self._source.limit
+    def _refuse(self, slot: Any, now: float, error: BaseException) -> bool:
+        """The gate refuses the call for a key. Returns whether the loop has to turn before the next one."""
+        self._source.pending.figures.calls -= 1
+        self._attempts.refuse(self._call_of(slot), error, now)
+        self._refusals = (self._refusals + 1) % REFUSALS
+        if self._refusals:
+            return False
+        self._not_before = now + COARSEST
+        return True
 
-    def complete(self, slot: Any, result: Any) -> None:
-        """A result that is judged, or kept, at once, or those of a slice."""
-        source, trouble, started = self._source, self._trouble, self._started.pop(slot)
-        now, ticket = trouble.now(), None
-        if self._heard is not None:
-            ticket = started
-            self._heard.ended(ticket, now)
-            started = ticket.started
-        if source.slices:
-            if len(slot) > 1:
-                trouble.answered_together()
-            source.pending.figures.latency.add_many(now - started, len(slot))
-            self.batch.store(slot, result)
-            return
-        key, answer, status = self.batch.keys[slot], result, None
-        if type(result) is Answer:
-            answer, status = result.answer, result.http_status
-        if source.judges and not trouble.is_satisfied(key, answer):
-            trouble.unsatisfied(self._judged(slot, started, status, ticket), answer, now)
-        elif not source.keeps:
-            source.pending.figures.latency.add(now - started)
-            self.batch.outcomes[slot] = result
-        elif (
-            outcomes := source.pending.outcomes((key,), (answer,), now - started, weights_of(ticket, 1), status)
-        ) is not None:
-            self.batch.outcomes[slot] = outcomes[0]
-        else:
-            trouble.satisfied(self._judged(slot, started, status, ticket), answer, now)
+    def _complete(self, call: Call, result: Any) -> None:
+        """The outcome of a key, of whose call a limit hears, or whose outcome says how long it took."""
+        now = self._attempts.now()
+        if call.running:
+            self._attempts.gate.ended(call, now)
+        if self._source.timed:
+            result = Answer(result, "call", 1, now - call.started, None, call.http_status)
+        self.batch.outcomes[call.pieces[0][1][0]] = result
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        self.returned(slot, error)
-        flights: list[Flight] = [self._in_trouble(i, started) for i in self._positions(slot)]
-        self._trouble.failed(flights, error, self._trouble.now())
+        self._attempts.failed(self._call_of(slot, started), error, started)
 
-    def timed_out(self, slot: Any, started: float) -> None:
-        if self._heard is not None:
-            self._heard.judge(self._started[slot], self._trouble.now(), TimeoutError())
-        for i in self._positions(slot):
-            self._trouble.pass_limit(self._in_trouble(i, started), self._trouble.now())
-
-    def _positions(self, slot: Any) -> Sequence[int]:
-        return slot if self._source.slices else (slot,)
-
-    def _in_trouble(self, slot: int, started: float) -> OpenKey:
-        """A flight for a key whose first call has not given its outcome."""
-        flight = self._source.pending.want(self.batch.keys[slot], self, slot)
-        self._troubled.add(slot)
-        self._trouble.begun(flight, started)
-        return flight
-
-    def _judged(self, slot: int, started: float, status: int | None, ticket: Ticket | None) -> OpenKey:
-        """The same, where the call has given an answer."""
-        flight = self._in_trouble(slot, started)
-        flight.call = Call([flight])
-        flight.call.http_status, flight.call.ticket = status, ticket
-        return flight
+    def timed_out(self, slot: Any, started: float) -> float | None:
+        return self._attempts.timed_out(self._call_of(slot, started), started)
 
     def returned(self, slot: Any, error: BaseException | None) -> None:
-        """The keys have ended, or wait for their next attempts."""
-        started = self._started.pop(slot, None)
-        if self._heard is not None:
-            self._heard.ended(started, self._heard.now(), error)
+        if not self._plain:
+            self._attempts.returned(slot, error)
+
+    def _call_of(self, slot: Any, started: float | None = None) -> Call:
+        """The call of a slot, which may have started."""
+        if not self._plain:
+            return slot  # type: ignore[no-any-return]
+        call = self._call(slot)
+        if started is not None:
+            self._attempts.begun(call, started)
+        return call
 
     def value_of(self, slot: Any) -> Any:
-        return self.batch.keys[self._positions(slot)[0]]
+        return self.batch.keys[slot] if self._plain else slot.values[0]
 
     def left(self) -> None:
         if self.left_over():
             return
+        if self._gate is not None:
+            self._gate.ended_unheard()
         answered, self._admitted = self._admitted, ()
         if self._troubled:
             answered = [i for i in answered if i not in self._troubled]
@@ -338,7 +323,7 @@ class KeySource(AskingSource):
         refreshes: whether old answers are refreshed in the background.
 
     Attributes:
-        limit: seconds that a first call may take.
+        timed: whether outcomes say how long their calls took (`Answer`).
         judges: whether a result may not be the last one of its key.
         remembers: whether answers that have come are used again.
     """
@@ -363,7 +348,7 @@ class KeySource(AskingSource):
         self.eager = eager
         self.direct = direct
         self.slices = slices
-        self.limit = min(options.timeout or inf, options.attempt_timeout or inf)
+        self.timed = options.timed
         self.judges = options.retry is not None and options.retry.if_result is not None
         self.keeps = keeps
         self.remembers = bool(options.remember)
@@ -396,7 +381,7 @@ class KeySource(AskingSource):
         """The number of calls in the window that no lane has taken."""
         return 0 if self._window is None else self._window.left_over()
 
-    def window(self, trouble: Trouble) -> OpenBatch | float | None:
+    def window(self, now: float) -> OpenBatch | float | None:
         window, gate = self._window, self.gate
         if not self.left_over:
             piece = self.next_piece(sys.maxsize) if self.direct else None
@@ -404,13 +389,12 @@ class KeySource(AskingSource):
                 return None
             window = self._window = piece[0]
             assert window is not None
-            window.admit(piece[1], trouble)
+            window.admit(piece[1])
             self.pending.figures.calls += self.left_over
         if window is None or not self.has_room():
             return None
         if gate is None:
             return window
-        now = trouble.now()
         start = window.next_start(gate, now)
         return window if start <= now else start
 
@@ -511,23 +495,33 @@ class KeySource(AskingSource):
         if current.is_cut:
             self._current = None
 
-    def in_arrow(self, call: Call) -> Any:
-        """The keys of a part of a slice in Arrow: Python may not be able to hold them."""
+    def values(self, call: Call) -> Any:
+        if not self.slices or call.pieces:
+            return call.values
+        # A part of a slice in Arrow: Python may not be able to hold its keys.
         waiters = [cast("OpenKey", flight).waiters[0] for flight in call.flights]
         return waiters[0][0].batch.keys.at([position for _, position in waiters])
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
-        run = call.run
-        assert run is not None
-        latency, weights = now - call.started, weights_of(call.ticket, call.count)
-        outcomes = self.pending.outcomes(run.values(), results, latency, weights, call.http_status)
+        latency = now - call.started
+        if self.direct and not self.keeps:
+            # The window is remembered as a whole when it is over.
+            ((owner, positions),) = call.pieces
+            self.pending.figures.latency.add_many(latency, len(positions))
+            if self.timed:
+                results = [Answer(one, "call", 1, latency, None, call.http_status) for one in results]
+            cast("OpenBatch", owner).batch.store(positions, results)
+            return True
+        outcomes = self.pending.outcomes(call.values, results, latency, weights_of(call), call.http_status)
         if outcomes is None:
             return False
         start = 0
-        for owner, positions in run.pieces:
+        for owner, positions in call.pieces:
             assert isinstance(owner, OpenBatch)
             stop = start + len(positions)
-            owner.store(positions, outcomes if len(run.pieces) == 1 else outcomes[start:stop])
+            some = outcomes if len(call.pieces) == 1 else outcomes[start:stop]
+            # A window counts its outcomes when it is over.
+            owner.batch.store(positions, some) if self.direct else owner.store(positions, some)
             start = stop
         return True
 

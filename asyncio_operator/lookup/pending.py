@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.budget.usage import COUNTED
 from asyncio_operator.engine.failures import ends_the_run, is_ordinary
-from asyncio_operator.engine.flights import Flight, Ticket
+from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.key_batch import Answer
@@ -130,7 +130,7 @@ class PendingKeys(OpenKeys):
         # Before the waiters get it: one that asks again at once has to find it.
         call = pending.call
         latency = self._now() - (pending.started if pending.begun is None else pending.begun)
-        weights = None if call is None else weights_of(call.ticket, call.count)
+        weights = weights_of(call)
         self.places.learn((pending.value,), (answer,), (outcome,), attempts, latency, weights)
         self._end(pending, outcome)
         return "result"
@@ -205,10 +205,10 @@ class PendingKeys(OpenKeys):
         return latency
 
 
-def weights_of(ticket: Ticket | None, count: int) -> Mapping[str, float] | None:
-    """What each of `count` keys weighed in a call, whose ticket says what they weighed together."""
-    if ticket is None:
+def weights_of(call: Call | None) -> Mapping[str, float] | None:
+    """What each key weighed in a call, which says what all of them weighed together."""
+    if call is None or call.weights is None:
         return None
-    estimates = {} if ticket.billed is False else ticket.weights
-    weighed = {unit: amount for unit, amount in estimates.items() if unit not in COUNTED} | (ticket.settled or {})
-    return {unit: amount / count for unit, amount in weighed.items()} or None
+    estimates = {} if call.billed is False else call.weights
+    weighed = {unit: amount for unit, amount in estimates.items() if unit not in COUNTED} | (call.settled or {})
+    return {unit: amount / call.count for unit, amount in weighed.items()} or None

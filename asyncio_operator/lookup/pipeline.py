@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Allowance, Input
-from asyncio_operator.engine.flights import Call
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import Reader
+from asyncio_operator.engine.options import Called
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
@@ -25,7 +26,7 @@ from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.asking import AskingSource
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.key_source import KeySource
 from asyncio_operator.lookup.known import KnownAnswers
@@ -35,8 +36,6 @@ from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.policies.rate_limit import RateWindow
-from asyncio_operator.telemetry.annotations import Notes
 from asyncio_operator.telemetry.calls import counted, observed
 from asyncio_operator.trace.recording import Recording
 
@@ -48,15 +47,29 @@ if TYPE_CHECKING:
 Invoke = Callable[[Any], Awaitable[Any]]
 
 
-def invoked(
-    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, in_arrow: bool
-) -> tuple[Invoke, str]:
-    """A function of a key, or of several if ``options.batching`` is set, and the name of the method that it calls.
+def called_by(
+    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, in_arrow: bool = False
+) -> Called:
+    """What the lookups of an enricher call: a function of a key, or of several if ``options.batching`` is set.
 
     Args:
         tables: what the tables of an enricher that answers in columns look like.
         in_arrow: several keys are `ArrowKeys`.
     """
+    name = describe(enricher)
+    invoke, method = _asked(enricher, options, tables, in_arrow)
+    return Called(
+        invoke=observed(invoke, name, enricher.call_attributes, many=options.batching is not None),
+        name=name,
+        method=method,
+        weigh=overridden(enricher.weigh, Enricher.weigh),
+        noted=options.timed,
+    )
+
+
+def _asked(
+    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, in_arrow: bool
+) -> tuple[Invoke, str]:
     if tables is None:
         return enricher.lookup if options.batching is None else enricher.lookup_many, "lookup_many"
     # Imported here: it loads pyarrow, as the maker of `tables` has.
@@ -78,49 +91,16 @@ def invoked(
 
 
 def managed_calls(
-    enricher: Enricher,
     source: AskingSource,
     reader: Reader,
     options: LookupOptions,
+    called: Called,
+    limited: Limited,
     timers: Timers,
     recorder: Recorder = SILENT,
-    limiter: RateWindow | None = None,
-    tables: AnswerTables | None = None,
-    allowance: Allowance | None = None,
-    hedger: Hedger | None = None,
-    breaker_clock: Callable[[], float] | None = None,
-    values: Callable[[Call], Any] | None = None,
 ) -> Attempts:
-    """Builds what makes the calls for the keys of a source, on the running loop.
-
-    Args:
-        timers: of the run, by the loop's time.
-        limiter, breaker_clock, hedger: see `Attempts`.
-        tables: see `invoked`.
-        allowance: what the calls may take of a budget; None: there is none.
-        values: gives the `ArrowKeys` of a call, if keys stay in Arrow.
-    """
-    invoke, method = invoked(enricher, options, tables, in_arrow=values is not None)
-    invoke = observed(invoke, describe(enricher), enricher.call_attributes, many=options.batching is not None)
-    source.attempts = Attempts(
-        source,
-        reader,
-        source.pending,
-        options,
-        invoke,
-        name=describe(enricher),
-        timers=timers,
-        recorder=recorder,
-        limiter=limiter,
-        breaker_clock=breaker_clock,
-        allowance=allowance,
-        weigh=overridden(enricher.weigh, Enricher.weigh),
-        hedger=hedger,
-        batch_method=method,
-        values=values,
-        noted=options.timed,
-        first=_timed(invoke, timers.clock) if options.timed and source.direct else None,
-    )
+    """Builds what makes the calls for the keys of a source, on the running loop."""
+    source.attempts = Attempts(source, reader, source.pending, options, called, limited, timers, recorder)
     return source.attempts
 
 
@@ -134,7 +114,7 @@ class LookupPipeline:
         cache: given if ``options.cache`` is set.
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         trace: records every call. Its elements are the called keys, which leave when they have their outcome.
-        tables, allowance, hedger: see `managed_calls`.
+        allowance, hedger: see `Limited`. `tables`: see `called_by`.
         known: asked for answers before calls are made, after the places behind the cache.
 
     Attributes:
@@ -202,16 +182,13 @@ class LookupPipeline:
             refreshes=cache is not None and cache.refreshes,
         )
         self._lanes = managed_calls(
-            enricher,
             self._keys,
             self._reader,
             options,
+            called_by(enricher, options, tables, in_arrow),
+            Limited(allowance=allowance, hedger=hedger),
             self.timers,
             recorder,
-            tables=tables,
-            allowance=allowance,
-            hedger=hedger,
-            values=self._keys.in_arrow if in_arrow else None,
         ).lanes
         failures.figures.attempt_latency = self._lanes.latency
 
@@ -240,10 +217,14 @@ class LookupPipeline:
         Raises:
             FunctionError: a lookup failed and ``options.fail`` is set, or it raised an error that is no `Exception`.
         """
-        # Law O6: calls that ignore their cancellation may take longer, and nothing is delivered meanwhile.
-        self._lanes.when_cut_short(self._delivery.close)
-        if failing is not None:
-            self._lanes.when_failed(failing)
+
+        def cut_short(failed: bool) -> None:
+            # Law O6: calls that ignore their cancellation may take longer, and nothing is delivered meanwhile.
+            self._delivery.close()
+            if failed and failing is not None:
+                failing()
+
+        self._lanes.when_cut_short(cut_short)
         try:
             with counted(self._name, lambda: self.figures):
                 await self._lanes.run()
@@ -268,15 +249,3 @@ class LookupPipeline:
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
         """The consumer has passed on the rows of `keys` keys and, if `batch` is given, all of that batch."""
         self._delivery.emitted(keys, batch)
-
-
-def _timed(invoke: Invoke, clock: Callable[[], float]) -> Invoke:
-    """The same calls, with their durations and HTTP statuses."""
-
-    async def timed(key: Any) -> Answer:
-        started = clock()
-        with Notes() as notes:
-            answer = await invoke(key)
-        return Answer(answer, "call", 1, clock() - started, http_status=notes.http_status)
-
-    return timed

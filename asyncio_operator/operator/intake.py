@@ -34,8 +34,8 @@ AT_ONCE: Final = 200
 class ElementIntake:
     """The intake of the lanes, and its one window."""
 
-    results = None
-    begin = None
+    results = begin = None
+    final = False
 
     def __init__(self, buffer: Buffer, reader: Reader, outcomes: Outcomes) -> None:
         self.working = 0
@@ -161,8 +161,11 @@ class ElementSource:
     def take_run(self, most: int, now: float) -> None:
         """None: each element has a flight."""
 
-    def window(self, trouble: object) -> None:
+    def window(self, now: float) -> None:
         """None: it is not direct."""
+
+    def values(self, call: Call) -> Any:
+        return call.values
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         return False

@@ -20,8 +20,10 @@ from asyncio_operator.budget.usage import overridden
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Allowance, Consumer, Input
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.options import Called
 from asyncio_operator.engine.recorder import SILENT, recorder_of
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of, wake
@@ -157,15 +159,10 @@ class Run:
                 reader,
                 cached or outcomes,
                 options,
-                invoke,
-                name=describe(function),
-                timers=timers,
-                recorder=recorder,
-                keys=source.keyed,
-                limiter=self._window.by(now),
-                breaker_clock=options.clock,
-                allowance=allowance,
-                weigh=weigh,
+                Called(invoke=invoke, name=describe(function), weigh=weigh),
+                Limited(breaker_clock=options.clock, allowance=allowance, limiter=self._window.by(now)),
+                timers,
+                recorder,
             )
             lanes = attempts.lanes
         else:

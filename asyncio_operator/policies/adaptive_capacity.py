@@ -130,13 +130,15 @@ class Controller:
 
     def completed(self, now: float, latency: float, in_flight: int) -> None:
         """A call returned a result."""
-        self._ended(in_flight)
-        if self._settle < 0:  # It started under the present limit.
-            self._successes += 1
-            latency = max(latency, _RESOLUTION)
-            self._sum += latency
-            self._roots += math.sqrt(latency)
-        self._end_of_round()
+        if self._settle > 0:  # It started under the previous limit.
+            self._settle -= 1
+            return
+        self._successes += 1
+        if latency < _RESOLUTION:
+            latency = _RESOLUTION
+        self._sum += latency
+        self._roots += math.sqrt(latency)
+        self._count(in_flight)
 
     def failed(self, now: float, latency: float, in_flight: int, overload: bool) -> None:
         """A call raised. `overload` says that it timed out, or that the service reported too much load."""
@@ -144,9 +146,10 @@ class Controller:
             # Calls that started before the last fall show the load of before: one overload must not cause many falls.
             if now - latency > self._fell_at:
                 self._fall(now)
-            return
-        self._ended(in_flight)
-        self._end_of_round()
+        elif self._settle > 0:
+            self._settle -= 1
+        else:
+            self._count(in_flight)
 
     def _begin(self, settle: int) -> None:
         """Begin a round after the next `settle` calls, which still started under the previous limit."""
@@ -156,16 +159,17 @@ class Controller:
         self._sum = 0.0
         self._roots = 0.0
         self._peak = 0
+        self._enough = max(_SAMPLES, self.limit // (2 if self._test is None else 1))
 
-    def _ended(self, in_flight: int) -> None:
-        self._settle -= 1
-        if self._settle < 0:
-            self._calls += 1
-            self._peak = max(self._peak, in_flight)
+    def _count(self, in_flight: int) -> None:
+        """Count a call that started under the present limit."""
+        self._calls += 1
+        if in_flight > self._peak:
+            self._peak = in_flight
+        if self._calls >= self._enough:
+            self._end_of_round()
 
     def _end_of_round(self) -> None:
-        if self._calls < max(_SAMPLES, self.limit // (2 if self._test is None else 1)):
-            return
         if self._successes == 0:
             self._begin(settle=0)
             return

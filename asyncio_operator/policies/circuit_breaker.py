@@ -65,47 +65,45 @@ class Breaker:
 
     A caller that got True from `allow` must call `succeeded`, `failed` or `abandoned` once, when its call has ended.
     `started` is the time at which that call started.
+
+    Attributes:
+        state: it stays "open" until `allow` lets a probe through.
     """
 
     def __init__(self, spec: CircuitBreaker) -> None:
+        self.state: State = "closed"
         self._ratio = spec.failure_ratio
         self._minimum_calls = spec.minimum_calls
         self._open_for = seconds(spec.open_for)
         self._window = _Window(seconds(spec.window) / SLICES)
-        self._state: State = "closed"
         self._opened = -math.inf
         self._probing = False
 
-    @property
-    def state(self) -> State:
-        """The state. It stays "open" until `allow` lets a probe through."""
-        return self._state
-
     def opens_again_at(self) -> float | None:
         """When a probe may pass. The time may be in the past. None if the breaker is closed."""
-        return None if self._state == "closed" else self._opened + self._open_for
+        return None if self.state == "closed" else self._opened + self._open_for
 
     def refuses(self, now: float) -> bool:
         """Whether a call must not start."""
-        return self._state != "closed" and (self._probing or now < self._opened + self._open_for)
+        return self.state != "closed" and (self._probing or now < self._opened + self._open_for)
 
     def allow(self, now: float) -> bool:
         """Whether a call may start. If the breaker is not closed, this call is the probe."""
-        if self._state == "closed":
+        if self.state == "closed":
             return True
         if self.refuses(now):
             return False
         # One call at a time: a service that is just back would fall again under the full load.
-        self._state = "half_open"
+        self.state = "half_open"
         self._probing = True
         return True
 
     def succeeded(self, now: float, started: float) -> None:
         """A call returned a result."""
-        if self._state == "closed" and not self._is_old(started):
+        if self.state == "closed" and not self._is_old(started):
             self._count(now, failures=0)
         elif self._is_probe(started):
-            self._state = "closed"
+            self.state = "closed"
             self._probing = False
             logger.info("the circuit breaker closes: a call has succeeded again")
             # The failures that opened it would open it again at the next one.
@@ -113,7 +111,7 @@ class Breaker:
 
     def failed(self, now: float, started: float) -> None:
         """A call raised, or exceeded its deadline."""
-        if self._state == "closed" and not self._is_old(started):
+        if self.state == "closed" and not self._is_old(started):
             self._count(now, failures=1)
         elif self._is_probe(started):
             self._open(now)
@@ -121,7 +119,7 @@ class Breaker:
     def abandoned(self, started: float) -> None:
         """A call was cancelled because its result is not needed. It proves nothing; another call may be the probe."""
         if self._is_probe(started):
-            self._state = "open"
+            self.state = "open"
             self._probing = False
 
     def _is_old(self, started: float) -> bool:
@@ -131,41 +129,50 @@ class Breaker:
         return self._probing and not self._is_old(started)
 
     def _count(self, now: float, failures: int) -> None:
-        calls, failures = self._window.count(now, failures)
-        if calls >= self._minimum_calls and failures / calls >= self._ratio:
+        window = self._window
+        window.count(now, failures)
+        calls, failures = window.calls, window.failures
+        if failures and calls >= self._minimum_calls and failures / calls >= self._ratio:
             logger.info(
                 "the circuit breaker opens for %g s: %d of %d calls have failed", self._open_for, failures, calls
             )
             self._open(now)
 
     def _open(self, now: float) -> None:
-        self._state = "open"
+        self.state = "open"
         self._opened = now
         self._probing = False
 
 
 class _Window:
-    """Calls and failures in the present slice and the 29 before it."""
+    """Calls and failures in the present slice and the 29 before it.
+
+    Attributes:
+        calls, failures: in all of them.
+    """
 
     def __init__(self, slice_seconds: float) -> None:
         self._slice_seconds = slice_seconds
         self.clear()
 
     def clear(self) -> None:
-        self._slices: list[tuple[int, int]] = [(0, 0)] * SLICES
-        self._calls = self._failures = 0
+        self.calls = self.failures = 0
+        self._slices = [[0, 0] for _ in range(SLICES)]
         self._slice: int | None = None
+        self._present = self._slices[0]
+        self._present_ends = -math.inf
 
-    def count(self, now: float, failures: int) -> tuple[int, int]:
-        """Count one call, and return the calls and the failures of the window."""
-        place = self._advance(math.floor(now / self._slice_seconds)) % SLICES
-        calls_before, failures_before = self._slices[place]
-        self._slices[place] = calls_before + 1, failures_before + failures
-        self._calls += 1
-        self._failures += failures
-        return self._calls, self._failures
+    def count(self, now: float, failures: int) -> None:
+        """Count one call."""
+        if now >= self._present_ends:
+            self._advance(math.floor(now / self._slice_seconds))
+        present = self._present
+        present[0] += 1
+        present[1] += failures
+        self.calls += 1
+        self.failures += failures
 
-    def _advance(self, target: int) -> int:
+    def _advance(self, target: int) -> None:
         """Clear the slices that are too old. A clock that goes back counts as standing still."""
         # After a long pause all slices are old. To clear them one by one would take as long as the pause.
         if self._slice is None or target >= self._slice + SLICES:
@@ -174,7 +181,8 @@ class _Window:
         while self._slice < target:
             self._slice += 1
             calls, failures = self._slices[self._slice % SLICES]
-            self._calls -= calls
-            self._failures -= failures
-            self._slices[self._slice % SLICES] = (0, 0)
-        return self._slice
+            self.calls -= calls
+            self.failures -= failures
+            self._slices[self._slice % SLICES] = [0, 0]
+        self._present = self._slices[self._slice % SLICES]
+        self._present_ends = (self._slice + 1) * self._slice_seconds

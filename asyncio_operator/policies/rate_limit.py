@@ -164,6 +164,19 @@ class RateWindow:
         if self._has_bucket:
             self._full = (max(self._full, now)) + units * self._interval
 
+    def take(self, now: float) -> float:
+        """Start one unit now, if it may. Returns when it may, as `next_start` does."""
+        used = self._used + 1
+        if used > self.most or self._has_bucket:
+            start = self.next_start(now)
+            if start <= now:
+                self.start(now)
+            return start
+        self._ends.append(now)
+        self._amounts.append(1)
+        self._used = used
+        return now
+
     # Leased use: entries are the latest possible starts, and are corrected by reports.
 
     def used(self) -> float:

@@ -27,6 +27,7 @@ class Batch:
     def __init__(self, intake: Batches, values: range) -> None:
         self.working = 0
         self.results = intake.results
+        self.final = intake.results is not None
         self.intake = intake
         self.left_over = len(values)
         self.work = self.hand_out(values)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.engine.flights import Call, Flight, Run
+from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.schedule import Schedule
 from asyncio_operator.policies.batching import Batching
 
@@ -38,6 +38,7 @@ class Coming:
 
     waiting = 0
     over = direct = False
+    keyed = None
 
     def __init__(self) -> None:
         self.flights: deque[Flight] = deque()
@@ -45,11 +46,14 @@ class Coming:
     def take(self, now: float) -> Flight | None:
         return self.flights.popleft() if self.flights else None
 
-    def take_run(self, most: int, now: float) -> Run | None:
+    def take_run(self, most: int, now: float) -> Call | None:
         return None
 
-    def window(self, trouble: object) -> None:
+    def window(self, now: float) -> None:
         return None
+
+    def values(self, call: Call) -> Any:
+        return call.values
 
     def store(self, call: Call, results: Any, now: float) -> bool:
         return False

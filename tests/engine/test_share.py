@@ -260,6 +260,20 @@ async def test_G3_what_limits_a_call_most_counts_where_there_are_several_limits(
 
 
 @virtual
+async def test_G3_to_ask_takes_no_turn_from_the_run_that_asks():
+    share = Share(budget(Limit(100, per=1.0)), Coordinator(), 0.0)
+    asking, other = runs = Run(share), Run(share)
+    await asyncio.gather(asking.calls(20), other.calls(20))
+    began = now()
+    assert [asking.seat.next_start(asking.weights, began) for _ in range(30)] == [began] * 30
+    await asyncio.gather(asking.calls(100), other.calls(100))
+    first, second = [sum(began <= at < began + 1.0 for at in run.times) for run in runs]
+    assert abs(first - second) <= 10
+    for run in runs:
+        run.seat.leave()
+
+
+@virtual
 async def test_G3_a_run_that_does_not_take_its_turn_holds_up_no_other():
     share = Share(budget(Limit(10, per=10.0)), Coordinator(), 0.0)
     absent, run = Run(share), Run(share)

@@ -34,10 +34,10 @@ class Meter:
         self.joined = 0
         self.asked = 0
         self.news: Callable[[], None] = lambda: None
-        self.fail: Callable[[BaseException], None] = lambda error: None
+        self.fail: Callable[[BaseException], object] = lambda error: None
         self._used: Counter[tuple[int, str]] = Counter()
 
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> Meter:
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Meter:
         self.joined += 1
         self.news, self.fail = news, fail
         return self
@@ -72,6 +72,9 @@ class Meter:
         self.returns.append((now, weights, settled))
         self.running -= 1
         self.news()
+
+    def ended(self, calls: int) -> None:
+        self.running -= calls
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         self.hints.append((dict(limits), retry_after, now))

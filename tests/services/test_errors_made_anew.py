@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import AsyncWaitOperator, BlockingFunction, Enricher, EnricherError, FunctionError, Retry
 from asyncio_operator.engine.failures import ends_the_run
+from asyncio_operator.engine.gate import is_overload
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.errors import BudgetExceeded, members, said, verdict, wait_of
 from asyncio_operator.hints import missing_here
@@ -25,7 +26,6 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.loop.portable_errors import stand_in
 from asyncio_operator.policies.batching import splits
-from asyncio_operator.policies.limits import is_overload
 from asyncio_operator.policies.retry import FixedBackoff, asked_wait
 from asyncio_operator.spark.worker.status import _status as status_of
 from asyncio_operator.testing import FakeAnswer, FakeService

@@ -38,7 +38,7 @@ MOST_READERS = 4
 def hedgers() -> Lent[tuple[str, Hedge], Hedger]:
     """What decides about second calls, by enricher and `Hedge`: a task begins with the latencies, and the share of
     copies, of a task before it. Tasks of a few calls would never know which call is slow."""
-    return Lent(together=False, most=MOST_HEDGERS, until=lambda _: inf)
+    return Lent(together=False, most=MOST_HEDGERS, seconds=inf)
 
 
 def in_thread(work: Callable[[], None], name: str) -> None:
