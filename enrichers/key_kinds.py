@@ -6,7 +6,7 @@ match them. The forms are those of `canonical_key`; a kind adds what the type of
 
 | column | keys that match | how |
 | --- | --- | --- |
-| integer | int, float, Decimal | by value, exactly; 1.0 is 1, and 1.5 is no key |
+| integer | int, float, Decimal | by value, exactly; 1.0 is 1, and 1.5 is not a key |
 | float | int, float, Decimal | by the nearest double |
 | decimal | int, float, Decimal | by value; a float is the shortest decimal that reads back as it |
 | text, boolean, bytes, date | the same type | |

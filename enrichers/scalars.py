@@ -133,7 +133,7 @@ def _digits(text: str) -> int:
 
 def _written(text: str) -> float:
     if not _NUMBER.fullmatch(text):
-        raise ValueError("it is no number")
+        raise ValueError("it is not a number")
     number = float(text)
     if isinf(number) and "n" not in text.lower():
         raise ValueError("it is too large")
@@ -253,7 +253,7 @@ def _decimal(data_type: pa.DataType) -> Convert:
         if isinstance(value, str):
             value = value.strip(_BLANKS)
             if not _NUMBER.fullmatch(value):
-                raise ValueError("it is no number")
+                raise ValueError("it is not a number")
             value = Decimal(value)
         elif isinstance(value, float):
             value = Decimal(repr(value))

@@ -64,7 +64,7 @@ def decimals_fit(numbers: Iterable[Decimal | None], kind: pa.DataType) -> bool:
 
 
 def fit_decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Numbers, or texts of numbers, as decimals of a type. Null where a number does not fit, or a text is no number."""
+    """Numbers, or texts of numbers, as decimals of a type. Null where one does not fit, or a text is not a number."""
     given = array.type
     if given == kind:
         return array

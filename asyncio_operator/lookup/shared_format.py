@@ -20,7 +20,7 @@ An answer:
     the rest   as `state.serializers` writes it: None for a miss, a tuple of values in the order of the columns for a
                row, or a list of such tuples
 
-Law: what is not exactly this, or does not fit the columns, is no answer.
+Law: what is not exactly this, or does not fit the columns, is not an answer.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class TimerServiceManager:
         time fire at the next watermark.
 
         Raises:
-            ConfigurationError: the name is no text of 1 to 64 bytes, or a callback or the clock is wrong.
+            ConfigurationError: the name is not text of 1 to 64 bytes, or a callback or the clock is wrong.
         """
         found = self._services.get(check_name(name))
         if found is not None:

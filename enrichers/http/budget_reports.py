@@ -104,7 +104,7 @@ def readers(usage: Usage, show: Callable[..., str] = describe) -> dict[str, Call
     """For each unit the function that reads its amount from a parsed answer.
 
     Raises:
-        ConfigurationError: `usage` is no mapping of units to paths and functions.
+        ConfigurationError: `usage` is not a mapping of units to paths and functions.
     """
     if not isinstance(usage, Mapping):
         raise ConfigurationError(

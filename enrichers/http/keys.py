@@ -135,10 +135,10 @@ def _number(value: float | Decimal) -> str:
             raise UnsendableError("the number has too many digits") from None
     if isinstance(value, float):
         if not isfinite(value):
-            raise UnsendableError(f"{value!r} is no number that can be written")
+            raise UnsendableError(f"{value!r} is not a number that can be written")
         return float.__repr__(value)
     if not value.is_finite():
-        raise UnsendableError(f"{value!r} is no number that can be written")
+        raise UnsendableError(f"{value!r} is not a number that can be written")
     return format(value, "f") if abs(value.adjusted()) < _LARGEST_EXPONENT else str(value)
 
 

@@ -1,7 +1,7 @@
 """`ModelEnricher`: a prompt with columns in it is sent to a model, and its answer is a row.
 
-The row is requested as a strict JSON schema, and checked against it. An answer that is no row is an error of its key,
-and says which of three it is: the model refuses, which it would do again; the answer was cut by length; or it does not
+The row is requested as a strict JSON schema, and checked against it. An answer that is not a row is an error of its
+key, and says which of three it is: the model refuses, which it would do again; the answer was cut by length; or it does not
 fit, as that of a service that ignores the schema. The last two may be different at the next attempt, unless the
 temperature is 0.
 """
@@ -242,7 +242,7 @@ class _Completions(Answers):
                 retryable=self._again,
             )
         if not isinstance(content, str):
-            self._misfit(content, f"it is no text (finish_reason {self._show(reason)})")
+            self._misfit(content, f"it is not text (finish_reason {self._show(reason)})")
         return content
 
     def _misfit(self, content: Any, problem: str) -> NoReturn:

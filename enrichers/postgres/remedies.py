@@ -1,4 +1,4 @@
-"""What to do about a column of a type that Spark does not have, or that is no key: words that users can copy."""
+"""What to do about a column of a type that Spark does not have, or that cannot be a key: words that users can copy."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ IN_MEMORY = 8
 executors, ended a driver with a gigabyte."""
 
 PARTITIONS = 200
-"""Spark's default of the partitions of a shuffle, where the setting is no number, as "auto" is."""
+"""Spark's default of the partitions of a shuffle, where the setting is not a number, as "auto" is."""
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
