@@ -1,8 +1,8 @@
 """`ModelEnricher`: a prompt with columns in it is sent to a model, and its answer is a row.
 
 The row is requested as a strict JSON schema, and checked against it. An answer that is not a row is an error of its
-key, and says which of three it is: the model refuses, which it would do again; the answer was cut by length; or it does not
-fit, as that of a service that ignores the schema. The last two may be different at the next attempt, unless the
+key, and says which of three it is: the model refuses, which it would do again; the answer was cut by length; or it does
+not fit, as that of a service that ignores the schema. The last two may be different at the next attempt, unless the
 temperature is 0.
 """
 

@@ -270,7 +270,7 @@ def test_a_type_that_json_has_not_is_a_configuration_error(kind: Any) -> None:
 
 @pytest.mark.parametrize("row", [None, [1], "text", 7])
 def test_a_row_that_is_no_object_is_an_error(row: Any) -> None:
-    with pytest.raises(ValueError, match="no row"):
+    with pytest.raises(ValueError, match="not a row"):
         typed_row(row, as_schema("a int"))
 
 
