@@ -155,7 +155,7 @@ def _seconds(budget: Budget, weights: dict[str, float]) -> float:
 
     if held._slots is not None:
         # Its share grows with use, which would take long here.
-        held._slots.allowed = CALLS * ROUNDS
+        held._slots.answered(CALLS * ROUNDS)
 
     def call() -> None:
         assert held.next_start(weights, now) == now

@@ -13,12 +13,11 @@ reply was lost, the coordinator counts everything that it has granted, and this 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from asyncio_operator.budget.amounts import Amount, overspent
 from asyncio_operator.budget.clock_bounds import ClockBounds
+from asyncio_operator.budget.resources import SMOOTHING, Amount, Resource, Slots, Stock
 from asyncio_operator.budget.spec import Budget, definition
-from asyncio_operator.budget.stock import SMOOTHING, Slots, Stock, misfit
 from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, terms_of
 from asyncio_operator.budget.usage import Hint
 from asyncio_operator.budget.worker_reports import Reports
@@ -48,6 +47,8 @@ class Permits:
         self._shortest = min((stock.per for stock in self._stocks), default=math.inf)
         self._slots = None if budget.in_flight is None else Slots(budget.in_flight)
         self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
+        slots = () if self._slots is None else (self._slots,)
+        self._resources: tuple[Resource, ...] = (*self._stocks, *slots, *self._amounts)
         # The results of `_look` hold until this time.
         self._valid_until = -math.inf
         self._open = False
@@ -80,7 +81,7 @@ class Permits:
     def next_start(self, weights: Mapping[str, float], now: float) -> float:
         """When a call of these weights may start: now; a later time; or infinity, if a reply must come before.
 
-        Units that are not named weigh 1 if they are ``calls`` or ``keys``, else next to nothing (`LEAST_OF_WINDOW`).
+        Units that are not named weigh the `default` of their resource.
 
         Raises:
             BudgetExceeded: the call can never start.
@@ -89,13 +90,14 @@ class Permits:
             self._look(now)
         if not self._open:
             return self._wait(weights, now)
+        # A loop for each kind: Python reads attributes twice as fast where all objects are of one class.
         for stock in self._stocks:
             if (weights.get(stock.unit) or stock.default) > stock.ready:
                 return self._wait(weights, now)
-        if self._slots is not None and self._slots.used >= self._slots.allowed:
+        if self._slots is not None and self._slots.ready < 1.0:
             return self._wait(weights, now)
         for amount in self._amounts:
-            if amount.reserved + (weights.get(amount.unit) or amount.default) > amount.held_and_a_little:
+            if (weights.get(amount.unit) or amount.default) > amount.ready:
                 return self._wait(weights, now)
         return now
 
@@ -106,10 +108,11 @@ class Permits:
             stock.ready -= units
             stock.used += units
         if self._slots is not None:
-            self._slots.used += 1
+            self._slots.ready -= 1.0
+            self._slots.used += 1.0
         for amount in self._amounts:
             units = weights.get(amount.unit) or amount.default
-            amount.reserved += units
+            amount.ready -= units
             amount.used += units
         self._calls += 1
         self._last_start = now
@@ -155,7 +158,12 @@ class Permits:
 
     def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
         """The error for a call that no window can ever hold, however long it waits; None for others."""
-        return misfit(self._budget.name, self._stocks, weights)
+        return self._refusal(self._stocks, weights)
+
+    def _refusal(self, resources: Iterable[Resource], weights: Mapping[str, float]) -> BudgetExceeded | None:
+        name, on_spent = self._budget.name, self._budget.on_spent
+        found = (one.refusal(name, weights.get(one.unit) or one.default, on_spent) for one in resources)
+        return next((error for error in found if error is not None), None)
 
     def check(self, weights: Mapping[str, float]) -> None:
         """Check whether a call can start at some time.
@@ -163,7 +171,7 @@ class Permits:
         Raises:
             BudgetExceeded: it never can.
         """
-        error = self.misfit(weights) or overspent(self._budget.name, self._amounts, weights, self._budget.on_spent)
+        error = self._refusal(self._resources, weights)
         if error is not None:
             self._reports.note_refusal(error.unit)
             self._active = True
@@ -220,18 +228,14 @@ class Permits:
         elapsed = min(max(now - self._asked_at, 1e-3), 1.0)
         recent = now - self._last_start < 1.0 and not self._rests
         if self._rests:
-            if self._slots is not None:
-                self._slots.rest()
-            for amount in self._amounts:
-                amount.rest()
+            for resource in self._resources:
+                resource.rest()
         slots, most_calls = [0, 0], math.inf
         if self._slots is not None:
             slots = self._slots.offer(recent)
             most_calls = self._slots.usable(horizon, self._usual_round_trip, self._shortest, self._supply)
         for stock in self._stocks:
-            if self._rests:
-                stock.rest()
-            else:
+            if not self._rests:
                 stock.estimate(horizon / elapsed, self._calls, recent, most_calls)
             stock.give_back(stock.want)
         self._running += self._calls
@@ -312,15 +316,15 @@ class Permits:
                 # Calls have returned while the message was on its way.
                 stock.pay(now, self._clock)
         if self._slots is not None:
-            self._slots.allowed = reply["slots"] or 0
+            self._slots.answered(reply["slots"] or 0)
         for amount in self._amounts:
-            amount.answered(*reply["spend"].get(amount.unit, (0.0, amount.spent, 0.0)))
+            amount.answered(*reply["spend"].get(amount.unit, (0.0, amount.spent))[:2])
         if reply["pause"]:
             self._pause(now + reply["pause"])
         self._again = reply["again"]
         self._supply = reply["supply"]
         self._answered_at = now
-        self._progress = self._has_something_new()
+        self._progress = any(one.held() > 0 for one in self._resources)
         self._valid_until = -math.inf
         return now < self._lease_end
 
@@ -351,27 +355,14 @@ class Permits:
             return self._paused_until
         # Permits still contain what has started since the last look.
         self._look(now)
-        at = now
-        for stock in self._stocks:
-            ready_at = stock.ready_at(weights.get(stock.unit) or stock.default, now)
-            stock.starved |= ready_at > now
-            at = max(at, ready_at)
-        if self._slots is not None:
-            self._slots.waits = True
-            if self._slots.used >= self._slots.allowed:
-                self._slots.starved = True
-                at = math.inf
-        for amount in self._amounts:
-            if amount.reserved + (weights.get(amount.unit) or amount.default) > amount.held_and_a_little:
-                at = math.inf
+        wanted = [(one, weights.get(one.unit) or one.default) for one in self._resources]
+        at = max((one.ready_at(units, now) for one, units in wanted), default=now)
         if at < math.inf and self._open:
             # It is held already, for later: no message is needed.
             return at
         # The next message says how much the heaviest call needs, so that the reply is enough for one.
-        for stock in self._stocks:
-            stock.call = max(stock.call, weights.get(stock.unit) or stock.default)
-        for amount in self._amounts:
-            amount.call = max(amount.call, weights.get(amount.unit) or amount.default)
+        for one, units in wanted:
+            one.call = max(one.call, units)
         # A call after `rest` keeps what is held.
         self._waits, self._rests = True, False
         if self._waits_since is None:
@@ -384,14 +375,7 @@ class Permits:
 
     def _is_active(self) -> bool:
         """Whether there is something to report, or the coordinator believes that this worker holds something."""
-        return self._active or self._now_held() or bool(self._reports)
-
-    def _now_held(self) -> bool:
-        return (
-            any(stock.used or stock.debt or stock.moved or stock.permits for stock in self._stocks)
-            or (self._slots is not None and (self._slots.used > 0 or self._slots.allowed > 0))
-            or any(amount.held or amount.total > amount.confirmed for amount in self._amounts)
-        )
+        return self._active or any(one.is_open() for one in self._resources) or bool(self._reports)
 
     @staticmethod
     def _holds_something(message: Json) -> bool:
@@ -400,11 +384,4 @@ class Permits:
             or any(message["want"])
             or any(message["slots"])
             or any(held or wanted for held, wanted, *_ in message["spend"].values())
-        )
-
-    def _has_something_new(self) -> bool:
-        return (
-            any(stock.permits for stock in self._stocks)
-            or (self._slots is not None and self._slots.allowed > self._slots.used)
-            or any(amount.held > amount.reserved for amount in self._amounts)
         )

@@ -11,8 +11,8 @@ import pytest
 
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit
 from asyncio_operator.budget.permits import Permits
+from asyncio_operator.budget.resources import Permit, Stock
 from asyncio_operator.budget.spec import definition
-from asyncio_operator.budget.stock import Permit, Stock
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
 

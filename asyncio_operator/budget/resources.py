@@ -1,6 +1,7 @@
-"""What a worker holds of one limit, and of the calls in flight.
+"""What a worker holds of each limit of a budget, which calls take and give back.
 
-Only `Permits` uses it.
+A call takes units of every `Resource`. They are its for a window (`Stock`), until it returns (`Slots`), or, as far as
+they were used, for ever (`Amount`). Only `Permits` uses this module.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
@@ -30,20 +32,70 @@ SHORTEST_CALL = 1e-3
 """Seconds. Shorter calls count as so long."""
 
 LEAST_OF_WINDOW = 1e-6
-"""The part of a limit that a call weighs which says nothing of its unit, or 0: more than rounding errors, so it waits
-while a window is in debt. What it has used may be said later, by `settle`."""
+"""Weight of a call that names no amount for a unit, as a part of the limit. It is not 0, and above rounding errors, so
+that such calls wait while the window is in debt. What it has used may be said later, by `settle`."""
+
+LEAST_OF_SUM = 1e-8
+"""The same for an amount that may be spent: such a call is refused when all is spent."""
 
 
+class Resource:
+    """What a worker holds of one limit.
+
+    Attributes:
+        unit: what calls weigh in; no weight has an empty one, so every call takes the `default`.
+        most: of all workers.
+        default: the weight of a call that says nothing of the unit, or 0.
+        ready: what calls may take now, and a little more, because sums have rounding errors.
+        used: what calls have taken, since the last look at a stock, the last message of an amount; of slots, the calls
+            that run.
+        call: the weight of the heaviest call that waits for a message.
+        want: what this worker wants to hold.
+        starved: whether calls had to wait for it since the last message.
+    """
+
+    __slots__ = ("call", "default", "most", "ready", "starved", "unit", "used", "want")
+
+    def __init__(self, unit: str, most: float, least: float) -> None:
+        self.unit = unit
+        self.most = most
+        self.default = 1.0 if unit in COUNTED else least
+        self.ready = self.used = self.call = self.want = 0.0
+        self.starved = False
+
+    def ready_at(self, units: float, now: float) -> float:
+        """When so much may be taken; infinity if not before a reply."""
+        if units <= self.ready:
+            return now
+        self.starved = True
+        return math.inf
+
+    def rest(self) -> None:
+        """Want nothing."""
+        self.want = self.call = 0.0
+        self.starved = False
+
+    def refusal(self, name: str, units: float, on_spent: str) -> BudgetExceeded | None:
+        """The error for a call that can never take so much. `name` is that of the budget."""
+        return None
+
+    def held(self) -> float:
+        """What this worker holds, and calls may still take."""
+        return self.ready
+
+    def is_open(self) -> bool:
+        """Whether the coordinator has to hear of it, or believes that this worker holds some."""
+        return self.used > 0 or self.held() > 0
+
+
+@dataclass(slots=True)
 class Permit:
     """Units that may start between two local times. `end` is their entry in the coordinator's window."""
 
-    __slots__ = ("end", "since", "units", "until")
-
-    def __init__(self, since: float, until: float, end: float, units: float) -> None:
-        self.since = since
-        self.until = until
-        self.end = end
-        self.units = units
+    since: float
+    until: float
+    end: float
+    units: float
 
 
 class Group(NamedTuple):
@@ -54,36 +106,41 @@ class Group(NamedTuple):
     units: float
 
 
-class Stock:
+class Stock(Resource):
     """The permits for one limit. Permits are in the order in which they were granted, and so in the order of `until`.
 
     Attributes:
-        ready: units that may start now, as of the last look.
-        used: units that have started since the last look.
-        call: the weight of the heaviest call that waits for a message.
         usual: the weight of a call, on average between two messages; 0 before the first.
-        starved: whether calls had to wait since the last message.
+        debt: what was used beyond estimates, and is not paid.
     """
 
     __slots__ = (
-        *("place", "unit", "most", "per", "default", "ready", "used", "call", "usual", "starved", "debt", "want"),
-        *("moved", "permits", "_looked", "_grain", "_groups", "_used_since_message"),
+        *("_grain", "_groups", "_looked", "_used_since_message", "debt", "moved", "per", "permits", "place", "usual"),
     )
 
     def __init__(self, place: int, unit: str, rate: float, per: float, burst: float) -> None:
+        super().__init__(unit, rate + burst, LEAST_OF_WINDOW * (rate + burst))
         self.place = place
-        self.unit = unit
-        self.most = rate + burst
         self.per = per
-        self.default = 1.0 if unit in COUNTED else LEAST_OF_WINDOW * self.most
-        self.ready = self.used = self.call = self.debt = self.want = 0.0
-        self.starved = False
+        self.debt = self.usual = self._used_since_message = 0.0
         self.moved: dict[tuple[float, float | None], float] = {}
         self.permits: deque[Permit] = deque()
         self._looked = -math.inf
         self._grain = per / GRAINS
         self._groups: deque[Group] = deque()
-        self._used_since_message = self.usual = 0.0
+
+    def refusal(self, name: str, units: float, on_spent: str) -> BudgetExceeded | None:
+        if units <= self.most:
+            return None
+        return BudgetExceeded(
+            f"the budget {name!r} allows {self.most:g} {self.unit} in {self.per:g} s, and one "
+            f"call needs {units:g}: it can never start. Make the call smaller, or raise the limit",
+            unit=self.unit,
+            limit=self.most,
+        )
+
+    def is_open(self) -> bool:
+        return bool(self.used or self.debt or self.moved or self.permits)
 
     def look(self, now: float, last_start: float, clock: ClockBounds) -> float:
         """Find what is ready now; until when this holds."""
@@ -146,8 +203,9 @@ class Stock:
         """When so much may start; infinity if no permits that hold at one time are enough."""
         if units <= self.ready:
             return now
+        self.starved = True
         found, ended = 1e-9 * self.most, 0
-        for permit in sorted(self.permits, key=_since):
+        for permit in sorted(self.permits, key=attrgetter("since")):
             at = max(now, permit.since)
             found += permit.units
             while ended < len(self.permits) and self.permits[ended].until <= at:
@@ -159,7 +217,7 @@ class Stock:
 
     def credit(self, units: float, started: float) -> None:
         """A call that started at this local time used so much less than it had reserved."""
-        place = bisect_left(self._groups, started, key=_last)
+        place = bisect_left(self._groups, started, key=attrgetter("last"))
         # What started between two looks was taken from several permits, of which the first may be too small.
         together = self._groups[place].last if place < len(self._groups) else 0.0
         while units > 0 and place < len(self._groups) and self._groups[place].last == together:
@@ -231,9 +289,8 @@ class Stock:
         self.starved = False
 
     def rest(self) -> None:
-        """Want nothing."""
-        self.want = self.call = self._used_since_message = 0.0
-        self.starved = False
+        super().rest()
+        self._used_since_message = 0.0
 
     def report(self) -> list[list[Any]]:
         """What became of permits, for a message."""
@@ -256,44 +313,49 @@ class Stock:
         self.moved[end, start] = self.moved.get((end, start), 0.0) + units
 
 
-class Slots:
-    """Calls in flight, at most `most` in all workers.
+class Slots(Resource):
+    """Calls in flight: units that come back when a call returns.
 
     Attributes:
-        used: calls that run.
-        allowed: calls that may run.
-        starved: whether calls had to wait for a slot since the last message.
         waits: whether calls had to wait, for whatever it was.
     """
 
-    __slots__ = ("_latency", "_most", "_wanted", "allowed", "starved", "used", "waits")
+    __slots__ = ("_latency", "waits")
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self.used = self.allowed = self._wanted = 0
-        self.starved = self.waits = False
+        super().__init__("", most, 1.0)
+        self.waits = False
         # Of a call, in seconds; not known before the first has returned.
         self._latency = math.inf
+
+    def ready_at(self, units: float, now: float) -> float:
+        self.waits = True
+        return super().ready_at(units, now)
 
     def returned(self, lasted: float | None) -> None:
         """A call is over."""
         self.used -= 1
+        self.ready += 1
         if lasted is not None:
             before = lasted if self._latency == math.inf else self._latency
             self._latency = before + (lasted - before) / SMOOTHING
 
+    def answered(self, allowed: int) -> None:
+        """At most `allowed` calls of this worker may be in flight."""
+        self.ready = allowed - self.used
+
     def offer(self, recent: bool) -> list[int]:
         """How many calls this worker may have from now on, and how many it wants."""
         if self.starved:
-            self._wanted = min(self._most, max(2 * self._wanted, self.used + 1))
+            self.want = min(self.most, max(2 * self.want, self.used + 1))
         else:
-            self._wanted = max(self.used, self._wanted * 3 // 4 if recent else 0)
+            self.want = max(self.used, self.want * 3 // 4 if recent else 0)
         if self.waits:
             # A slot is kept for a call that has a permit for later, or waits for one.
-            self._wanted = max(self._wanted, min(self._most, self.used + 1))
+            self.want = max(self.want, min(self.most, self.used + 1))
         self.starved = self.waits = False
-        self.allowed = max(self.used, min(self.allowed, self._wanted))
-        return [self.allowed, self._wanted]
+        self.answered(int(max(self.used, min(self.used + self.ready, self.want))))
+        return [int(self.used + self.ready), int(self.want)]
 
     def usable(self, horizon: float, round_trip: float, per: float, supply: int) -> float:
         """The calls for which this worker wants permits: one for each free slot, and more ahead if that pays.
@@ -302,33 +364,91 @@ class Slots:
         latency`` is lost. But what is held meanwhile is a unit that no worker uses: ``latency / slots`` of a window is
         lost, if units are just enough, and slots are of no use if they are scarce.
         """
-        free = self.allowed - self.used
-        if supply == PLENTY or (supply == ENOUGH and self._latency**2 < self.allowed * per * round_trip):
-            return free + math.ceil(self.allowed * horizon / 2 / max(self._latency, SHORTEST_CALL))
-        return free
+        allowed = self.used + self.ready
+        if supply == PLENTY or (supply == ENOUGH and self._latency**2 < allowed * per * round_trip):
+            return self.ready + math.ceil(allowed * horizon / 2 / max(self._latency, SHORTEST_CALL))
+        return self.ready
 
     def rest(self) -> None:
-        """Want nothing."""
-        self._wanted, self.starved, self.waits = 0, False, False
+        super().rest()
+        self.waits = False
 
 
-def misfit(name: str, stocks: Iterable[Stock], weights: Mapping[str, float]) -> BudgetExceeded | None:
-    """The error for a call that no window can ever hold."""
-    for stock in stocks:
-        units = weights.get(stock.unit) or stock.default
-        if units > stock.most:
-            return BudgetExceeded(
-                f"the budget {name!r} allows {stock.most:g} {stock.unit} in {stock.per:g} s, and one "
-                f"call needs {units:g}: it can never start. Make the call smaller, or raise the limit",
-                unit=stock.unit,
-                limit=stock.most,
-            )
-    return None
+class Amount(Resource):
+    """What may be spent of one unit, and never comes back.
 
+    Attributes:
+        spent: what all workers had spent at the last reply.
+        total, confirmed: what this worker has spent in its life, and how much of it the coordinator has counted.
+    """
 
-def _since(permit: Permit) -> float:
-    return permit.since
+    __slots__ = ("_held", "_reserved", "_sent", "_settled", "confirmed", "spent", "total")
 
+    def __init__(self, unit: str, most: float) -> None:
+        super().__init__(unit, most, LEAST_OF_SUM * most)
+        self.spent = self.total = self.confirmed = self._reserved = self._sent = self._settled = 0.0
+        self._hold(0.0)
 
-def _last(group: Group) -> float:
-    return group.last
+    @property
+    def reserved(self) -> float:
+        """What running calls have reserved."""
+        return self._reserved + self.used
+
+    def held(self) -> float:
+        return self._held - self.reserved
+
+    def is_open(self) -> bool:
+        return self._held > 0 or self.total > self.confirmed
+
+    def _hold(self, held: float) -> None:
+        self._held = held
+        self.ready = held + 1e-9 * self.most - self.reserved
+
+    def settle(self, estimate: float, used: float) -> None:
+        """A call is over that had reserved `estimate`."""
+        self._reserved -= estimate
+        if self.reserved < 1e-9 * self.most:
+            self._reserved = -self.used
+        # An estimate that was too low is paid from what is held ahead.
+        gone = max(estimate, used)
+        self._hold(max(self._held - gone, self.reserved))
+        self.total += used
+        self._settled += gone
+
+    def offer(self, scale: float) -> list[float]:
+        """What this worker holds from now on, what it wants to hold, must hold for the waiting call, and has spent."""
+        reserved = self.reserved
+        self.want = reserved + max(GROWTH * self.used * scale, self.call)
+        needed = reserved + self.call
+        # Two workers that each keep a part of what a call needs would wait for each other for ever.
+        enough = needed <= self._held + 1e-9 * self.most
+        self._reserved, self.used, self.call, self._settled = reserved, 0.0, 0.0, 0.0
+        self._hold(max(reserved, min(self._held, self.want)) if enough else reserved)
+        self._sent = self.total
+        return [self._held, self.want, needed, self.total, self.confirmed]
+
+    def rest(self) -> None:
+        self._reserved, self.used = self.reserved, 0.0
+        super().rest()
+
+    def answered(self, held: float, spent: float) -> None:
+        """The coordinator says what this worker may hold, and what all have spent."""
+        self.confirmed = self._sent
+        # Calls that have ended since the message have spent their part of what is held.
+        self._hold(max(held - self._settled, self.reserved))
+        self.spent = spent
+
+    def refusal(self, name: str, units: float, on_spent: str) -> BudgetExceeded | None:
+        """The error for a call that would pass the spend limit, whatever running calls turn out to cost."""
+        spent = self.spent + self.total - self.confirmed
+        if spent + units <= self.most * (1 + 1e-9):
+            return None
+        return BudgetExceeded(
+            f"the budget {name!r}: spend limit {self.most:g} {self.unit}, already spent {spent:.4g} "
+            f"{self.unit}, and the next call needs {units:.4g}. Raise the limit, or take another name for a new "
+            'budget; with on_spent="null" a job goes on without the rest',
+            unit=self.unit,
+            limit=self.most,
+            spent=spent,
+            on_spent=on_spent,
+        )
