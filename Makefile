@@ -11,7 +11,7 @@ PYTHON ?=
 JOBS ?= 3
 # More arguments for pytest or the benchmarks.
 ARGS ?=
-# Where the project lives, for make dist: see tools/address.py.
+# Where the project lives, for make dist: see proof/address.py.
 ADDRESS ?=
 export ADDRESS
 
@@ -116,6 +116,7 @@ release-check: venv
 OLDEST := $(addprefix tests/,arrow budget coordinators enrichers journal lookup operator policies services state telemetry trace test_import.py)
 
 compat: java venv
+	@tools/compat spark-3.5 $(ARGS)
 	@tools/compat spark-4.0 $(ARGS)
 	@tools/compat oldest $(if $(ARGS),$(ARGS),-n $(JOBS) $(OLDEST))
 

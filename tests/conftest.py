@@ -141,23 +141,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduler
 
 
+def has_connect() -> bool:
+    """Whether PySpark has the server of Spark Connect."""
+    import pyspark
+
+    return any(Path(pyspark.__file__).with_name("jars").glob("spark-connect_*.jar"))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores, for all tests of a run."""
     from tests.spark.helpers import DAEMON, local_session
 
-    settings = {
+    settings: dict[str, object] = {
         "spark.pyspark.python": sys.executable,
         "spark.python.daemon.module": DAEMON,
-        # It serves Spark Connect too, on a port that is free.
-        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": 0,
         "spark.sql.shuffle.partitions": 2,
         # To compile each plan takes its JVM longer than to interpret it for a few rows. Other Sparks of the tests do.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
+    if has_connect():
+        # It serves Spark Connect too, on a port that is free.
+        settings |= {
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": 0,
+        }
     session = local_session("local[2]", tmp_path_factory.mktemp("warehouse"), settings)
     session.sparkContext.setLogLevel("ERROR")
     yield session
@@ -169,6 +179,8 @@ def connect(spark: SparkSession) -> Callable[..., str]:
     """Runs a program, with arguments, that finds in ``REMOTE`` where that session serves Spark Connect; what it
     prints."""
     pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+    if not has_connect():
+        pytest.skip("PySpark 3.5 has no server of Spark Connect among its jars")
     assert spark.sparkContext._jvm is not None
     service = getattr(spark.sparkContext._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
     port = getattr(service, "MODULE$").localPort()

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 
 from asyncio_operator.fingerprint import fingerprint
 from enrichers import FunctionEnricher, enricher

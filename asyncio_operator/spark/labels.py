@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark.driver.chain import links_of
 from asyncio_operator.spark.worker.links import stage_name
+from asyncio_operator.spark.worker.versions import is_dataframe
 from asyncio_operator.view.tables import html_table, text_table
 
 HEAD = ("key", "adds", "how", "mode", "in flight", "in a call")
@@ -65,7 +66,7 @@ def lookups_of(df: DataFrame) -> StageLookups:
     Raises:
         ConfigurationError: it is not a DataFrame.
     """
-    if not isinstance(df, DataFrame):
+    if not is_dataframe(df):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
     found = []
     for link in links_of(df):

@@ -32,6 +32,7 @@ from asyncio_operator.spark.driver.reports import reported_to
 from asyncio_operator.spark.worker.live_figures import LiveMetrics
 from asyncio_operator.spark.worker.reporting import Reporting
 from asyncio_operator.spark.worker.task_report import LONGEST_NAME, MicroBatch
+from asyncio_operator.spark.worker.versions import micro_batch_of
 from asyncio_operator.trace import Trace
 from asyncio_operator.view.progress import Watch, display_here
 from asyncio_operator.view.tables import html_table, text_table
@@ -214,11 +215,12 @@ def _live_metrics(spark: SparkSession, ledger: Ledger) -> LiveMetrics | None:
 
 
 def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:
-    if not isinstance(progress, StreamingQueryProgress):
+    batch = micro_batch_of(progress)
+    if batch is None:
         raise ConfigurationError(
             f"batch is {describe(progress)}; it must be the progress of a streaming query, as query.lastProgress is"
         )
-    return str(progress.runId), progress.batchId
+    return batch
 
 
 class _Listener(StreamingQueryListener):

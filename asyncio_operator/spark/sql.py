@@ -18,15 +18,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyspark
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
-from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
-from pyspark.util import PythonEvalType
 
 from asyncio_operator.engine.options import KINDS
 from asyncio_operator.enricher import Enricher, Found
@@ -39,6 +36,10 @@ from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import reporting_to
 from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
+from asyncio_operator.spark.worker.versions import ARROW_TABLE_FUNCTION, AnalyzeResult, too_old
+
+if TYPE_CHECKING:
+    from pyspark.sql.udtf import AnalyzeArgument
 
 NOT_IN_SQL = (*KINDS, "cache", "metrics", "trace", "tasks_at_once")
 """Options whose values cannot be written in SQL, and that of the limits, which begin with the registration."""
@@ -66,12 +67,9 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         ConfigurationError: an option is wrong, the enricher's source is not as declared, or PySpark is older than 4.1.
             Errors that depend on the table come when SQL is analysed, as an `AnalysisException` with the same message.
     """
-    kind = getattr(PythonEvalType, "SQL_ARROW_UDTF", None)
+    kind = ARROW_TABLE_FUNCTION
     if kind is None:
-        raise ConfigurationError(
-            f"register_lookup needs PySpark 4.1 or newer, and this is {pyspark.__version__}; "
-            "enrich(...).createOrReplaceTempView(...) gives SQL the same rows here"
-        )
+        raise too_old("register_lookup", "enrich(...).createOrReplaceTempView(...) gives SQL the same rows here")
     registry: Any = getattr(spark, "udtf", None)
     if not hasattr(registry, "register"):
         raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession, functions
+from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import DataType
 from pyspark.sql.utils import is_remote
 
@@ -42,13 +42,10 @@ from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
-from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.udf_arguments import OfColumns, check_columns
 from asyncio_operator.spark.worker.udf_task import UdfTask
+from asyncio_operator.spark.worker.versions import arrow_type, arrow_udf, too_old
 from asyncio_operator.telemetry.propagation import inject
-
-# Since PySpark 4.1; its stubs do not know it.
-arrow_udf: Any = getattr(functions, "arrow_udf", None)
 
 ELSEWHERE = IN_ENRICH | {
     "mode": "a column's rows stay in their order",
@@ -115,7 +112,7 @@ def async_udf(
     limits = JobLimits.of(budget, calls["rate_limit"], tasks_at_once)
     refuse_unknown("async_udf", unknown, [*inspect.signature(async_udf).parameters][1:-1], ELSEWHERE)
     if arrow_udf is None:
-        raise ConfigurationError("async_udf needs PySpark 4.1 or newer, for its arrow_udf; enrich works with 4.0 too")
+        raise too_old("async_udf", "enrich works with 3.5 too")
     spark_type = _spark_type(schema_or_type)
     fail = one_of("on_error", on_error, ("fail", "null")) == "fail"
     flag("deterministic", deterministic)

@@ -1,7 +1,8 @@
 """The service of the works "q13", "storm" and "faults", which counts what it is asked, and their keys.
 
-It answers in two ways: ``GET /api/rows/KEY``, and like a model of OpenAI, ``POST /api/v1/responses``, with one or
-several keys in a request. Every answer names its key, so the runner sees which rows were lost or doubled.
+It answers in two ways: ``GET /api/rows/KEY``, and like a model of OpenAI, with one or several keys in a request: as
+openaivec asks it, ``POST /api/v1/responses``, and as `ModelEnricher` does, ``POST /api/v1/chat/completions``. Every
+answer names its key, so the runner sees which rows were lost or doubled.
 
 Law: in "faults", what a key meets depends on the key and on how often it was asked, never on the peer or on the order
 of requests. Storms begin with the first request.
@@ -39,6 +40,8 @@ RESET, SILENT, BUSY = 0.04, 0.02, 0.04
 SILENCE = 60.0
 PATIENCE = {"q13": 10.0, "storm": 5.0, "faults": 2.0}
 """Seconds after which a client gives a request up."""
+
+CHAT = "/api/v1/chat/completions"
 
 EACH_MORE = 0.01
 """Seconds for each further key of a request, because a model writes its answers one after the other."""
@@ -117,6 +120,8 @@ class TrialService:
             return FakeAnswer(delay=SILENCE)
         if fault < RESET + SILENT + BUSY:
             return FakeAnswer({"error": {"message": "busy"}}, 503, {"Retry-After": "1"})
+        if request.path == CHAT:
+            return FakeAnswer(as_chat(keys))
         return FakeAnswer(as_model(request, keys) if request.method == "POST" else {"name": name_of(keys[0])})
 
     def _latency(self, drawn: random.Random) -> float:
@@ -139,6 +144,8 @@ def keys_of(request: FakeRequest) -> list[str]:
     """The keys that a request asks for."""
     if "/rows/" in request.path:
         return [request.path.rpartition("/")[2]]
+    if request.path == CHAT:
+        return [str(one["text"]) for one in json.loads(request.json()["messages"][-1]["content"])]
     return [str(message["body"]) for message in _messages(request)]
 
 
@@ -169,6 +176,15 @@ def as_model(request: FakeRequest, keys: list[str]) -> dict[str, Any]:
         "tool_choice": "none",
         "tools": [],
     }
+
+
+def as_chat(keys: list[str]) -> dict[str, Any]:
+    """A completion of a chat with the rows of a batch of `ModelEnricher`."""
+    rows = [{"number": number, "row": {"name": name_of(key)}} for number, key in enumerate(keys)]
+    message = {"role": "assistant", "content": json.dumps({"rows": rows})}
+    used = {"prompt_tokens": 20 * len(keys), "completion_tokens": 5 * len(keys), "total_tokens": 25 * len(keys)}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    return {"id": "c", "object": "chat.completion", "created": 0, "model": "fake", "choices": [choice], "usage": used}
 
 
 def prepared(task: Task, directory: Path) -> Task:

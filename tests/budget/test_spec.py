@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit, StateError
 from asyncio_operator.budget.account import answer

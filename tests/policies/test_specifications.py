@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity

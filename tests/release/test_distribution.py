@@ -84,8 +84,10 @@ def test_with_an_address_there_are_urls_and_no_link_of_the_readme_is_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADDRESS", "https://example.org/owner/asyncio-operator/")
-    [wheel] = build(ROOT, tmp_path, "wheel")
+    [wheel] = build(ROOT, tmp_path / "library", "wheel")
+    [proof] = build(ROOT / "proof", tmp_path / "proof", "wheel")
     about = metadata(wheel)
+    assert metadata(proof).get_all("Project-URL") == about.get_all("Project-URL")
     urls = dict(url.split(", ") for url in about.get_all("Project-URL", []))
     assert urls["Source"] == "https://example.org/owner/asyncio-operator"
     assert urls["Changelog"] == "https://example.org/owner/asyncio-operator/blob/main/CHANGELOG.md"
@@ -97,8 +99,9 @@ def test_with_an_address_there_are_urls_and_no_link_of_the_readme_is_relative(
     assert "[`PostgresEnricher`](https://example.org/owner/asyncio-operator/blob/main/docs/postgres.md)" in text
 
 
-def test_the_changelog_tells_of_the_version() -> None:
-    assert re.search(rf"^## \[{re.escape(__version__)}\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+def test_the_changelog_has_the_version_and_its_date() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.search(rf"^## \[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

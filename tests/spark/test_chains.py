@@ -18,7 +18,7 @@ from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher, TableEnricher
 from examples import enrich_flights
 from tests.servers import PostgresServer
-from tests.spark.helpers import in_partitions, setting
+from tests.spark.helpers import FROM_4_0, in_partitions, setting
 
 pytestmark = pytest.mark.spark
 
@@ -109,6 +109,7 @@ def test_C2_a_column_that_a_lookup_added_is_the_key_of_the_next_whatever_the_set
     assert [tuple(row) for row in rows] == [(i, str(i), i, i, f"t{i}", i) for i in range(20)]
 
 
+@FROM_4_0  # It makes a DataFrame of an Arrow table.
 def test_C1_the_three_lookups_of_the_demo_are_one_stage(
     spark: SparkSession, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from asyncio_operator import ConfigurationError, Journal
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import FunctionEnricher, HttpEnricher
-from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
+from tests.spark.helpers import BATCH_SIZE, FROM_4_0, in_partitions, setting
 
 pytestmark = pytest.mark.spark
 
@@ -114,6 +114,7 @@ def test_X1_numbers_that_Spark_takes_to_be_equal_are_found(spark: SparkSession) 
     assert sorted(repr(abs(row.x)) for row in rows) == ["0.0", "0.0", "1.5", "nan"]
 
 
+@FROM_4_0
 def test_S1_text_is_compared_by_its_characters_whatever_its_collation(spark: SparkSession) -> None:
     async def look_up(key: str) -> Any:
         return {"x": key}
@@ -123,6 +124,7 @@ def test_S1_text_is_compared_by_its_characters_whatever_its_collation(spark: Spa
     assert sorted((row.id, row.x) for row in rows) == [("A", "A"), ("a", "a"), ("b", "b")]
 
 
+@FROM_4_0  # Before, PySpark could not even read the schema.
 def test_X3_columns_that_python_cannot_be_given_pass_by_because_they_do_not_travel(spark: SparkSession) -> None:
     df = spark.sql(
         "SELECT id, make_interval(1, 2, 3) AS every, array() AS nothing, null AS void, "

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from asyncio_operator.arrow.key_arrays import key_values
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher, TableEnricher
-from tests.spark.helpers import BATCH_SIZE, setting
+from tests.spark.helpers import BATCH_SIZE, as_arrow, setting
 
 pytestmark = pytest.mark.spark
 
@@ -97,7 +97,7 @@ def test_L10_a_table_in_memory_finds_what_Spark_joins_whatever_the_types_of_numb
     joined: dict[str, set[tuple[int, int]]] = {f"{left} {right}": set() for left, right in PAIRS}
     for row in reduce(DataFrame.union, joins).collect():
         joined[row.types].add((row.i, row.j))
-    tables = {name: numbers(name).toArrow() for name in {name for pair in PAIRS for name in pair}}
+    tables = {name: as_arrow(numbers(name)) for name in {name for pair in PAIRS for name in pair}}
     for left, right in PAIRS:
         assert found_in(tables[left], tables[right]) == joined[f"{left} {right}"], (left, right)
         assert joined[f"{left} {right}"]

@@ -206,7 +206,7 @@ def run_program(face: str, level: str, directory: Path) -> None:
 
 def program(face: str, level: str) -> None:
     """Jobs that end in every way, of enrichers that are given their secrets as text and by functions."""
-    from pyspark.cloudpickle import cloudpickle
+    from pyspark import cloudpickle
 
     if level == "debug":
         logging.basicConfig(level=logging.DEBUG)
@@ -372,11 +372,10 @@ def stream(spark: Any, directory: Path) -> None:
 
 
 def sql(spark: Any, chosen: Iterable[tuple[str, Any, Callable[[], Any]]]) -> None:
-    from pyspark.util import PythonEvalType
-
     from asyncio_operator.spark import register_lookup
+    from asyncio_operator.spark.worker.versions import ARROW_TABLE_FUNCTION
 
-    if not hasattr(PythonEvalType, "SQL_ARROW_UDTF"):
+    if ARROW_TABLE_FUNCTION is None:
         return
     for name, enricher, _ in chosen:
         function = "look_up_" + name.replace("-", "_")

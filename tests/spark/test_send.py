@@ -330,6 +330,7 @@ def test_W2_a_worker_that_is_killed_costs_only_what_was_in_flight(
     kill_workers()
     job.join(60)
     assert isinstance(outcome[0], Exception)
+    kill_workers()
     orders.answers = {}
     report = send(df, post(orders), on="id", journal=journal, capacity=capacity)
     assert report.sent + report.skipped == rows

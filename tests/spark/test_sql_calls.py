@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator import StateError

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.util import PythonEvalType
 
 from asyncio_operator import AdaptiveCapacity, ConfigurationError, Enricher
 from asyncio_operator.spark import enrich, register_lookup
@@ -167,12 +166,6 @@ def test_X4_a_wrong_registration_is_told(spark: SparkSession, name: Any, options
 def test_X4_what_is_no_session_is_told() -> None:
     with pytest.raises(ConfigurationError, match="spark is 'local'; it must be a SparkSession"):
         register_lookup("local", "look", source())  # type: ignore[arg-type]
-
-
-def test_an_older_pyspark_is_told_what_it_can_do(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(PythonEvalType, "SQL_ARROW_UDTF")
-    with pytest.raises(ConfigurationError, match=r"needs PySpark 4\.1 or newer.*createOrReplaceTempView"):
-        register_lookup(spark, "look", source())
 
 
 class Asked(Enricher):

@@ -15,7 +15,7 @@ from os import PathLike, fspath
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
@@ -38,10 +38,10 @@ from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
 from asyncio_operator.spark.driver.refusals import require_portable
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.status import STATUS
+from asyncio_operator.spark.worker.versions import arrow_type
 from asyncio_operator.telemetry.propagation import inject
 
 TWO_BATCHES = 20_000

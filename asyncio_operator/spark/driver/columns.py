@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -39,7 +38,7 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.journal.format import stored_key_type
-from asyncio_operator.spark.worker.output_batches import arrow_type
+from asyncio_operator.spark.worker.versions import arrow_type, is_dataframe, spark_data_type
 
 logger = logging.getLogger("asyncio_operator.driver")
 
@@ -138,7 +137,7 @@ def spark_field(name: str, field: pa.Field) -> StructField:
         ConfigurationError: Spark does not have such a type.
     """
     try:
-        data_type = _nullable(from_arrow_type(field.type, prefer_timestamp_ntz=True))
+        data_type = _nullable(spark_data_type(field.type))
         arrow_type(data_type)
     except Exception:
         raise ConfigurationError(
@@ -197,9 +196,9 @@ def require_dataframe(df: object, enricher: object) -> None:
     Raises:
         ConfigurationError: it is none. The message says how to make one.
     """
-    if isinstance(df, DataFrame):
+    if is_dataframe(df):
         return
-    if isinstance(enricher, DataFrame):
+    if is_dataframe(enricher):
         raise ConfigurationError(
             f"df and enricher are swapped: df is {describe(df)}, and enricher a DataFrame; write the DataFrame first"
         )

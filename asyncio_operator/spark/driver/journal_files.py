@@ -20,12 +20,13 @@ from pyspark.sql.types import StructType
 
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, StateError, describe_error
 from asyncio_operator.journal.files import is_whole, list_journal
-from asyncio_operator.journal.format import ABOUT, ANSWERS, COMPACTED, Description, JournalError, ddl
+from asyncio_operator.journal.format import ABOUT, ANSWERS, COMPACTED, Description, JournalError
 from asyncio_operator.journal.identity import open_journal, read_description
 from asyncio_operator.journal.locations import GS, HDFS, LOCAL, S3, Location, locate
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.journal.watched import ask_place, in_parallel
+from asyncio_operator.spark.driver.columns import spark_schema
 from asyncio_operator.spark.driver.sessions import context_of
 
 logger = logging.getLogger("asyncio_operator.journal")
@@ -114,9 +115,7 @@ class Contents:
 
 def spark_types(*schemas: pa.Schema) -> StructType:
     """The columns of a journal in Spark's types."""
-    columns = StructType.fromDDL(", ".join(map(ddl, schemas)))
-    assert isinstance(columns, StructType)
-    return columns
+    return spark_schema(pa.schema([field for schema in schemas for field in schema]))
 
 
 def quoted(name: str) -> str:

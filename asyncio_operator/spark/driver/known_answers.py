@@ -51,7 +51,7 @@ def latest(rows: DataFrame, keys: Sequence[str], expire_after: float | None) -> 
     living = rows.where(F.col("_j_ends").isNull() | (F.col("_j_ends") > F.unix_micros(F.current_timestamp())))
     *answer, row = (F.col(name) for name in ORDER)
     order = Window.partitionBy(*map(quoted, keys)).orderBy(*(name.desc() for name in answer), row)
-    of_latest = F.struct(F.first("_run").over(order), F.first("_call").over(order))
+    of_latest = F.struct(*(F.first(name).over(order).alias(name) for name in ("_run", "_call")))
     ranked = living.select("*", of_latest.alias("_j_of"), F.lag("_row").over(order).alias("_j_before"))
     # Equal rows of the latest answer are neighbours.
     is_new = F.col("_j_before").isNull() | (F.col("_j_before") < row)
@@ -115,9 +115,13 @@ def _known(
 ) -> DataFrame:
     """One row for each key that has a living answer: its parts `k0`, `k1`, ... in these types, and `known`."""
     stored = [field.dataType for field in spark_types(contents.description.keys).fields]
-    own = [F.col(quoted(name)) for name in contents.description.keys.names]
+    names = [quoted(name) for name in contents.description.keys.names]
+    own = [F.col(name) for name in names]
     parts = [f"k{i}" for i in range(len(kinds))]
-    cast = [key if kind == theirs else key.try_cast(kind) for key, kind, theirs in zip(own, kinds, stored, strict=True)]
+    cast = [
+        key if kind == theirs else F.expr(f"try_cast({name} AS {kind.simpleString()})")
+        for key, name, kind, theirs in zip(own, names, kinds, stored, strict=True)
+    ]
     for key, other in zip(own, cast, strict=True):
         # A key that the DataFrame's type does not have, such as 1.5 for integers, is the key of no row.
         if other is not key:

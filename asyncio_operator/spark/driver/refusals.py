@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.hints import did_you_mean

@@ -7,7 +7,6 @@ size of a row is computed from the offsets of its column, without reading values
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,17 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    DataType,
-)
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.columns import Column
 from asyncio_operator.arrow.key_arrays import Ints
-
-# Spark 4.3 has a parameter for the time zone of timestamps; before, it was always UTC.
-_ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 
 OUTPUT_ROWS = 10_000
 """The maximum number of rows in an output batch: the default size of Spark's own batches."""
@@ -189,8 +181,3 @@ def _joined(parts: Sequence[Column]) -> pa.Array:
 
 def _is_chunked(column: Column) -> bool:
     return isinstance(column, pa.ChunkedArray)
-
-
-def arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which Spark exchanges values of a Spark type. It raises if there is none."""
-    return to_arrow_type(data_type, error_on_duplicated_field_names_in_struct=True, **_ZONE)

@@ -18,25 +18,27 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 from pyspark.sql.types import StructType
-from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from asyncio_operator.errors import AsyncOperatorError, StateError
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
-from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.pushed_task import PushedTask
+from asyncio_operator.spark.worker.versions import AnalyzeResult, arrow_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.udtf import AnalyzeArgument
 
 WORTH_A_TRIP = 1_000
 """Rows of small partitions that go through the task together. Sending fewer costs more than their lookups."""
 
 
 @dataclass
-class Analyzed(AnalyzeResult):
+class Analyzed(AnalyzeResult):  # type: ignore[misc]
     """The result of the analysis of a call, which Spark sends to every task."""
 
     call: Call | None = None
@@ -116,7 +118,7 @@ class Call:
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
 
-Analysis = Callable[[Sequence[AnalyzeArgument], Mapping[str, AnalyzeArgument]], AnalyzeResult]
+Analysis = Callable[[Sequence["AnalyzeArgument"], Mapping[str, "AnalyzeArgument"]], AnalyzeResult]
 """Returns the columns of a call, from its arguments without names and with names."""
 
 

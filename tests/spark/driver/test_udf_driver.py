@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import types as spark_types
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, Batching, ConfigurationError, RateLimit
-from asyncio_operator.spark import async_udf, udf
+from asyncio_operator.spark import async_udf
 
 
 async def price(product: str, country: str = "NL") -> float:
@@ -147,12 +147,6 @@ def test_X4_a_function_that_cannot_travel_is_refused_where_it_is_used() -> None:
         function("product")
     with pytest.raises(ConfigurationError, match="locked cannot be pickled"):
         function.func  # noqa: B018
-
-
-def test_X4_before_pyspark_4_1_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(udf, "arrow_udf", None)
-    with pytest.raises(ConfigurationError, match=r"async_udf needs PySpark 4\.1 or newer"):
-        async_udf("double")
 
 
 def test_X8_it_is_a_decorator_that_needs_no_session() -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.cloudpickle import cloudpickle
+from pyspark import cloudpickle
 
 from asyncio_operator import Cache, Enricher, FixedBackoff, FunctionError, MissingKeyError, Retry
 from asyncio_operator.figures import Figures

@@ -2,9 +2,9 @@
 
     make dist ADDRESS=https://github.com/owner/asyncio-operator
 
-gives the wheel and the sdist URLs, and a description whose links lead to that repository: an index shows the README
-apart from its files. Without an address there are no URLs, and links stay as they are. The build calls this as its
-metadata hook (`tool.hatch.metadata.hooks.custom`).
+gives both wheels and both sdists URLs, and a description whose links lead to that repository: an index shows the README
+apart from its files. Without an address there are no URLs, and links stay as they are. Both builds call this as their
+metadata hook (`tool.hatch.metadata.hooks.custom`). It is in this folder because the sdist of the proof has no other.
 """
 
 from __future__ import annotations
