@@ -79,7 +79,7 @@ async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
     gate = pipeline._keys.gate
     await pipeline.run()
     assert gate.next_start(now()) == now()
-    gate.start_unheard(now())
+    assert gate.take(now()) == now()
     assert gate.next_start(now()) == 100
 
 
