@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.budget.usage import COUNTED, ONE, Hint, Weights, is_unbilled, weighing
 from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Call
+from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker
@@ -30,7 +31,6 @@ from asyncio_operator.policies.rate_limit import RateWindow
 if TYPE_CHECKING:
     from asyncio_operator.budget.spec import Budget
     from asyncio_operator.engine.options import Called, CallOptions
-    from asyncio_operator.engine.recorder import Recorder
     from asyncio_operator.engine.timers import Timers
     from asyncio_operator.figures import Figures
 
@@ -109,7 +109,7 @@ class Gate:
         self._breaker = None if breaker is None else Breaker(breaker)
         self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
         self._breaker_clock = limited.breaker_clock or timers.clock
-        self._circuit = recorder.circuit
+        self._recorder = None if recorder is SILENT else recorder
         self._allowance = limited.allowance
         self.weighs = self._allowance is not None
         self.weights = weighing(called.name, called.weigh)
@@ -189,12 +189,11 @@ class Gate:
         limiter = self._limiter
         if limiter is not None and (start := limiter.next_start(now)) > now:
             return start
-        if self._allowance is not None:
-            if (start := self.admit(ONE, now)) > now:
-                return start
-            assert self._admission is not None
-            self._admission.started(ONE, now)
-            self._unheard += 1
+        if (start := self.admit(ONE, now)) > now:
+            return start
+        assert self._admission is not None
+        self._admission.started(ONE, now)
+        self._unheard += 1
         if limiter is not None:
             limiter.start(now)
         return now
@@ -217,7 +216,8 @@ class Gate:
         if self._breaker is not None:
             call.age = self._breaker_clock()
             self._breaker.allow(call.age)
-            self._circuit(self._breaker.state, now)
+            if self._recorder is not None:
+                self._recorder.circuit(self._breaker.state, now)
         if self._admission is not None:
             self._admission.started(call.weights, now)
 
@@ -227,7 +227,8 @@ class Gate:
         if self._breaker is not None:
             end = self._breaker.succeeded if error is None else self._breaker.failed
             end(self._breaker_clock(), call.age)
-            self._circuit(self._breaker.state, now)
+            if self._recorder is not None:
+                self._recorder.circuit(self._breaker.state, now)
         if self._controller is not None:
             latency = now - call.let_start
             if error is None:

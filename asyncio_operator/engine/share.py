@@ -65,6 +65,7 @@ class Share:
     Attributes:
         permits: what is held.
         over: whether it was closed; another one takes its place.
+        seats: of its runs. `waiting`: those that wait, the first ones first; True: woken, and not heard of since.
     """
 
     def __init__(self, budget: Budget, coordinator: Coordinator, idle: float, worker: str | None = None) -> None:
@@ -79,9 +80,8 @@ class Share:
         self._longest = {limit.unit: max(LONGEST_WAIT, seconds(limit.per)) for limit in budget.limits}
         self._coordinator = coordinator
         self._idle = idle
-        self._seats: dict[Seat, None] = {}
-        # In the order in which they began to wait. True: woken, and not heard of since.
-        self._waiting: dict[Seat, bool] = {}
+        self.seats: dict[Seat, None] = {}
+        self.waiting: dict[Seat, bool] = {}
         self._served = 0.0
         self._exchange: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -105,12 +105,12 @@ class Share:
     def join(self, seat: Seat) -> None:
         self._end_of_idleness.cancel()
         self._leaving = False
-        self._seats[seat] = None
+        self.seats[seat] = None
 
     def leave(self, seat: Seat) -> None:
-        self._seats.pop(seat, None)
+        self.seats.pop(seat, None)
         self.drop(seat)
-        if not self._seats:
+        if not self.seats:
             self.permits.rest()
             self._leaving = True
             self._arrange()
@@ -118,7 +118,7 @@ class Share:
     async def settled(self) -> None:
         """Wait until nothing is on its way to the coordinator, for `LAST_WAIT` at most, unless other runs go on."""
         ends = self.now() + LAST_WAIT
-        while not self._seats and (left := ends - self.now()) > 0:
+        while not self.seats and (left := ends - self.now()) > 0:
             tasks = [task for task in (self._exchange, self._closing) if task is not None and not task.done()]
             if not tasks:
                 return
@@ -126,17 +126,12 @@ class Share:
 
     def drop(self, seat: Seat) -> None:
         """The seat's call will never start."""
-        if self._waiting.pop(seat, None) is not None:
+        if self.waiting.pop(seat, None) is not None:
             self._tell()
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it matters which run starts its call first."""
-        return len(self._seats) > 1 or bool(self._waiting)
 
     def turn(self, seat: Seat, start: float, now: float) -> float:
         """When a run may start its call, where a call may start at `start` as far as permits go."""
-        waiting = self._waiting
+        waiting = self.waiting
         if start <= now:
             seat.place = max(seat.place, self._served - BEHIND)
             first = min(waiting, key=lambda one: one.place) if waiting else seat
@@ -154,7 +149,7 @@ class Share:
 
     def started(self, seat: Seat, weights: Weights) -> None:
         """A run starts the call for which it was its turn."""
-        waiting = self._waiting
+        waiting = self.waiting
         waiting.pop(seat, None)
         self._served = max(self._served, seat.place)
         seat.place += self.permits.part(weights)
@@ -167,7 +162,7 @@ class Share:
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
     ) -> None:
         self.permits.returned(weights, settled, now, started, billed)
-        if self._slotted and self._waiting:
+        if self._slotted and self.waiting:
             self._tell()
         if self._due == math.inf:
             self._arrange()
@@ -191,18 +186,18 @@ class Share:
 
     def _tell(self) -> None:
         """Something has changed for the runs that wait."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        for seat in list(self._waiting):
-            self._waiting[seat] = True
+        for seat in list(self.waiting):
+            self.waiting[seat] = True
             seat.news()
         self._end_of_turns.set(self.now() + A_TURN)
 
     def _pass_turns(self) -> None:
         """Forget those who wait no longer: their calls have no elements left, or their runs no place for a call."""
-        passed = [seat for seat, woken in self._waiting.items() if woken]
+        passed = [seat for seat, woken in self.waiting.items() if woken]
         for seat in passed:
-            del self._waiting[seat]
+            del self.waiting[seat]
         if passed:
             self._tell()
 
@@ -219,7 +214,7 @@ class Share:
             # At once and not by a timer: the loop may end now, and the task that it cancels closes the connection.
             self._exchange = start_task(self._exchanged(), loop=self._loop)
             return
-        if due == math.inf and not self._seats:
+        if due == math.inf and not self.seats:
             self._end_of_idleness.set(now + self._idle) if self._idle else self._rest()
         if due == math.inf and self.permits.running():
             self._sign_of_life.set(now + SIGN_OF_LIFE)
@@ -238,7 +233,7 @@ class Share:
             self._exchange = start_task(self._exchanged(), loop=self._loop)
 
     def _show_life(self) -> None:
-        if self._exchange is None and not self.over and self._seats and self.permits.running():
+        if self._exchange is None and not self.over and self.seats and self.permits.running():
             self._exchange = start_task(self._exchanged(), loop=self._loop)
 
     async def _exchanged(self) -> None:
@@ -254,7 +249,7 @@ class Share:
         except asyncio.CancelledError:
             # The loop ends, or a function has cancelled tasks that are not its own.
             self.permits.lost(self.now())
-            if not self._seats:
+            if not self.seats:
                 self.over = True
                 await self._close()
             self._go_on()
@@ -270,7 +265,7 @@ class Share:
         self._exchange = None
         self._tell()
         # With the next message goes back what no run has taken by then.
-        self._not_before = self.now() + (A_TURN if self._waiting else 0.0)
+        self._not_before = self.now() + (A_TURN if self.waiting else 0.0)
         self._arrange()
 
     def _answered(self, reply: dict[str, Any], sent: float) -> None:
@@ -291,7 +286,7 @@ class Share:
         self._problem = str(error) if named else f"{self._coordinator.shown}: {describe_error(error)}"
         if isinstance(error, CoordinatorError) and error.lasting:
             self._give_up()
-        elif not self._seats:
+        elif not self.seats:
             # Nothing needs it. What was granted lapses.
             self._rest()
 
@@ -308,12 +303,12 @@ class Share:
     def _end(self, error: AsyncOperatorError) -> None:
         """End all runs."""
         self.over = True
-        for seat in list(self._seats):
+        for seat in list(self.seats):
             seat.fail(error)
         self._rest()
 
     def _rest_if_idle(self) -> None:
-        if not self._seats and self._exchange is None:
+        if not self.seats and self._exchange is None:
             self._rest()
 
     def _rest(self) -> None:
@@ -387,12 +382,16 @@ class Seat:
         except AsyncOperatorError:
             self._share.drop(self)
             raise
-        return self._share.turn(self, start, now) if start > now or self._share.is_shared else now
+        share = self._share
+        if start <= now and len(share.seats) == 1 and not share.waiting:
+            return now
+        return share.turn(self, start, now)
 
     def started(self, weights: Weights, now: float) -> None:
         self._permits.started(weights, now)
-        if self._share.is_shared:
-            self._share.started(self, weights)
+        share = self._share
+        if len(share.seats) > 1 or share.waiting:
+            share.started(self, weights)
 
     def ended(self, calls: int) -> None:
         self._permits.ended(calls)

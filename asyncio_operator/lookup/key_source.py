@@ -211,7 +211,9 @@ class OpenBatch:
     def next_start(self, gate: Gate, now: float) -> float:
         """When the call for the next key may start, or is refused. A budget is asked once for each start."""
         self._refusal = None
-        start = max(gate.next_start(now), self._not_before)
+        start = gate.next_start(now)
+        if start < self._not_before:
+            start = self._not_before
         if start <= now and (gate.hears or gate.weighs):
             try:
                 if self._weights is None:

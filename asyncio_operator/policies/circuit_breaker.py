@@ -100,8 +100,11 @@ class Breaker:
 
     def succeeded(self, now: float, started: float) -> None:
         """A call returned a result."""
-        if self.state == "closed" and not self._is_old(started):
-            self._count(now, failures=0)
+        if self.state == "closed":
+            if started > self._opened:
+                self._window.count(now, 0)
+                if self._window.failures:
+                    self._judge(now)
         elif self._is_probe(started):
             self.state = "closed"
             self._probing = False
@@ -111,8 +114,10 @@ class Breaker:
 
     def failed(self, now: float, started: float) -> None:
         """A call raised, or exceeded its deadline."""
-        if self.state == "closed" and not self._is_old(started):
-            self._count(now, failures=1)
+        if self.state == "closed":
+            if started > self._opened:
+                self._window.count(now, 1)
+                self._judge(now)
         elif self._is_probe(started):
             self._open(now)
 
@@ -122,17 +127,13 @@ class Breaker:
             self.state = "open"
             self._probing = False
 
-    def _is_old(self, started: float) -> bool:
-        return started <= self._opened
-
     def _is_probe(self, started: float) -> bool:
-        return self._probing and not self._is_old(started)
+        return self._probing and started > self._opened
 
-    def _count(self, now: float, failures: int) -> None:
-        window = self._window
-        window.count(now, failures)
-        calls, failures = window.calls, window.failures
-        if failures and calls >= self._minimum_calls and failures / calls >= self._ratio:
+    def _judge(self, now: float) -> None:
+        """Open if too many of the calls in the window have failed."""
+        calls, failures = self._window.calls, self._window.failures
+        if calls >= self._minimum_calls and failures / calls >= self._ratio:
             logger.info(
                 "the circuit breaker opens for %g s: %d of %d calls have failed", self._open_for, failures, calls
             )
