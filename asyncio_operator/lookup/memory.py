@@ -39,6 +39,9 @@ SAMPLED: Final = 8
 BLOCK: Final = 1_000
 """Keys from which a block takes no more, as from a sixteenth of `MOST_BYTES`."""
 
+BLOCK_IN_COLUMNS: Final = 6_000
+"""The same for answers in columns: a batch copies each column from each block of which it needs a row."""
+
 SPAN: Final = 0.01
 """The part of the time to remember that one block may span. Its keys are forgotten together."""
 
@@ -138,7 +141,7 @@ class Memory:
                 self._clock,
                 most_keys=MOST_KEYS,
                 most_bytes=MOST_BYTES,
-                block=BLOCK,
+                block=BLOCK_IN_COLUMNS,
                 span=self._span,
             )
         keys: Any = batch.keys

@@ -84,7 +84,7 @@ def test_L12_answers_in_columns_are_remembered_as_long_as_others(
 def test_L12_the_memory_of_answers_in_columns_is_bounded_in_keys_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     for limits in ({"MOST_KEYS": 100}, {"MOST_BYTES": 4_000}):
         with monkeypatch.context() as patch:
-            for name, value in ({"BLOCK": 10} | limits).items():
+            for name, value in ({"BLOCK_IN_COLUMNS": 10} | limits).items():
                 patch.setattr(module, name, value)
             memory = Memory(SECONDS, False, ManualClock())
             memory.recall(batch_of([1, 0]))
