@@ -32,7 +32,7 @@ BIN := .venv/bin
 help:
 	@echo "make demo    enrich real flights with data from a real PostgreSQL, in Spark"
 	@echo "make test    run the tests, JOBS=3 at a time (ARGS=... goes to pytest)"
-	@echo "make bench   measure S1 to S19 and some more speeds (ARGS=all: all; ARGS=\"S5 S7\": these)"
+	@echo "make bench   measure S1 to S21 and some more speeds (ARGS=all: all; ARGS=\"S5 S7\": these)"
 	@echo "make faults  break what a job depends on, in every way, and see what follows"
 	@echo "make chaos   jobs on a cluster of two executors, with faults at random moments (ARGS=\"--times 8\": fewer)"
 	@echo "make disks   kill processes that write state, caches and journals, and damage their files (ARGS=\"--seeds 1000\")"

@@ -1,6 +1,6 @@
 """Benchmarks. Each measures two sides in one run, side by side.
 
-    python -m benchmarks            S1 to S19 and some more with a target, in one table
+    python -m benchmarks            S1 to S21 and some more with a target, in one table
     python -m benchmarks all        all of them
     python -m benchmarks S5 S7      only these
     python -m benchmarks.peers      the same work beside other libraries (see `peers`)

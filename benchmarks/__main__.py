@@ -24,7 +24,7 @@ OTHERS = ("__main__", "growth", "measuring", "peers", "simulate")
 """Modules that are separate programs, and the shared module."""
 
 MORE = ("adaptive", "composite", "hedge", "http", "limits", "opening", "retries", "time_to_live")
-"""What has a target too, and runs beside S1 to S19 if nothing is named. Others with a target take a minute or more."""
+"""What has a target too, and runs beside S1 to S21 if nothing is named. Others with a target take a minute or more."""
 
 Benchmarks = dict[str, Callable[[], Rows]]
 
@@ -42,7 +42,7 @@ def known() -> Benchmarks:
 
 
 def chosen(names: list[str]) -> list[str]:
-    """The benchmarks of these names, of which "all" means all; without names, S1 to S19 and `MORE`.
+    """The benchmarks of these names, of which "all" means all; without names, S1 to S21 and `MORE`.
 
     Raises:
         ProblemError: a name is unknown.
@@ -124,7 +124,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "names", nargs="*", help="such as S5 S7 retries, or all; default: S1 to S19 and some more with a target"
+        "names", nargs="*", help="such as S5 S7 retries, or all; default: S1 to S21 and some more with a target"
     )
     names: list[str] = parser.parse_args().names
 

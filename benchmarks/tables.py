@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterator
+from glob import glob
 from statistics import median
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import psutil
@@ -20,8 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from asyncio_operator.spark import enrich
 from benchmarks import Rows
 from benchmarks.measuring import seconds_of
-from enrichers import PostgresEnricher
-from examples.stage import embedded_postgres, local_spark, workspace
+from enrichers import PostgresEnricher, TableEnricher
+from examples.stage import ProblemError, embedded_postgres, local_spark, workspace
+from tests.faults.proxy import Proxy
 
 KEYS = 400_000
 BATCH = 1_000
@@ -36,6 +40,29 @@ S19_TABLE = f"""
     ALTER TABLE s19 ADD PRIMARY KEY (id);
     ANALYZE s19;
 """
+
+S21_ROWS, S21_KEYS, S21_TURNS = 1_000_000, 200_000, 3
+
+S21_TABLE = f"""
+    CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
+    CREATE TABLE s21 AS
+        SELECT i AS number, 'k' || i % 100 AS code,
+            i % 2 = 0 AS c_bool, (i % 1000)::int2 AS c_int2, i AS c_int4, i::int8 * 1000 AS c_int8,
+            (i / 7.0)::float4 AS c_float4, i / 7.0::float8 AS c_float8, (i * 0.25)::numeric(12, 2) AS c_numeric,
+            'text number ' || i AS c_text, md5(i::text)::varchar(40) AS c_varchar, (i % 99)::text::char(4) AS c_char,
+            decode(md5(i::text), 'hex') AS c_bytea, DATE '2020-01-01' + i % 3000 AS c_date,
+            TIMESTAMP '2020-01-01' + i * interval '1 min' AS c_timestamp,
+            TIMESTAMPTZ '2020-01-01Z' + i * interval '1 min' AS c_timestamptz,
+            md5(i::text)::uuid AS c_uuid, jsonb_build_object('n', i, 't', 'x') AS c_jsonb,
+            ARRAY[i, i + 1, i + 2] AS c_ints, ARRAY['a' || i, NULL, 'b'] AS c_texts
+        FROM generate_series(0, {S21_KEYS - 1}) AS i;
+    ALTER TABLE s21 ADD PRIMARY KEY (number, code);
+    ANALYZE s21;
+"""
+"""18 columns of every type that Spark has; two of them are arrays."""
+
+DRIVERS = ("/usr/share/java/postgresql.jar", "~/.m2/repository/org/postgresql/postgresql/*/postgresql-*.jar")
+"""Where Debian's libpostgresql-jdbc-java and Maven put the JDBC driver."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -53,6 +80,49 @@ def s19() -> Rows:
     what = "PostgreSQL, 400,000 keys, enrich / mapInArrow by hand"
     yield "S19", f"{what}, time", *seconds, "<= 0.8"
     yield "S19", f"{what}, CPU of the workers", *cpu, "<= 0.8"
+
+
+def s21() -> Rows:
+    """1,000,000 rows, and 200,000 keys of a number and a text in no order, each about five times: 18 columns of a table
+    in PostgreSQL, compared with Spark's own reader and a broadcast join. A task remembers 100,000 keys, so it asks for
+    most keys more than once. Also: each key once (`strategy="distinct"`), and the whole table in memory.
+
+    The reader speaks TCP, and the server a socket, so a proxy in this process passes on its bytes.
+    """
+    driver = _driver()
+    with workspace("benchmark") as directory, embedded_postgres(directory) as dsn:
+        asyncio.run(_execute(dsn, S21_TABLE))
+        parts = urlsplit(dsn)
+        socket = f"{parse_qs(parts.query)['host'][0]}/.s.PGSQL.5432"
+        with Proxy(socket) as proxy, local_spark(directory, spark__jars=driver) as spark:
+            number = F.abs(F.xxhash64("id")) % S21_KEYS
+            rows = spark.range(0, S21_ROWS, 1, 2).select(number.cast("int").alias("number"))
+            rows = rows.select("number", F.concat(F.lit("k"), F.col("number") % 100).alias("code"))
+            keys = ["number", "code"]
+            asked = PostgresEnricher(dsn, table="s21", key=keys, pool_size=POOL)
+            ours = enrich(rows, asked, on=keys)
+            once = enrich(rows, asked, on=keys, strategy="distinct")
+            held = enrich(rows, TableEnricher(asked, key=keys), on=keys)
+            read = {"driver": "org.postgresql.Driver", "user": parts.username or "", "fetchsize": "10000"}
+            table = spark.read.jdbc(f"jdbc:postgresql://{proxy.host}:{proxy.port}{parts.path}", "s21", properties=read)
+            theirs = rows.join(F.broadcast(table), keys, "left")
+            times = [[seconds_of(side) for side in (ours, once, held, theirs)] for _ in range(1 + S21_TURNS)][1:]
+    *sides, joined = (median(turn) for turn in zip(*times, strict=True))
+    for how, seconds in zip(("enrich", 'strategy="distinct"', "TableEnricher of the table"), sides, strict=True):
+        what = f"PostgreSQL, 1,000,000 rows, 200,000 keys, 18 columns, {how} / read.jdbc and a broadcast join"
+        yield "S21", what, *_pair(seconds, joined), "<= 2"
+
+
+def _driver() -> str:
+    """The JDBC driver of PostgreSQL.
+
+    Raises:
+        ProblemError: there is none.
+    """
+    found = [path for pattern in DRIVERS for path in sorted(glob(os.path.expanduser(pattern)))]
+    if not found:
+        raise ProblemError(f"S21 needs the JDBC driver of PostgreSQL, at {' or '.join(DRIVERS)}")
+    return found[-1]
 
 
 def _by_hand(dsn: str) -> Callable[[Batches], Batches]:
