@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 import time
@@ -771,3 +772,32 @@ async def test_G6_calls_that_only_settle_end_when_all_is_spent():
     with pytest.raises(BudgetExceeded, match="usd"):
         await collect(AsyncWaitOperator(call, capacity=1, budget=budget).process(range(10)))
     assert calls == [0, 1, 2]
+
+
+def beside(own: Budget, other: Budget) -> Budget:
+    """A budget with the rate limit of a job beside it, as the driver makes it."""
+    made = copy.copy(own)
+    object.__setattr__(made, "beside", other)
+    return made
+
+
+@virtual
+async def test_G13_a_call_under_a_budget_and_a_rate_limit_waits_for_both():
+    both = beside(budget(Limit(3, 10.0), name="own"), budget(Limit(2, 4.0), name="rate"))
+    outputs = await collect_timed(AsyncWaitOperator(same, budget=both).process(range(6)))
+    times = [time for _, time in outputs]
+    assert [value for value, _ in outputs] == [*range(6)]
+    assert most_in_a_window(times, 10.0) == 3
+    assert most_in_a_window(times, 4.0) == 2
+    assert times[-1] < 15
+
+
+@virtual
+async def test_G13_a_call_that_can_never_start_fails_at_once_where_the_rate_is_used_up():
+    both = beside(budget(Limit(10.0, 1.0, "tokens"), name="own"), budget(Limit(1, 100.0), name="rate"))
+    run = Run(shares.allowance(both), tokens=1.0)
+    await run.start()
+    with pytest.raises(BudgetExceeded, match="it can never start"):
+        run.seat.next_start({"tokens": 20.0}, now())
+    assert now() < 2
+    run.seat.leave()
