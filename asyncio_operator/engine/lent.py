@@ -1,8 +1,7 @@
 """What a process keeps for the tasks that run in it: open clients, caches, the windows of limits, readers, connections.
 
 A task borrows a thing by its key and gives it back, and the next task with an equal key gets the same one. A thing that
-no task has is kept for a while, and then ended. A forked child keeps nothing: what its parent keeps stays the parent's,
-whose loop does not run in the child.
+no task has is kept for a while, and then ended. A forked child keeps nothing: its parent's loop does not run in it.
 
 Everything here runs on the loop, so it needs no lock.
 """
@@ -43,7 +42,7 @@ class Lent(Generic[K, T]):
     Args:
         together: tasks that have one key at the same time have the same thing. Otherwise each has one of its own.
         most: how many unused ones are kept. The one that was given back first goes first.
-        seconds: for which an unused thing is kept.
+        seconds: for which an unused thing is kept. None: `IDLE`, as it is then.
         end: ends a thing that is not kept any more. It logs its errors.
     """
 
@@ -52,7 +51,7 @@ class Lent(Generic[K, T]):
         *,
         together: bool = True,
         most: int = sys.maxsize,
-        seconds: float = IDLE,
+        seconds: float | None = None,
         end: Callable[[T], Coroutine[Any, Any, object]] | None = None,
     ) -> None:
         self._together = together
@@ -91,7 +90,8 @@ class Lent(Generic[K, T]):
                 self._used[key] = thing, users
                 return
             del self._used[key]
-        self._unused.append(_Unused(key, thing, _now() + self._seconds if keep else -inf))
+        lasts = (IDLE if self._seconds is None else self._seconds) if keep else -inf
+        self._unused.append(_Unused(key, thing, _now() + lasts))
         self._look()
 
     @contextlib.contextmanager
