@@ -17,9 +17,11 @@ Spark raises an error, and the next run with the journal sends and reports the r
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
@@ -40,7 +42,7 @@ from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe
 from asyncio_operator.spark.driver.journaled import Join, with_journal
 from asyncio_operator.spark.driver.known_answers import shuffle_partitions
-from asyncio_operator.spark.driver.sessions import described
+from asyncio_operator.spark.driver.sessions import context_of, described
 from asyncio_operator.spark.metrics import EnrichmentMetrics, reporting_to
 
 OnError = Literal["fail", "keep"]
@@ -50,6 +52,14 @@ PREFIX = "_send_"
 
 PARTITION_BITS = 33
 """`monotonically_increasing_id` has the number of the partition above these bits, and that of the row in them."""
+
+
+ON_TWO_EXECUTORS: dict[str, Any] = (
+    {"storageLevel": StorageLevel.MEMORY_AND_DISK_2}
+    if "storageLevel" in inspect.signature(DataFrame.localCheckpoint).parameters
+    else {}
+)
+"""How results are kept. Spark 4.0 brought the parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +226,10 @@ def _results_of(schema: StructType) -> StructType:
 
 def _sent(output: DataFrame, names: list[str]) -> SendReport:
     """Run the tasks, once."""
-    done = output.localCheckpoint()
+    context = context_of(output.sparkSession)
+    # To compute a lost part again would send its rows again. So two executors have each part, where there are two.
+    is_alone = context is not None and context._jsc.sc().isLocal()
+    done = output.localCheckpoint(**({} if is_alone else ON_TWO_EXECUTORS))
     numbers = done.agg(*(F.coalesce(F.sum(outcome), F.lit(0)).alias(outcome) for outcome in OUTCOMES)).first()
     assert numbers is not None
     added = [_free(name, names) for name in ("status", "http_status", "message")]

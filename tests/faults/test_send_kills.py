@@ -9,7 +9,9 @@ answer was killed, at most `BOUND` seconds after it. Some rows are equal.
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.testing import FakeAnswer, FakeRequest
-from examples.cluster import executors, options, standalone
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
+from examples.cluster import ROOT, executors, options, standalone
 from tests.faults.programs import Kill
 from tests.faults.test_journal_kills import KEYS, KILLS, LOCAL, Ask, Service, kill_drivers, kill_processes
 from tests.spark.helpers import python_workers
@@ -63,6 +65,26 @@ for number in map(int, sys.stdin):
             except Exception:
                 pass
         print("good" if report.rows == keys else f"wrong: {report}", flush=True)
+"""
+
+
+REPORT = """
+import json, sys
+from pyspark.sql import SparkSession
+from asyncio_operator.spark import send
+from enrichers import HttpEnricher
+
+settings, url = json.loads(sys.argv[1])
+builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "8")
+for name, value in settings.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+target = HttpEnricher(url + "/orders", key="id", method="POST", schema="x string", json_body={"id": "{id}"})
+report = send(spark.range(0, 400, 1, 8), target, on="id", on_error="keep")
+print(report.refused, flush=True)
+input()
+print(report.failures.where("http_status = 422").count(), flush=True)
 """
 
 
@@ -127,3 +149,24 @@ def test_W2_drivers_killed_at_a_hundred_moments_send_twice_only_what_was_in_flig
     """Asserted: no row that was decided more than 0.8 s before the kill of its driver is sent again."""
     service = OrderService()
     service.check(kill_drivers(service, tmp_path, KILLS, 12, LOCAL))
+
+
+def test_W1_a_report_outlives_the_executor_that_made_it(tmp_path: Path) -> None:
+    def refuse(request: FakeRequest) -> FakeAnswer:
+        return FakeAnswer({"error": "no"}, 422) if json.loads(request.body)["id"] % 10 == 3 else FakeAnswer("", 204)
+
+    with standalone(tmp_path) as master, FakeService(handler=refuse) as service:
+        given = json.dumps([options(tmp_path, master, Path(sys.executable)), service.url])
+        command, environment = [sys.executable, "-c", REPORT, given], os.environ | {"PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+        ) as job:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "40\n"
+            lost = executors(tmp_path)
+            assert len(lost) == 2
+            lost[0].kill()
+            lost[0].wait(30)
+            told, _ = job.communicate("\n", 120)
+            assert told == "40\n"
+            assert len(service.requests) == 400
