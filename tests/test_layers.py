@@ -426,7 +426,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/coordinators": 850,
     "asyncio_operator/engine": 4_550,
     "asyncio_operator/journal": 2_800,
-    "asyncio_operator/lookup": 4_750,
+    "asyncio_operator/lookup": 4_730,
     "asyncio_operator/loop": 950,
     "asyncio_operator/operator": 1_860,
     "asyncio_operator/policies": 1_550,

@@ -444,7 +444,7 @@ class KeySource(AskingSource):
         self._enter()
         names, running = batch.names, self.pending.running
         following: dict[OpenBatch, list[int]] = {}
-        if not running.keys().isdisjoint(names):
+        if running and not running.keys().isdisjoint(names):
             left: list[int] = []
             for i in current.positions:
                 present = running.get(names[i])
