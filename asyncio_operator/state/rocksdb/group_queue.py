@@ -95,7 +95,7 @@ class GroupQueue(Generic[T]):
     """
 
     def __init__(self, rows: QueueRows, serializer: Serializer, cache_size: int) -> None:
-        self._rows, self._prefix = rows, rows.prefix
+        self._rows, self._prefix, self._database = rows, rows.prefix, rows.database
         self._serialize, self._serializer = checked(serializer), serializer
         self._limit = cache_size
         self._cache: list[bytes] = []
@@ -138,7 +138,8 @@ class GroupQueue(Generic[T]):
 
     def peek(self) -> T | None:
         """The smallest element, or None. It is deserialised once, for any number of calls and the `poll` after them."""
-        self._rows.check_open()
+        if self._database.closed:
+            self._rows.check_open()
         if not self._cache:
             return None
         row = self._cache[0]
