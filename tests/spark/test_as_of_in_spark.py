@@ -152,6 +152,16 @@ def test_X16_a_table_function_takes_it_too(spark: SparkSession) -> None:
     assert [(row.n, row.tier, row.since) for row in registered.collect()] == [(1, "silver", 6), (2, "gold", 20)]
 
 
+def test_J1_X16_a_journal_keeps_all_versions_of_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    orders = in_partitions(spark, ORDERS, "n int, name string, at int", 1)
+    for calls, columns in ((2, "tier"), (0, ["tier"]), (0, None)):
+        metrics = EnrichmentMetrics(spark)
+        options: dict[str, Any] = {"columns": columns, "journal": str(tmp_path / "journal"), "metrics": metrics}
+        found = enrich(orders, customers(), on="name", as_of=("at", "since"), **options)
+        assert [(row.n, row.tier) for row in found.collect()] == HELD
+        assert metrics.statistics().calls == calls
+
+
 def test_X10_X16_a_stream_gets_the_versions_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
     for order in ORDERS:
         write(tmp_path / "in", [dict(zip(("n", "name", "at"), order, strict=True))])
