@@ -119,6 +119,7 @@ PEERS = (
 GUESTS = (
     Peer("Ray Data", PIPE, "ray", environment="ray", rows={"at_once": 20_000}),
     Peer("openaivec", PIPE, "openaivec", environment="openaivec"),
+    Peer("enrich, ModelEnricher", SPARK, "spark", "model"),
     Peer(
         "SynapseML",
         SPARK,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 import pytest
 
 from asyncio_operator import Budget, Limit
 from asyncio_operator.budget.caps import BELIEVED, Own, available, hear, is_known, lowered, problem, take
+from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.usage import Hint
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
@@ -322,3 +324,32 @@ def test_G5_all_workers_keep_a_learned_limit_and_use_it() -> None:
     # It is forgotten, and the budget's own limit holds again.
     cluster.run(BELIEVED + 2.0)
     assert most_in_a_window(cluster.all_starts[-400:], 1.0) > 250
+
+
+def test_G5_G3_after_a_refusal_the_whole_limit_is_used_again_within_one_window() -> None:
+    """By two workers, of a source that refuses all calls for one second in three, and answers after 10 ms."""
+    cluster = Cluster(Budget("b", Limit(200, 1.1)), workers=2)
+    running: deque[tuple[float, Permits]] = deque()
+    answered: list[float] = []
+    refused, left, first = 0, 600, math.inf
+    while len(answered) < 600:
+        now = cluster.now
+        while running and running[0][0] <= now - 0.01:
+            started, permits = running.popleft()
+            permits.returned({}, None, now, started)
+            if 1 <= (started - first) % 3 < 2:
+                permits.hint({}, 1.0, now)
+                refused, left = refused + 1, left + 1
+            else:
+                answered.append(started - first)
+        for permits in cluster.permits:
+            while left and permits.next_start({}, now) <= now:
+                permits.started({}, now)
+                running.append((now, permits))
+                first = min(first, now)
+                left -= 1
+        cluster.run(cluster.step, busy=())
+        assert cluster.now < 10
+    # The first storm stops the second window, until a second after the first refusals.
+    assert sum(2.0 < time < 2.2 + 1.1 for time in answered) >= 0.97 * 200
+    assert answered[-1] < 3.6

@@ -16,14 +16,21 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.lookup import Lookup
 from benchmarks.peers.functions import ATTEMPTS, CONNECTIONS, SCHEMAS, Asynchronous
 from benchmarks.peers.programs.library import timed
+from benchmarks.peers.services import RATE
 from benchmarks.peers.task import SERVED, Answer, Task, serve
-from enrichers import HttpEnricher, PostgresEnricher
+from enrichers import HttpEnricher, ModelEnricher, PostgresEnricher
 
 TIMEOUT = 60.0
+
+PROMPTS = 10
+"""A request takes longer for each further key, and all keys of a storm fit into the calls of its first second."""
 
 
 def enricher_of(task: Task) -> Enricher:
     """The function that looks up the keys of a task."""
+    if task.side == "model":
+        address = f"{task.url}/v1"
+        return ModelEnricher("fake", prompt="{key}", schema=SCHEMAS[task.work], base_url=address, batch=PROMPTS)
     if task.work in SERVED:
         return HttpEnricher(task.url + "/rows/{key}", schema=SCHEMAS[task.work], per_host=task.capacity)
     columns = ["manufacturer", "model", "seats"]
@@ -36,8 +43,8 @@ def retrying(task: Task) -> dict[str, Any]:
     if task.work in SERVED:
         options["retry"] = Retry(max_attempts=ATTEMPTS)
     if task.rate:
-        # In small portions: those of a second, sent at once, may arrive within the second of the ones before.
-        options["rate_limit"] = RateLimit(task.rate // 10, per=0.1)
+        # All that the service allows in a second, in a longer window: calls of two windows may arrive within a second.
+        options["rate_limit"] = RateLimit(RATE, per=RATE / task.rate)
     if task.patience:
         options["attempt_timeout"] = task.patience
     return options

@@ -131,6 +131,7 @@ def gather(rows: DataFrame, key: str, task: Task) -> DataFrame:
 
 SIDES: dict[str, Side] = {
     "enrich": enriched,
+    "model": enriched,
     "blocking": blocking,
     "threads": threads,
     "arrow": arrow,
@@ -152,6 +153,8 @@ def measure(spark: SparkSession, inputs: dict[Any, DataFrame], task: Task) -> An
     """Do a task; the input of "postgres" is cached before the clock starts."""
     if task.work == "skew" and not task.ordered and task.side != "enrich":
         return Answer(cannot="knows one order only")
+    if task.side == "model" and not task.count:
+        return Answer(cannot="asks models only")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", task.batch)
     source = task.table, task.rows
     if source not in inputs:
