@@ -31,6 +31,7 @@ from tests.engine.test_share import Coordinator
 from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, look_up, now
 from tests.lookup.test_budget_laws import Weighing
 from tests.lookup.test_budget_laws import look_up as look_up_under
+from tests.lookup.test_known import Elsewhere
 from tests.operator.helpers import virtual
 from tests.operator.meter import Meter
 
@@ -277,3 +278,20 @@ async def test_L6_refreshes_leave_a_scarce_budget_to_keys_that_rows_wait_for():
     await look_up_under(enricher, meter, keys, cache=cache, pause=1.0, capacity=4)
     assert set(enricher.calls[4:8]) - {*range(10, 14)} <= set(enricher.calls[4:6])
     assert {*enricher.calls[4:8]} >= {10, 11}
+
+
+@virtual
+async def test_J3_a_place_that_keeps_answers_learns_what_a_call_for_one_key_weighed():
+    class Keeping(Elsewhere):
+        def learn(self, keys: Any, answers: Any, attempts: int, latency: float, weights: Any = None) -> None:
+            weighed.update(dict.fromkeys(keys, weights))
+
+    weighed: dict[Any, Any] = {}
+    (batch,) = batches = [batch_of([3, 4])]
+    consumer, options = Consumer(batches, ordered=True), LookupOptions(fail=False)
+    consumer.pipeline = LookupPipeline(
+        Weighing(), Source(batches), consumer.deliver, options, allowance=Meter(tokens=10), known=(Keeping({}),)
+    )
+    await consumer.pipeline.run()
+    assert weighed == {3: {"tokens": 3}, 4: {"tokens": 4}}
+    assert len(batch.outcomes) == 2
