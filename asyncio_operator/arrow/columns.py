@@ -92,7 +92,7 @@ def _of_rows(
     answers: Sequence[Any], types: set[type], schema: pa.Schema, declared: Sequence[str] | None
 ) -> ColumnAnswers:
     """The same for answers that are rows, of these types. Those of most batches take no step in Python each."""
-    counts, rows = None, answers
+    counts, rows = np.ones(len(answers), np.int64), answers  # A table without columns has no number of rows.
     if types <= {dict, type(None)}:
         if type(None) in types:
             counts = np.array([one is not None for one in answers], np.int64)
