@@ -8,7 +8,7 @@ import json
 import re
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,6 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
         assert await names["country"].lookup("NO") == COUNTRIES["NO"]
         assert await one(names["Prices"](), 8) == {"price": 12.0}
         assert await one(names["airports"], "JFK") == {"name": "Kennedy"}
-        assert await one(names["airports_in_batches"], "JFK") == {"name": "Kennedy"}
-        with closing(sqlite3.connect(path)) as sqlite:
-            assert names["find_many"](sqlite, ["XXX", "JFK"]) == [None, {"name": "Kennedy"}]
         assert await one(names["planes"], "N1") == {"seats": 55}
         assert await one(names["fleet"], "N1") == {"year": 2004, "seats": 55}
         await asyncio.to_thread(names["test_countries"])
