@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +19,7 @@ from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from tests.lookup.helpers import Source
 from tests.operator.helpers import virtual
+from tests.operator.meter import Meter, metered
 
 
 class InMemory(Enricher):
@@ -114,3 +117,33 @@ async def test_B4_A4_keys_that_python_cannot_hold_are_asked_for_in_the_halves_of
     await LookupPipeline(enricher, Source([batch]), lambda *_: None, options, tables=tables).run()
     assert enricher.asked == [[1, 2, far], [1], [2, far], [2], [far]]
     assert [answer.answer() for answer in batch.outcomes] == [{"x": 1}, {"x": 2}, {"x": far}]
+
+
+class Far(OneByOne):
+    in_memory = False
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        return pa.table({"key": keys, "x": keys.cast(pa.int64())})
+
+
+@virtual
+async def test_A4_G1_keys_stay_in_arrow_under_a_rate_limit_of_the_job() -> None:
+    meter, far = Meter(keys=2), 10**18
+    enricher = Far(2)
+    options = LookupOptions(batching=batching_of(enricher, None), budget=metered(meter))
+    assert options.runs_in_arrow(enricher, traced=False)
+    batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
+    tables = AnswerTables(enricher.key_schema(), enricher.schema())
+    await LookupPipeline(enricher, Source([batch]), lambda *_: None, options, tables=tables, allowance=meter).run()
+    assert [answer.answer() for answer in batch.found(None)] == [{"x": 1}, {"x": 2}, {"x": far}]
+    assert [(start, weights["keys"]) for start, weights in meter.starts] == [(0, 2), (10, 1)]
+
+
+class Weighed(Far):
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        return {"tokens": len(keys)}
+
+
+def test_A4_G4_keys_that_are_weighed_have_objects() -> None:
+    options = LookupOptions(batching=Batching(2), budget=metered(Meter()))
+    assert not options.runs_in_arrow(Weighed(2), traced=False)
