@@ -2,7 +2,7 @@
 
 An answer is an entry of keyed state with time to live, stamped with the time at which it was written. Every lifetime
 (of a row, of a miss, of a fresh answer, since the last use) is a view of such stamps. The rule of expiry is that of
-State TTL. An `Order` knows which answers there are, from the least to the most recently used. For answers in memory it
+State TTL. An `LruOrder` lists the answers, from the least to the most recently used. For answers in memory it
 is a dictionary. On disk (`cache_directories`) memory does not depend on the number of keys: the order is on disk too.
 
 Laws: a broken cache never makes a lookup fail. The cache logs once that it could not read or write an answer, and the
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from asyncio_operator.arrow.key_identity import storable
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
+from asyncio_operator.lookup.lru import LruInMemory, LruOrder, Slot
 from asyncio_operator.lookup.memory import Memory
-from asyncio_operator.lookup.order import Order, OrderInMemory, Slot
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
@@ -101,7 +101,7 @@ class LookupCache:
         self,
         options: Cache,
         backend: StateBackend,
-        make_order: Callable[[StateBackend, Table, Table | None], Order] = OrderInMemory,
+        make_order: Callable[[StateBackend, Table, Table | None], LruOrder] = LruInMemory,
         release: Callable[[], None] | None = None,
         renew: Callable[[], StateBackend] | None = None,
     ) -> None:
@@ -131,7 +131,7 @@ class LookupCache:
         other_times = (options.expire_after_access, options.missing_ttl, options.refresh_after)
         times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
         self._expire = any(time is not None for time in times)
-        self._in_memory = self._make_order is OrderInMemory
+        self._in_memory = self._make_order is LruInMemory
         self._table: Any = None
         self._held = self._copied = 0
         self._in_bulk = not any(time is not None for time in other_times)

@@ -35,7 +35,7 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe_err
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
-from asyncio_operator.lookup.order import OrderOnDisk
+from asyncio_operator.lookup.lru import LruOnDisk
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
@@ -101,9 +101,9 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: p
         # Damage may show only when the order, or an answer, is read.
         renew = partial(place.renew, name, open_state)
         try:
-            return LookupCache(options, place.backend, OrderOnDisk, place.release, renew)
+            return LookupCache(options, place.backend, LruOnDisk, place.release, renew)
         except StateError:
-            return LookupCache(options, renew(), OrderOnDisk, place.release)
+            return LookupCache(options, renew(), LruOnDisk, place.release)
     except BaseException:
         place.release()
         raise

@@ -1,4 +1,4 @@
-"""The order of use of cached answers: in memory, or on disk in the database of the answers.
+"""The LRU order of cached answers: in memory, or on disk in the database of the answers.
 
 With the last use of a key the order also keeps which keys have answers. A `LookupCache` changes an answer and its place
 in the order together, through `put` and `remove`.
@@ -22,8 +22,8 @@ Slot = Any
 """What tells keys apart in the tables of a cache: the bytes of a key on disk, its `identity` in memory."""
 
 
-class Order(Protocol):
-    """Slots in the order of their last use."""
+class LruOrder(Protocol):
+    """Slots, the least recently used first."""
 
     @property
     def slot(self) -> Callable[[Any], Slot]:
@@ -53,7 +53,7 @@ class Order(Protocol):
         """The least recently used slot; None if there is none."""
 
 
-class OrderInMemory:
+class LruInMemory:
     """An order that ends with the process.
 
     Args:
@@ -92,10 +92,10 @@ class OrderInMemory:
         return next(iter(self._order), None)
 
 
-class OrderOnDisk:
+class LruOnDisk:
     """An order in the database of the answers. Each change is one batch.
 
-    The arguments are those of `OrderInMemory`. The backend is a `RocksDBStateBackend`.
+    The arguments are those of `LruInMemory`. The backend is a `RocksDBStateBackend`.
     """
 
     def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
