@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from asyncio_operator.budget.usage import overridden
 from asyncio_operator.checks import of_kind
 from asyncio_operator.engine.options import IN_WORDS, CallOptions, calls_among, check_hedge, meant
-from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import LOOKUP_GRACE_PERIOD
+
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import Enricher
+
 
 DefaultRetry = Retry | int | None | Literal["default"]
 """When lookups are repeated: as given (a number of attempts is enough), never (None), or as the enricher says
@@ -58,13 +60,6 @@ class LookupOptions(CallOptions):
     def direct(self) -> bool:
         """Whether a call takes one key, and is made once at a time."""
         return self.batching is None and self.hedge is None
-
-    def runs_in_arrow(self, enricher: Enricher, traced: bool) -> bool:
-        """Whether the keys of runs may stay in Arrow: no option needs a key, or its answer, as an object."""
-        judged = self.retry is not None and self.retry.if_result is not None
-        weighed = self.budget and overridden(enricher.weigh, Enricher.weigh)
-        as_objects = traced or self.timed or judged or self.journaled or self.cache or weighed
-        return enricher.lookup_columns is not None and self.batching is not None and not as_objects
 
 
 def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:

@@ -104,6 +104,14 @@ def managed_calls(
     return source.attempts
 
 
+def runs_in_arrow(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
+    """Whether the keys of runs may stay in Arrow: no option needs a key, or its answer, as an object."""
+    judged = options.retry is not None and options.retry.if_result is not None
+    weighed = options.budget and overridden(enricher.weigh, Enricher.weigh)
+    as_objects = traced or options.timed or judged or options.journaled or options.cache or weighed
+    return enricher.lookup_columns is not None and options.batching is not None and not as_objects
+
+
 class LookupPipeline:
     """Looks up the keys of batches, on the loop that is running when it is made.
 

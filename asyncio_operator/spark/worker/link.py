@@ -23,7 +23,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
-from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.pipeline import LookupPipeline, runs_in_arrow
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.spark.worker.clients import opened
 from asyncio_operator.spark.worker.rows import Enrichment
@@ -64,7 +64,7 @@ class Link:
         self.task = task
         traced = task.tracing is not None
         whole = task.options.in_arrow(task.enricher, traced=traced)
-        in_arrow = whole or (not task.layout.optional and task.options.runs_in_arrow(task.enricher, traced=traced))
+        in_arrow = whole or (not task.layout.optional and runs_in_arrow(task.options, task.enricher, traced))
         missing = partial(missing_key_error, task.enricher)
         cheap = whole and row_finder(task.enricher) is not None
         self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow, cheap, held=not whole)
