@@ -204,7 +204,7 @@ def test_G12_the_job_ends_well_and_what_was_paid_is_in_the_output(spark: SparkSe
 def test_G12_with_a_journal_the_next_job_pays_for_the_rest(spark: SparkSession, tmp_path: Path) -> None:
     calls, rows = Calls(tmp_path / "calls"), spark.range(10, 50, numPartitions=2)
     options: dict[str, Any] = {"on": "id", "journal": Journal(tmp_path / "journal"), "status_column": "s"}
-    paid: list[str] = []
+    paid, found = list[str](), list[Any]()
     # How many rows a call brings depends on its key, and the tasks decide which keys are paid for.
     for number, (calls_made, over) in enumerate(((25, 15), (15, 0))):
         spec = Budget(f"null with a journal {number}", spend={"calls": 25.0}, on_spent="null")
