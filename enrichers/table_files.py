@@ -306,7 +306,7 @@ def _more_than_files(directory: str, log: str, kind: str, part: str | None = Non
 
 
 def simplified(schema: pa.Schema) -> pa.Schema:
-    """The schema in types that Spark has: values instead of dictionaries and views, microseconds in place of
+    """The schema in types that Spark has: values instead of dictionaries and views, microseconds instead of
     nanoseconds."""
     return pa.schema([pa.field(column.name, _simple(column.type)) for column in schema])
 

@@ -54,8 +54,6 @@ class Resource:
         starved: whether calls had to wait for it since the last message.
     """
 
-    __slots__ = ("call", "default", "most", "ready", "starved", "unit", "used", "want")
-
     def __init__(self, unit: str, most: float, least: float) -> None:
         self.unit = unit
         self.most = most
@@ -113,10 +111,6 @@ class Stock(Resource):
         usual: the weight of a call, on average between two messages; 0 before the first.
         debt: what was used beyond estimates, and is not paid.
     """
-
-    __slots__ = (
-        *("_grain", "_groups", "_looked", "_used_since_message", "debt", "moved", "per", "permits", "place", "usual"),
-    )
 
     def __init__(self, place: int, unit: str, rate: float, per: float, burst: float) -> None:
         super().__init__(unit, rate + burst, LEAST_OF_WINDOW * (rate + burst))
@@ -320,8 +314,6 @@ class Slots(Resource):
         waits: whether calls had to wait, for whatever it was.
     """
 
-    __slots__ = ("_latency", "waits")
-
     def __init__(self, most: int) -> None:
         super().__init__("", most, 1.0)
         self.waits = False
@@ -381,8 +373,6 @@ class Amount(Resource):
         spent: what all workers had spent at the last reply.
         total, confirmed: what this worker has spent in its life, and how much of it the coordinator has counted.
     """
-
-    __slots__ = ("_held", "_reserved", "_sent", "_settled", "confirmed", "spent", "total")
 
     def __init__(self, unit: str, most: float) -> None:
         super().__init__(unit, most, LEAST_OF_SUM * most)

@@ -2,7 +2,7 @@
 
 It answers in two ways: ``GET /api/rows/KEY``, and like a model of OpenAI, with one or several keys in a request: as
 openaivec asks it, ``POST /api/v1/responses``, and as `ModelEnricher` does, ``POST /api/v1/chat/completions``. Every
-answer names its key, so the runner sees which rows were lost or doubled.
+answer names its key, so the runner sees which rows were lost and which came twice.
 
 Law: in "faults", what a key meets depends on the key and on how often it was asked, never on the peer or on the order
 of requests. Storms begin with the first request.
