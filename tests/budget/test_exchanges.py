@@ -67,16 +67,6 @@ def test_G7_slots_and_amounts_end_with_their_lease_too(budget: Budget) -> None:
     assert permits.next_start({"usd": 1.0}, 1.01) == math.inf
 
 
-def test_G7_a_reply_that_comes_after_the_end_of_its_lease_allows_nothing() -> None:
-    coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100)), "w")
-    permits.next_start({}, 0.0)
-    reply = coordinator.ask(permits.message(0.0), 0.001)
-    assert not permits.answered(reply, 0.0, 3.0)
-    permits.lost(3.0)
-    assert permits.next_start({}, 3.0) == math.inf
-    assert permits.ask_at(3.0) <= 3.1
-
-
 def test_G7_a_reply_to_an_earlier_message_is_not_used() -> None:
     coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100)), "w")
     permits.next_start({}, 0.0)
@@ -122,19 +112,6 @@ def test_G2_a_report_whose_reply_was_lost_is_applied_once() -> None:
     coordinator.ask(last, 0.35)
     # All is counted where it started, and gone a second later.
     assert [coordinator.statistics(budget, now)["units"]["calls"]["used"] for now in (1.09, 1.11, 1.21)] == [6, 2, 0]
-
-
-def test_G2_a_message_that_comes_again_or_late_changes_nothing() -> None:
-    budget = Budget("b", Limit(10, 1.0))
-    coordinator, permits = granted(budget, 10)
-    start(permits, 0.1, 4)
-    early = permits.message(0.1)
-    coordinator.ask(early, 0.1)
-    permits.lost(0.1)
-    exchange(coordinator, permits, 0.3)
-    windows = coordinator.statistics(budget, 0.31)
-    assert coordinator.ask(early, 0.31)["permits"] == [[]]
-    assert coordinator.statistics(budget, 0.31) == windows
 
 
 def test_G2_what_a_lost_reply_has_granted_is_counted_until_its_lease_and_window_have_ended() -> None:
@@ -293,18 +270,6 @@ def test_G6_what_a_dead_worker_held_counts_as_spent_until_it_comes_back() -> Non
     dead.returned({"usd": 0.7}, {"usd": 0.2}, 11.0)
     exchange(coordinator, dead, 11.0)
     assert coordinator.statistics(budget, 11.0)["units"]["usd"]["used"] == 0.2
-
-
-def test_G6_a_late_copy_of_a_message_of_a_dead_worker_gives_nothing_back() -> None:
-    budget = Budget("b", spend={"usd": 1.0})
-    coordinator, dead, other = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
-    dead.next_start({"usd": 0.7}, 0.0)
-    last = dead.message(0.0)
-    coordinator.ask(last, 0.0)
-    for moment in range(1, 11):
-        exchange(coordinator, other, float(moment))
-    coordinator.ask(last, 10.0)
-    assert coordinator.statistics(budget, 10.0)["units"]["usd"]["used"] == 0.7
 
 
 def test_G6_a_call_that_no_window_can_hold_is_refused_at_once() -> None:

@@ -114,28 +114,12 @@ def test_G2_an_entry_is_never_earlier_than_the_start(time: float, grain: float) 
     assert rounded(time, 0.0) == time
 
 
-def test_G2_units_that_never_started_are_free_again() -> None:
-    window = RateWindow(10, 1.0, grain=0.1, lease=0.5)
-    window.place(0.5, 10)
-    assert window.plan(0.0, 0.3, 0.5, 5) == []
-    assert window.move(0.5, None, 4)
-    assert window.plan(0.0, 0.3, 0.5, 5) == [[0.0, 4]]
-
-
 def test_G2_a_report_about_an_entry_that_has_left_changes_nothing() -> None:
     window = RateWindow(10, 1.0, grain=0.1, lease=0.5)
     window.place(0.5, 3)
     window.forget(1.5)
     assert not window.move(0.5, 0.2, 3)
     assert window.used() == 0
-
-
-def test_G2_starts_are_spread_as_earlier_ones_leave() -> None:
-    window = RateWindow(10, 1.0, grain=0.1, lease=0.5)
-    for end, units in [(0.25, 4), (0.375, 4), (0.875, 2)]:
-        window.place(end, units)
-    assert window.plan(1.125, 1.5, 1.625, 100) == [[1.25, 4], [1.375, 4]]
-    assert window.plan(1.125, 1.5, 1.625, 5) == [[1.25, 4], [1.375, 1]]
 
 
 def test_G4_what_a_window_has_no_room_for_is_taken_from_the_next_ones() -> None:

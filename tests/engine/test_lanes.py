@@ -102,43 +102,11 @@ def lanes(invoke: Any, intake: Batches, clock: Any = now, **options: Any) -> Lan
 
 
 @virtual
-async def test_every_window_is_worked_off_and_left_once():
-    intake = Batches(5, 0, 1, 9)
-    await lanes(same, intake).run()
-    assert intake.outcomes == [(value, "result", value) for value in range(15)]
-    assert intake.left == 4
-
-
-@virtual
-async def test_a_window_is_left_only_when_its_last_call_has_ended():
-    intake = Batches(3)
-
-    async def call(value):
-        await asyncio.sleep(value)
-        assert intake.left == 0
-
-    await lanes(call, intake).run()
-    assert intake.left == 1
-
-
-@virtual
 async def test_a_lane_starts_only_when_all_others_are_busy():
     driver = lanes(same, Batches(*[3] * 20), capacity=100)
     await driver.run()
     assert len(driver._lanes) == 0
     assert now() == 20
-
-
-@virtual
-async def test_a_slow_call_does_not_hold_up_the_next_window():
-    intake = Batches(3, 3)
-
-    async def call(value):
-        await asyncio.sleep(10 if value == 0 else 0)
-        return now()
-
-    await lanes(call, intake).run()
-    assert [outcome[2] for outcome in sorted(intake.outcomes)] == [11, 1, 1, 2, 2, 2]
 
 
 @virtual
@@ -178,29 +146,6 @@ async def test_a_failure_declared_inside_of_a_call_ends_everything_at_once(caplo
         await driver.run()
     assert called == [0, 1]
     assert caplog.records == []
-
-
-@virtual
-async def test_the_first_failure_is_told():
-    driver = lanes(forever, Batches(3))
-    run = asyncio.ensure_future(driver.run())
-    await asyncio.sleep(2)
-    driver.fail(ValueError("first"))
-    driver.fail(ValueError("second"))
-    with pytest.raises(ValueError, match="first"):
-        await run
-
-
-@virtual
-async def test_cancelling_the_run_cancels_the_calls():
-    driver = lanes(forever, Batches(3))
-    run = asyncio.ensure_future(driver.run())
-    await asyncio.sleep(2)
-    assert driver.in_flight == 3
-    run.cancel()
-    await asyncio.wait([run])
-    assert run.cancelled()
-    assert driver.in_flight == 0
 
 
 @virtual

@@ -7,7 +7,6 @@ import copy
 import logging
 import os
 import time
-from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -150,18 +149,6 @@ async def test_G2_what_a_reply_brings_is_taken_before_the_next_message_gives_it_
 
 
 @virtual
-async def test_G8_calls_between_grants_send_no_message():
-    coordinator = Coordinator()
-    share = Share(budget(Limit(100_000, per=10.0)), coordinator, 0.0)
-    run = Run(share)
-    await run.calls(2000)
-    before = len(coordinator.messages)
-    await run.calls(20)
-    assert len(coordinator.messages) <= before + 1
-    run.seat.leave()
-
-
-@virtual
 async def test_G2_what_the_last_run_did_not_use_is_soon_there_for_others():
     coordinator = Coordinator()
     share, other = [Share(budget(Limit(100, per=60.0)), coordinator, 0.0) for _ in range(2)]
@@ -245,13 +232,6 @@ async def test_G3_runs_that_wait_get_equal_parts_of_the_units_whatever_their_cal
 
 
 @virtual
-async def test_G3_runs_of_equal_calls_take_turns():
-    calls = await at_once([Limit(100, per=10.0)], [Weighs() for _ in range(3)], 200)
-    assert max(calls) - min(calls) <= 30
-    assert sum(calls) >= 0.97 * 2000
-
-
-@virtual
 async def test_G3_what_limits_a_call_most_counts_where_there_are_several_limits():
     """Short texts are limited by their calls, long ones by their tokens: each gets the same part of what limits it."""
     limits = [Limit(100, per=10.0), Limit(10_000, per=10.0, unit="tokens")]
@@ -285,17 +265,6 @@ async def test_G3_a_run_that_does_not_take_its_turn_holds_up_no_other():
     assert now() <= 31
     for one in (absent, run):
         one.seat.leave()
-
-
-@virtual
-async def test_G1_a_slot_that_comes_back_is_news_for_the_runs_that_wait():
-    share = Share(budget(in_flight=1), Coordinator(), 0.0)
-    runs = [Run(share, 1.0) for _ in range(5)]
-    await asyncio.gather(*[run.calls(4) for run in runs])
-    times = sorted(at for run in runs for at in run.times)
-    assert all(0.9999 <= later - earlier <= 1.02 for earlier, later in pairwise(times))
-    for run in runs:
-        run.seat.leave()
 
 
 # -- what goes wrong
@@ -400,16 +369,6 @@ async def test_G4_a_unit_that_nothing_weighs_is_logged_once(caplog):
     said = [record.message for record in caplog.records]
     assert [text.partition(" weighs ")[0] for text in said] == ["same", "FakeEnricher(1 keys, x)"]
     assert all("'nothing weighs' limits tokens" in text for text in said)
-
-
-@virtual
-async def test_G4_what_an_estimate_was_too_high_may_start_in_the_same_window():
-    run = Run(Share(budget(Limit(10.0, 100.0, "tokens")), Coordinator(), 0.0), tokens=5.0)
-    for _ in range(6):  # The last needs 5, and 5 are left.
-        await run.start({"tokens": 1.0})
-        await asyncio.sleep(1)
-    assert now() < 50
-    run.seat.leave()
 
 
 @virtual
@@ -608,20 +567,6 @@ async def test_G5_a_hint_for_a_limit_per_day_may_be_hours_long():
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run.start(), 10)
     run.seat.leave()
-
-
-@virtual
-async def test_O8_a_run_that_is_closed_while_it_waits_leaves_no_task():
-    async def call(value: int) -> int:
-        return value
-
-    run = AsyncWaitOperator(call, budget=Budget("closed", Limit(2, per=100.0))).process(range(10))
-    assert [await anext(run), await anext(run)] == [0, 1]
-    step = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(3)
-    await stop(run, step)
-    await asyncio.sleep(3)
-    assert not others()
 
 
 @virtual

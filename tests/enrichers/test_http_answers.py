@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import gzip
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +28,6 @@ def read(ddl: str, text: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ddl", "text", "value"),
-    [
-        ("double", "1", 1.0),
-        ("decimal(20,19)", "1.2345678901234567891", Decimal("1.2345678901234567891")),
-        ("array<decimal(3,1)>", "[1.5, null]", [Decimal("1.5"), None]),
-        ("timestamp", '"2013-01-31T05:06:07Z"', datetime.datetime(2013, 1, 31, 5, 6, 7, tzinfo=datetime.UTC)),
-        ("string", "null", None),
-    ],
-)
-def test_json_becomes_the_exact_value_of_its_column(ddl: str, text: str, value: Any) -> None:
-    """`enrichers.typed` makes it; its tests say what of what."""
-    assert read(ddl, text) == value
-
-
-@pytest.mark.parametrize(
     ("ddl", "text", "told"),
     [
         ("int", "1.5", "the column 'c' is int32, which 1.5, a number, does not fit: it is no whole number"),
@@ -58,21 +41,6 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_column_value_and_type(
         read(ddl, text)
     assert told in str(caught.value)
     assert "change its type in schema=" in str(caught.value)
-
-
-@pytest.mark.parametrize("ddl", ["decimal(10,2)", "double"])
-@pytest.mark.parametrize("exponent", ["99999999999999999999", "-99999999999999999999999"])
-async def test_an_exponent_that_no_decimal_has_is_an_unreadable_answer(ddl: str, exponent: str) -> None:
-    if ddl == "double" and exponent.startswith("-"):
-        assert read(ddl, f"1e{exponent}") == 0
-        return
-    async with FakeService(handler=lambda _: FakeAnswer(f'{{"c": 1.0e{exponent}}}'.encode())) as service:
-        enricher = HttpEnricher(service.url + "/x/{key}", schema=f"c {ddl}")
-        await enricher.open()
-        with pytest.raises(EnricherError, match="exponent of a number is too large") as caught:
-            await enricher.lookup("x")
-        assert caught.value.retryable is False
-        await enricher.close()
 
 
 def test_L9_absent_fields_are_null_and_extra_ones_ignored() -> None:

@@ -102,15 +102,6 @@ async def test_a_reset_is_retryable_and_only_get_is_sent_again_by_itself(method:
         assert len(service.requests) == requests
 
 
-async def test_an_answer_that_breaks_off_is_retryable() -> None:
-    async with FakeService(ROWS) as service, asked(service) as enricher:
-        service.answer_next(FakeAnswer({"a": 1}, truncated=True))
-        error = await failure(enricher, "x")
-        assert error.retryable is True
-        assert "the answer broke off" in str(error)
-        assert await enricher.lookup("x") == {"a": 1}
-
-
 @pytest.mark.parametrize(("said", "retryable"), [("", True), ("Content-Length: 9\r\n", False)])
 async def test_an_answer_that_may_have_been_cut_off_is_retryable(said: str, retryable: bool) -> None:
     """Without a length it ends where the connection does, as with HTTP/1.0."""
@@ -206,17 +197,6 @@ def test_every_error_of_the_client_is_mapped_once(error: Exception, text: str, r
 
 
 # -- redirects
-
-
-async def test_redirects_within_the_host_are_followed() -> None:
-    async with FakeService(ROWS) as service, asked(service, "/old/{key}", headers={"X-Key": "k"}) as enricher:
-        for status in (301, 302, 303, 307, 308):
-            service.answer_next(FakeAnswer(status=status, headers={"Location": "/rows/x"}))
-            assert await enricher.lookup("k") == {"a": 1}
-        assert {sent.headers["x-key"] for sent in service.requests} == {"k"}
-        assert service.connections == 1
-        service.answer_next(*[FakeAnswer(status=302, headers={"Location": "/old/x"})] * 9)
-        assert "redirected more than 5 times" in str(await failure(enricher, "x"))
 
 
 @pytest.mark.parametrize(("status", "methods"), [(303, "GET"), (302, "GET"), (307, "POST")])

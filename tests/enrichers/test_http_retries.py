@@ -79,16 +79,6 @@ def test_errors_that_may_pass_get_three_attempts_unless_the_caller_says_otherwis
     on_virtual_time(main)
 
 
-def test_a_reset_connection_is_retried() -> None:
-    async def main() -> None:
-        async with FakeService(ROWS) as service:
-            # aiohttp sends a GET once more by itself if a connection that was kept is reset.
-            service.answer_next(FakeAnswer(reset=True), FakeAnswer(reset=True))
-            assert await looked_up(service) == {"a": 1}
-
-    on_virtual_time(main)
-
-
 class Picky(Enricher):
     """An enricher with a default of its own, which fails twice."""
 

@@ -181,41 +181,6 @@ def test_L8_whatever_the_server_does_every_lookup_ends_and_nothing_is_left(
     on_virtual_time(test)
 
 
-@pytest.mark.parametrize("size", [2, 8])
-def test_L8_no_lookup_fails_at_a_limit_while_the_pool_holds_a_connection(size: int) -> None:
-    async def test() -> None:
-        told: list[tuple[int, int]] = []
-        server = Server(limit=1)
-        pool = make_pool(server, size, told)
-        assert await asyncio.gather(*(statement(pool, 0.01) for _ in range(1000))) == ["done"] * 1000
-        assert told == [(1, size)]
-        assert server.asked < size + 10, "a full server is asked less and less often"
-        await pool.close()
-
-    on_virtual_time(test)
-
-
-def test_L8_a_limit_that_rises_is_found_within_the_longest_pause() -> None:
-    async def test() -> None:
-        server = Server(limit=1)
-        pool = make_pool(server, 8)
-        loop = asyncio.get_running_loop()
-        busy = [asyncio.ensure_future(statement(pool, 1000.0)) for _ in range(20)]
-        await asyncio.sleep(200)
-        assert server.asked < 8 + 20
-        server.limit = 5
-        risen = loop.time()
-        while len(server.sessions) < 5:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-        assert loop.time() - risen < LONGEST_PAUSE + 1
-        for task in busy:
-            task.cancel()
-        await asyncio.wait(busy)
-        await pool.close()
-
-    on_virtual_time(test)
-
-
 def test_L8_a_connection_that_the_server_still_counts_is_waited_for() -> None:
     async def test() -> None:
         server = Server(limit=1, lag=3.0)

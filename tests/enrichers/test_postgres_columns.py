@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,7 +21,6 @@ from enrichers import PostgresEnricher
 from enrichers.postgres.columns import MARKS, MOST_COLUMNS
 from enrichers.postgres.enricher import MOST_AS_ROWS
 from tests.enrichers.conftest import Database
-from tests.enrichers.test_postgres_limits import until_a_statement
 from tests.enrichers.test_postgres_lookup import KEYS, TYPES, VALUES
 from tests.servers import PostgresServer
 
@@ -112,8 +110,6 @@ UNFIT = [
     *((f"{name}[]", "{{1,2},{3,4}}") for name in ("int2", "numeric", "numeric(10,2)", "text", "bytea", "name")),
 ]
 """Values that no column can hold, and their types."""
-
-SCALARS = [case for case in VALUES if not case[0].endswith("[]")]
 
 
 @settings(
@@ -248,22 +244,6 @@ async def test_A3_a_value_that_no_column_can_hold_is_an_error_of_its_key(
             assert all(piece in str(caught.value) for piece in ("key 7:", "column 'v'", shown))
 
 
-@pytest.mark.parametrize("name", ["numeric", "numeric(90,40)"])
-@pytest.mark.parametrize("misses", [(), MISSES])
-async def test_X12_a_key_of_any_decimal_of_spark_finds_its_row_in_columns(
-    database: Database, name: str, misses: Sequence[int]
-) -> None:
-    keys = [Decimal(10**38 - 1), Decimal("1e30"), Decimal(f"0.{19 * '0'}1"), Decimal(1).scaleb(-38), Decimal("-1.5")]
-    await database.execute(f"CREATE TABLE t (k {name}, v text); INSERT INTO t VALUES ('NaN', 'none'), (1e39, 'none')")
-    for key in keys:
-        await database.execute(f"INSERT INTO t VALUES ({key}, '{key}')")
-    queries = [{"table": "t"}, {"query": "SELECT * FROM t WHERE k = ANY ($1)"}]
-    for source in queries:
-        async with database.enricher(key="k", **source) as enricher:
-            answers = await in_columns(enricher, [*keys, *map(Decimal, misses)])
-            assert answers == [*([{"v": str(key)}] for key in keys), *([] for _ in misses)]
-
-
 def exact(key: Any, kind: pa.DataType) -> bool:
     """Whether a key is of the Python type of its column, as the keys of a DataFrame are."""
     classes: dict[pa.DataType, Any] = {
@@ -308,20 +288,6 @@ async def test_A3_a_key_of_every_type_finds_the_same_rows(
         if not keys:
             return
         assert shown(await in_columns(enricher, keys)) == shown(await in_rows(enricher, keys))
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=40, unique=True))
-async def test_A3_any_text_finds_itself_in_columns(database: Database, words: list[str]) -> None:
-    await database.execute("DROP TABLE IF EXISTS t; CREATE TABLE t (k text, v text)")
-    for word in words:
-        await database.fetch("INSERT INTO t VALUES ($1, $1)", word)
-    sources: list[dict[str, Any]] = [{"table": "t"}, {"query": "SELECT k, k AS v FROM unnest($1::text[]) AS k"}]
-    for source in sources:
-        async with database.enricher(key="k", **source) as enricher:
-            for more in ([], [f"{word}?" for word in [*words, *map(str, MISSES)] if f"{word}?" not in words]):
-                answers = await in_columns(enricher, [*words, *more])
-                assert answers[: len(words)] == [[{"v": word}] for word in words]
 
 
 async def test_A1_several_rows_of_a_key_keep_the_order_of_a_query_also_in_parallel(database: Database) -> None:
@@ -465,32 +431,6 @@ async def test_an_error_in_columns_names_the_enricher_and_the_keys(database: Dat
             await in_columns(enricher, range(99))
         with pytest.raises(EnricherError, match=r"PostgresEnricher\(query=.*, key 0: .*divides by zero"):
             await in_columns(enricher, [0])
-
-
-async def test_X7_an_answer_in_columns_that_is_cancelled_ends_on_the_server(postgres: PostgresServer) -> None:
-    query = "SELECT k AS id, pg_backend_pid() AS v, pg_sleep(k) FROM unnest($1::int[]) AS k"
-    dsn = f"{postgres.dsn}&application_name=columns-late"
-    enricher = PostgresEnricher(dsn, query=query, key="id", columns=["v"], pool_size=1)
-    await enricher.open()
-    process = await enricher.lookup(0)
-    lookup = asyncio.ensure_future(enricher.lookup_columns(pa.array(MISSES, pa.int32())))
-    await until_a_statement(postgres, "columns-late", "sleeps")
-    lookup.cancel()
-    await asyncio.wait([lookup])
-    await until_a_statement(postgres, "columns-late", "is over")
-    assert await enricher.lookup(0) == process, "the connection is still of use"
-    await enricher.close()
-
-
-async def test_X5_the_password_is_not_in_an_error_of_an_answer_in_columns(database: Database) -> None:
-    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
-    dsn = f"{database.dsn}&application_name=secret5"
-    async with database.enricher(table="t", key="id", dsn=dsn) as enricher:
-        await database.execute("DROP TABLE t")
-        with pytest.raises(EnricherError) as caught:
-            await in_columns(enricher, [1, *MISSES])
-        assert (caught.value.retryable, caught.value.any_key) == (False, True)
-        assert "secret5" not in str(caught.value)
 
 
 async def test_A3_a_key_of_text_and_instant(database: Database) -> None:

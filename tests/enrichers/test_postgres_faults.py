@@ -61,22 +61,6 @@ async def until_it_answers(enricher: PostgresEnricher, key: Any) -> Any:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_a_server_that_goes_away_is_retryable_and_the_pool_finds_it_again(
-    server: PostgresServer, enricher: PostgresEnricher, end: str
-) -> None:
-    getattr(server, end)()
-    for _ in range(3):
-        error = await failure(enricher, 1)
-        assert error.retryable is True
-        assert error.overload is False
-        assert 'PostgresEnricher(table="t"): the server' in str(error), "no key is to blame"
-        assert error.__cause__ is not None
-        assert "hunter2" not in told(error)
-    server.start()
-    assert await until_it_answers(enricher, 2) == {"v": -2}
-
-
-@pytest.mark.parametrize("end", ["stop", "kill"])
 async def test_a_connection_lost_in_the_middle_of_a_query_is_retryable(
     server: PostgresServer, enricher: PostgresEnricher, end: str
 ) -> None:
@@ -128,23 +112,6 @@ async def test_a_cancelled_lookup_ends_its_query_and_leaves_the_pool_usable(post
     await enricher.close()
 
 
-async def test_a_lookup_cancelled_while_it_waits_for_a_connection_harms_nobody(postgres: PostgresServer) -> None:
-    enricher = PostgresEnricher(postgres.dsn, query=SLEEP, key="id", pool_size=1)
-    await enricher.open()
-    slow = asyncio.ensure_future(enricher.lookup(-1))
-    await until_sleeping(postgres, 1)
-    waiting = asyncio.ensure_future(enricher.lookup(1))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    slow.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await slow
-    assert await enricher.lookup(1) == {"v": None}
-    await enricher.close()
-
-
 async def connected(postgres: PostgresServer, application: str) -> int:
     connection = await asyncpg.connect(postgres.dsn)
     sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1"
@@ -187,29 +154,6 @@ async def test_a_server_that_hangs_holds_up_neither_a_cancelled_lookup_nor_close
         await running
     assert caught.value.retryable is True
     server.resume()
-
-
-async def test_close_works_after_a_failed_open(postgres: PostgresServer) -> None:
-    enricher = PostgresEnricher(postgres.dsn, table="there_is_no_such_table", key="id")
-    with pytest.raises(ValueError, match="there_is_no_such_table"):
-        await enricher.open()
-    await enricher.close()
-
-
-async def test_the_pool_is_bounded_and_connects_only_when_needed(database: Database) -> None:
-    dsn = f"{database.server.dsn}&application_name=bounded"
-    enricher = PostgresEnricher(dsn, query=SLEEP, key="id", pool_size=3)
-    enricher.schema()
-    await enricher.open()
-    while await connected(database.server, "bounded"):
-        pass
-    lookups = [asyncio.ensure_future(enricher.lookup(-1)) for _ in range(10)]
-    await until_sleeping(database.server, 3)
-    assert await connected(database.server, "bounded") == 3
-    for lookup in lookups:
-        lookup.cancel()
-    await asyncio.wait(lookups)
-    await enricher.close()
 
 
 async def test_too_many_connections_are_an_overload(server: PostgresServer, enricher: PostgresEnricher) -> None:
@@ -412,21 +356,3 @@ def test_X5_a_secret_in_asyncpgs_own_words_reaches_nobody(caplog: pytest.LogCapt
                 for text in (told(final), caplog.text):
                     assert "hun@ter2" not in text
                     assert "hun%40ter2" not in text
-
-
-def test_a_long_error_is_cut() -> None:
-    assert len(str(lookup_error(asyncpg.DataError("x" * 10_000), "s", "key 1", ""))) < 400
-
-
-async def test_X5_a_wrong_password_in_a_worker_names_no_secret(
-    server: PostgresServer, enricher: PostgresEnricher, caplog: pytest.LogCaptureFixture
-) -> None:
-    changed = PostgresEnricher(server.tcp_dsn(password="hunter3"), table="t", key="id")
-    object.__setattr__(changed, "_description", enricher._description)
-    await changed.open()
-    with caplog.at_level(logging.DEBUG):
-        error = await failure(changed, 1)
-    assert "refuses the credentials" in str(error)
-    assert error.retryable is False
-    assert "hunter3" not in told(error) + caplog.text + repr(changed)
-    await changed.close()

@@ -251,33 +251,12 @@ async def test_keys_of_several_columns_must_have_as_many_parts(database: Databas
             assert "a int32, b int32" in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["a\0b", "\ud800"])
-async def test_L9_a_key_that_no_text_of_the_server_can_be_is_a_miss(database: Database, key: str) -> None:
-    await database.execute("CREATE TABLE t AS SELECT 'a' AS k, 1 AS v")
-    async with database.enricher(table="t", key="k") as enricher:
-        assert await enricher.lookup_many([key]) == [None]
-        assert await enricher.lookup_many(["a", key]) == [{"v": 1}, None]
-
-
 async def test_L1_a_null_in_any_part_of_a_key_matches_nothing(database: Database) -> None:
     await database.execute("CREATE TABLE t (a int, b text, v int); INSERT INTO t VALUES (NULL, 'x', 1), (1, NULL, 2)")
     async with database.enricher(table="t", key=["a", "b"]) as enricher:
         assert await enricher.lookup_many([(None, "x"), (1, None), (None, None)]) == [None] * 3
     async with database.enricher(table="t", key="a", columns=["v"]) as enricher:
         assert await enricher.lookup_many([None, 1]) == [None, {"v": 2}]
-
-
-async def test_several_rows_of_a_key_are_a_list_in_the_querys_order(database: Database) -> None:
-    await database.execute("CREATE TABLE t AS SELECT i % 3 AS id, i AS v FROM generate_series(0, 8) AS i WHERE i <> 1")
-    query = "SELECT id, v FROM t WHERE id = ANY ($1) AND (id <> 2 OR v = 2) ORDER BY v DESC -- the newest first"
-    async with database.enricher(query=query, key="id") as enricher:
-        expected = [[{"v": 6}, {"v": 3}, {"v": 0}], [{"v": 7}, {"v": 4}], {"v": 2}, None]
-        assert await enricher.lookup_many([0, 1, 2, 3]) == expected
-        assert await enricher.lookup_many([3, 2, 1, 0]) == expected[::-1]
-    async with database.enricher(table="t", key="id") as enricher:
-        rows = await enricher.lookup(1)
-        assert isinstance(rows, list)
-        assert sorted(row["v"] for row in rows) == [4, 7]
 
 
 async def test_a_query_may_limit_rows_per_key(database: Database) -> None:
@@ -323,18 +302,6 @@ async def test_rows_are_plain_dictionaries_in_the_order_of_the_schema(database: 
         assert enricher.schema().names == ["d", "c", "a"]
     async with database.enricher(table="t", key="c") as enricher:
         assert await enricher.lookup(3) == {"a": 1, "b": 2, "d": 4}
-
-
-async def test_answers_are_aligned_whatever_stands_twice(database: Database) -> None:
-    await database.execute("CREATE TABLE t AS SELECT i AS id, -i AS v FROM generate_series(1, 5) AS i")
-    one, three = {"id": 1}, {"id": 3}
-    async with database.enricher(table="t", key="id", columns=["id"]) as enricher:
-        assert await enricher.lookup_many([3, 9, 3, None, 2**70, 1, 1]) == [three, None, three, None, None, one, one]
-        assert await enricher.lookup_many([]) == []
-    async with database.enricher(table="t", key=["id", "v"], columns=["id"]) as enricher:
-        keys = [(3, -3), (9, 9), (3, -3), (1, -2), (1, -1), (1, -1)]
-        assert await enricher.lookup_many(keys) == [three, None, three, None, one, one]
-        assert await enricher.lookup_many([]) == []
 
 
 async def test_a_thousand_keys_are_one_query(database: Database) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, EnricherError, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.services import closing
 from asyncio_operator.services.postgres_causes import cause_of
-from enrichers import PostgresEnricher, pool
+from enrichers import PostgresEnricher
 from tests.enrichers.helpers import failure, opened
 from tests.servers import PostgresServer
 
@@ -159,29 +158,6 @@ async def test_L8_a_lookup_waits_for_a_connection_until_its_deadline_and_leaves_
         with pytest.raises(asyncio.CancelledError):
             await lookup
     await enricher.close()
-
-
-async def test_a_cancelled_lookup_returns_at_once_from_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool waits for the server, and not the call, which would be blamed for ignoring its cancellation."""
-    monkeypatch.setattr(pool, "CANCEL_TIMEOUT", 0.05)
-    monkeypatch.setattr(closing, "CLOSE_TIMEOUT", 0.05)
-    with PostgresServer() as server:
-        enricher = PostgresEnricher(
-            server.dsn, query="SELECT k AS id, pg_sleep(600)::text AS v FROM unnest($1::int[]) AS k", key="id"
-        )
-        await enricher.open()
-        lookup = asyncio.ensure_future(enricher.lookup(1))
-        while not await asyncio.to_thread(server.fetch, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):
-            pass
-        server.pause()
-        lookup.cancel()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert lookup.cancelled()
-        await enricher.close()
-        server.resume()
-    while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
@@ -58,21 +58,6 @@ async def test_a_restart_costs_retries_and_no_rows(server: Standby, enricher: Po
     assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
 
 
-async def test_terminated_backends_are_retryable_and_replaced(server: Standby, enricher: PostgresEnricher) -> None:
-    terminate = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'lookups'"
-    for _ in range(3):
-        await asyncio.to_thread(server.fetch, terminate)
-        assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
-    query = "SELECT k AS id, pg_terminate_backend(pg_backend_pid())::text AS v FROM unnest($1::int[]) AS k"
-    suicidal = PostgresEnricher(server.tcp_dsn(), query=query, key="id", pool_size=1)
-    await suicidal.open()
-    for _ in range(3):
-        error = await failure(suicidal, 1)
-        assert error.retryable is True
-        assert error.any_key
-    await suicidal.close()
-
-
 async def test_a_server_that_cannot_connect_now_is_retryable(server: Standby, enricher: PostgresEnricher) -> None:
     server.demote(answers=False)
     errors = [await failure(enricher, key) for key in range(6)]
@@ -81,25 +66,6 @@ async def test_a_server_that_cannot_connect_now_is_retryable(server: Standby, en
     assert getattr(errors[-1].__cause__, "sqlstate", None) == "57P03"
     server.promote()
     assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
-
-
-async def test_too_many_connections_are_an_overload_and_pass(server: Standby) -> None:
-    await asyncio.to_thread(server.fetch, "DROP ROLE IF EXISTS poor")
-    await asyncio.to_thread(server.fetch, "CREATE ROLE poor LOGIN PASSWORD 'x' CONNECTION LIMIT 1")
-    dsn = server.tcp_dsn(user="poor", password="x")
-    enricher = PostgresEnricher(dsn, query=ALIVE, key="id")
-    enricher.schema()
-    await enricher.open()
-    other = await asyncpg.connect(dsn)
-    for _ in range(5):
-        error = await failure(enricher, 1)
-        assert (error.retryable, error.overload, error.any_key) == (True, True, True)
-        assert "too many connections" in str(error)
-    await other.close()
-    while await asyncio.to_thread(server.fetch, "SELECT 1 FROM pg_stat_activity WHERE usename = 'poor'"):
-        pass
-    assert await enricher.lookup(5) == {"v": -5}
-    await enricher.close()
 
 
 async def test_a_failover_to_read_only_is_retryable_and_makes_new_connections(server: Standby) -> None:
@@ -143,15 +109,6 @@ async def test_of_several_hosts_the_primary_is_taken_and_waited_for(server: Stan
     server.promote()
     assert await enricher.lookup(1) == {"v": -1}
     await enricher.close()
-
-
-async def test_a_paused_server_times_out_and_is_found_again(server: Standby, enricher: PostgresEnricher) -> None:
-    server.pause()
-    operator = AsyncWaitOperator(enricher.lookup, timeout=0.05, on_timeout=lambda key: "late", capacity=5)
-    async with aclosing(operator.process(range(5))) as rows:
-        assert await anext(rows) == "late"
-        server.resume()
-    assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
 
 
 async def test_a_lock_that_is_not_given_in_time_is_retryable(database: Database) -> None:

@@ -172,24 +172,6 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("form", ["table", "query"])
-async def test_names_are_always_quoted(database: Database, form: str) -> None:
-    quoted = ['"' + name.replace('"', '""') + '"' for name in HOSTILE]
-    for name, sql in zip(HOSTILE, quoted, strict=True):
-        columns = ", ".join(f"{column} int" for column in quoted)
-        await database.execute(f"CREATE TABLE {sql} ({columns}, n numeric(4,2), d date)")
-        await database.execute(
-            f"INSERT INTO {sql} VALUES ({', '.join(map(str, range(len(HOSTILE))))}, 1.5, '2020-02-03')"
-        )
-        source = {"table": [name]} if form == "table" else {"query": f"SELECT * FROM {sql} WHERE {sql} = ANY ($1)"}
-        others = [column for column in HOSTILE if column != name]
-        async with database.enricher(key=name, columns=[*others, "n", "d"], **source) as enricher:
-            row = await enricher.lookup(HOSTILE.index(name))
-            assert isinstance(row, dict)
-            assert [*row] == [*others, "n", "d"]
-            assert [row[column] for column in others] == [HOSTILE.index(column) for column in others]
-
-
 async def test_X4_an_unknown_column_is_named_with_the_nearest(database: Database) -> None:
     await database.execute('CREATE TABLE planes (tailnum text, manufacturer text, "Year" int)')
     cases: list[tuple[dict[str, Any], str, str]] = [

@@ -67,14 +67,6 @@ async def test_a_batch_over_all_slots_is_answered_in_order_by_all_nodes(cluster:
         assert found == [None if number % 2 else {"n": number} for number in range(300)]
 
 
-async def test_a_value_of_another_type_is_missing_or_an_error_of_its_key(cluster: RedisCluster) -> None:
-    cluster.set("plain", "1")
-    async with opened(cluster, kind="hash") as enricher:
-        error = await failure(enricher, "plain", "other")
-        assert "key 'plain': the value is of another type of Redis (WRONGTYPE" in str(error)
-        assert (error.retryable, error.any_key) == (False, False)
-
-
 def two_nodes(cluster: RedisCluster, name: str) -> tuple[RedisServer, RedisServer, str]:
     """The node of a name, another node, and the slot."""
     here = cluster.node_of(name)

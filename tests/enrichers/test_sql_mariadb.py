@@ -202,20 +202,6 @@ async def test_X7_a_server_that_hangs_is_left_at_the_deadline(mariadb: MariadbSe
         assert await enricher.lookup(3) == {"v": 4}
 
 
-async def test_a_connection_that_is_killed_in_the_middle_is_retryable(mariadb: MariadbServer) -> None:
-    query = "SELECT 7 AS id, SLEEP(if(7 IN :keys, 20, 0)) AS v"
-    async with opened(mariadb, table=None, query=query, schema="id int, v int") as enricher:
-        running = asyncio.ensure_future(failure(enricher, 7))
-        sql = "SELECT id FROM information_schema.processlist WHERE info LIKE 'SELECT 7 AS id, SLEEP%'"
-        async with asyncio.timeout(5):
-            while not (found := await mariadb.fetch(sql)):
-                assert not running.done()
-        await mariadb.execute(f"KILL CONNECTION {found[0][0]}")
-        error = await running
-        assert (error.retryable, error.any_key) == (True, True)
-        assert "the connection was lost" in str(error)
-
-
 async def test_a_lock_that_is_not_free_is_retryable(mariadb: MariadbServer) -> None:
     await mariadb.execute("CREATE OR REPLACE TABLE l (id int PRIMARY KEY, v int)", "INSERT INTO l VALUES (1, 2)")
     import aiomysql

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.lookup import Lookup
 from enrichers import SqlEnricher
 from tests.enrichers.test_sql_mariadb import opened
 from tests.mariadb_service import MariadbServer, mariadb
@@ -108,29 +105,3 @@ async def test_X12_every_character_comes_whatever_mysql_calls_utf8(mariadb: Mari
             assert await enricher.lookup_many(asked) == expected
     with pytest.raises(ConfigurationError, match=r"character set latin1.*charset=utf8mb4"):
         SqlEnricher(f"{mariadb.url}?charset=latin1", table="em", key="id").schema()
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "n - 5",
-        "(SELECT w.v FROM rw w WHERE w.id = rp.id)",
-        "exp(IF(n = 3, 1000, 1))",
-        "JSON_VALUE(IF(n = 3, spoil(), '{}'), '$')",
-        "CAST(IF(n = 3, spoil(), '1') AS int)",
-    ],
-)
-async def test_X14_an_error_of_one_row_costs_one_key_of_200(mariadb: MariadbServer, value: str) -> None:
-    await mariadb.execute(
-        "CREATE OR REPLACE TABLE rp (id int PRIMARY KEY, n bigint unsigned)",
-        "INSERT INTO rp SELECT seq, IF(seq = 7, 3, 100) FROM seq_1_to_200",
-        "CREATE OR REPLACE TABLE rw (id int, v int)",
-        "INSERT INTO rw SELECT seq, seq FROM seq_1_to_200",
-        "INSERT INTO rw VALUES (7, 70)",
-        "CREATE OR REPLACE FUNCTION spoil() RETURNS text BEGIN SIGNAL SQLSTATE '45000'; RETURN ''; END",
-    )
-    query = f"SELECT id, {value} IS NULL AS v FROM rp WHERE id IN :keys"
-    enricher = SqlEnricher(mariadb.url, query=query, key="id", schema="id int, v int")
-    async with Lookup(enricher) as lookup:
-        found = await asyncio.gather(*(lookup.get(key) for key in range(1, 201)), return_exceptions=True)
-    assert [key for key, row in enumerate(found, 1) if not isinstance(row, dict)] == [7]

@@ -68,16 +68,6 @@ async def test_G1_keys_of_calls_count_and_those_that_are_shared_do_not():
 
 
 @virtual
-async def test_G2_a_batch_is_one_call_and_counts_its_keys():
-    meter, enricher = Meter(keys=8), Weighing(max_batch=5)
-    await look_up(enricher, meter, [range(1, 13)])
-    assert meter.times == [0, 10, 10]
-    assert meter.weighed("calls") == [1, 1, 1]
-    assert meter.weighed("keys") == [5, 5, 2]
-    assert meter.weighed("tokens") == [15, 40, 23]
-
-
-@virtual
 async def test_G6_a_batch_that_can_never_fit_is_split_and_a_key_that_cannot_ends_the_run():
     meter, enricher = Meter(tokens=12), Weighing(max_batch=4)
     await look_up(enricher, meter, [[5, 6, 1, 2]])
@@ -94,28 +84,6 @@ async def test_G6_no_option_hides_it(fail, options):
     with pytest.raises(BudgetExceeded):
         await look_up(enricher, meter, [[1, 2, 13]], fail=fail, **options)
     assert now() <= 1
-
-
-@virtual
-async def test_G6_it_ends_the_run_also_in_a_later_attempt():
-    class Failing(Weighing):
-        async def _answer(self, keys: Any) -> Any:
-            raise ConnectionError
-
-    meter, enricher = Meter(tokens=12), Failing()
-
-    def spent(weights: Any, now: float) -> float:
-        raise BudgetExceeded("25 usd were spent", unit="usd")
-
-    async def spend() -> None:
-        await asyncio.sleep(2)
-        meter.next_start = spent  # type: ignore[method-assign]
-
-    spending = asyncio.ensure_future(spend())
-    with pytest.raises(BudgetExceeded, match="25 usd"):
-        await look_up(enricher, meter, [[1]], retry=Retry(5, FixedBackoff(3.0)))
-    assert now() == 3
-    await spending
 
 
 @pytest.mark.parametrize("error", [BudgetExceeded("25 usd were spent"), CoordinatorError("redis://x: refused")])
@@ -138,18 +106,6 @@ async def test_G6_it_ends_the_run_also_where_an_answer_is_only_refreshed(error, 
     # Batches come every 2 s, from 2 s on. The second finds an old answer.
     assert now() == 4
     await spending
-
-
-@virtual
-async def test_G6_a_stale_answer_does_not_hide_it():
-    enricher = Weighing()
-    spec = Budget("few", spend={"calls": 1})
-    cache = Cache(expire_after_write=5.0, stale_if_error=True)
-    async with Lookup(enricher, cache=cache, budget=spec) as lookup:
-        assert await lookup.get(1) == {"x": 1}
-        await asyncio.sleep(10)
-        with pytest.raises(BudgetExceeded):
-            await lookup.get(1)
 
 
 @virtual
@@ -176,19 +132,6 @@ async def test_G1_a_waiting_lookup_that_is_cancelled_takes_nothing():
         assert await waiting[1] == {"x": 3}
         assert 10 <= now() < 10.2
     assert enricher.calls == [1, 3]
-
-
-@virtual
-async def test_O8_a_lookup_may_be_closed_while_a_key_waits_for_the_budget():
-    lookup = Lookup(Weighing(), budget=Budget("closed", Limit(1, per=10.0)))
-    await lookup.open()
-    await lookup.get(1)
-    waiting = asyncio.ensure_future(lookup.get(2))
-    await asyncio.sleep(1)
-    await lookup.close()
-    with pytest.raises(Exception, match="the lookup was closed"):
-        await waiting
-    assert now() < 2
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])

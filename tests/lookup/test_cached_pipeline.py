@@ -11,14 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from asyncio_operator import Cache, EnricherError, FixedBackoff, Hedge, ResultError, Retry
+from asyncio_operator import Cache, EnricherError, FixedBackoff, ResultError, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
 from asyncio_operator.lookup.memory import MOST_KEYS
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
@@ -114,20 +112,6 @@ async def test_L6_no_refresh_while_a_batch_waits_for_the_key_whose_answer_anothe
 
 
 @virtual
-async def test_L6_a_refresh_that_fails_ends_no_run_whatever_on_error_says() -> None:
-    async def once(key: Any) -> Any:
-        if len(enricher.calls) > 1:
-            raise EnricherError("down")
-        return {"x": key}
-
-    enricher = Recorded(once)
-    batches, _ = await look_up(enricher, [[1], [1], [1]], Cache(refresh_after=1), pause=2.0, fail=True)
-    assert [[one.answer for one in batch.outcomes] for batch in batches] == [[{"x": 1}]] * 3
-    assert sources(batches) == [["call"], ["cache"], ["cache"]]
-    assert enricher.calls == [1, 1, 1]
-
-
-@virtual
 async def test_X9_a_batch_that_is_all_in_the_cache_leaves_at_once() -> None:
     consumers: list[Consumer] = []
     await look_up(Recorded(in_a_second), [[1, 2]] * 3, Cache(), pause=2.0, consumers=consumers)
@@ -151,22 +135,6 @@ async def test_L6_what_stands_in_for_a_failure_is_told_as_stale_to_all_and_the_f
         ({"x": 1}, "shared", 2, "down"),
     ]
     assert (pipeline.figures.retries, pipeline.figures.shared, pipeline.figures.cache_hits) == (1, 1, 0)
-
-
-@virtual
-async def test_H3_a_stale_answer_counts_both_calls_that_failed() -> None:
-    async def once(key: Any) -> Any:
-        await asyncio.sleep(1.0 if len(enricher.calls) == 1 else 4.0)
-        if len(enricher.calls) > 1:
-            raise EnricherError("down")
-        return {"x": key}
-
-    enricher = Recorded(once)
-    cache = Cache(expire_after_write=1, stale_if_error=True)
-    batches, _ = await look_up(enricher, [[1], [1]], cache, pause=2.4, timed=True, hedge=Hedge(2.0, extra=0.5))
-    stale = batches[1].outcomes[0]
-    assert (stale.answer, stale.source, stale.attempts) == ({"x": 1}, "stale", 2)
-    assert enricher.calls == [1, 1, 1]
 
 
 @pytest.mark.parametrize("wrong", [{"x": "text"}, "text", [{"x": 1}, {"x": 2**70}]])
@@ -252,60 +220,6 @@ class Fated:
             assert cache.stale_if_error
             assert self.called[key] > 1
         return bool(outcome.answer == (None if fate == "missing" else {"x": key})) and fate not in ("error", "hang")
-
-
-@given(
-    keys=st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), max_size=8),
-    fates=st.lists(st.tuples(st.sampled_from(FATES), st.sampled_from([0, 0, 0.1, 3])), min_size=10, max_size=10),
-    cache=st.builds(
-        Cache,
-        max_rows=st.sampled_from([1, 3, 1000]),
-        expire_after_write=st.sampled_from([None, 2, 6]),
-        cache_missing=st.booleans(),
-        refresh_after=st.sampled_from([None, 0.5]),
-        stale_if_error=st.booleans(),
-    ),
-    options=st.fixed_dictionaries(
-        {
-            "ordered": st.booleans(),
-            "capacity": st.integers(1, 5),
-            "buffer": st.integers(1, 12),
-            "retry": st.sampled_from([None, Retry(2, FixedBackoff(0.3), on=(EnricherError,))]),
-        }
-    ),
-    pause=st.sampled_from([0.0, 0.05, 1.5]),
-    max_batch=st.sampled_from([1, 1, 3]),
-)
-def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given(
-    keys: list[list[int]],
-    fates: list[tuple[str, float]],
-    cache: Cache,
-    options: dict[str, Any],
-    pause: float,
-    max_batch: int,
-) -> None:
-    source = Fated(fates)
-
-    async def main() -> None:
-        enricher = Recorded(source.answer, max_batch)
-        batches, pipeline = await look_up(enricher, keys, cache, pause=pause, timeout=9.0, **options)
-        outcomes = [
-            (key, outcome) for batch in batches for key, outcome in zip(batch.keys, batch.outcomes, strict=True)
-        ]
-        assert PENDING not in [outcome for _, outcome in outcomes]
-        assert all(source.may_give(key, outcome, cache, max_batch) for key, outcome in outcomes)
-        come_by = Counter(outcome.source for _, outcome in outcomes)
-        assert (come_by["cache"], come_by["shared"]) == (pipeline.figures.cache_hits, pipeline.figures.shared)
-        keeps_all = cache.max_rows == 1000 and cache.expire_after_write is None and cache.refresh_after is None
-        if keeps_all and max_batch == 1:
-            found = [key for key in source.called if fates[key][0] in ("found", "then error")]
-            assert all(source.called[key] == 1 for key in found), "what is kept was called for"
-        assert enricher.running == 0
-        assert enricher.most <= options["capacity"]
-        # O14: every call is one sample.
-        assert pipeline.figures.attempt_latency.count == pipeline.figures.calls == len(enricher.calls)
-
-    virtual(main)()
 
 
 def test_L7_a_cache_on_disk_is_warm_for_an_enricher_that_has_asked_its_source_before(

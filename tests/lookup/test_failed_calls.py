@@ -17,10 +17,8 @@ from asyncio_operator import (
     Budget,
     BudgetExceeded,
     EnricherError,
-    FixedBackoff,
     Hedge,
     Limit,
-    Retry,
 )
 from asyncio_operator.enricher import billed, settle
 from asyncio_operator.errors import ConfigurationError, ResultError
@@ -146,22 +144,6 @@ async def test_G11_a_call_without_an_answer_keeps_its_estimate() -> None:
         waiting.cancel()
         await asyncio.wait([waiting])
     assert used(spec) == 2 * ESTIMATE
-
-
-@virtual
-async def test_G11_every_attempt_counts_by_its_own_end() -> None:
-    spec = budget()
-    errors = iter([refusal(), ConnectionResetError(), EnricherError("busy", overload=True), TimeoutError()])
-
-    async def call(key: int) -> Any:
-        if (error := next(errors, None)) is not None:
-            raise error
-        return {"x": key}
-
-    async with Lookup(paid(call), budget=spec, retry=Retry(9, FixedBackoff(0.1))) as lookup:
-        assert await lookup.get(1) == {"x": 1}
-    assert used(spec) == 3 * ESTIMATE
-    assert used(spec, "tokens") == 5 * TOKENS
 
 
 @virtual

@@ -11,23 +11,17 @@ import pytest
 
 from asyncio_operator import (
     AdaptiveCapacity,
-    Budget,
-    Cache,
     CircuitBreaker,
     CircuitOpenError,
     FixedBackoff,
-    Limit,
     RateLimit,
     Retry,
 )
 from asyncio_operator.engine.gate import REFUSALS
-from asyncio_operator.engine.share import Reservation, Share
 from asyncio_operator.enricher import settle
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.budget.helpers import most_in_a_window
-from tests.engine.test_share import Coordinator
 from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, look_up, now
 from tests.lookup.test_budget_laws import Weighing
 from tests.lookup.test_budget_laws import look_up as look_up_under
@@ -94,14 +88,6 @@ async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_under_a_limit()
 
 
 @virtual
-async def test_R8_and_so_it_does_under_a_budget():
-    meter, enricher = Meter(per=1.0, calls=1), Timed(failing={0: 1})
-    await look_up_under(enricher, meter, [range(4)], retry=Retry(3, FixedBackoff(0.5)))
-    assert enricher.calls == [0, 0, 1, 2, 3]
-    assert enricher.times == [0, 1, 2, 3, 4]
-
-
-@virtual
 async def test_R8_a_light_key_does_not_overtake_a_heavy_one_that_is_due_and_waits_for_the_budget():
     class Heavy(Timed):
         def weigh(self, keys: Any) -> Any:
@@ -123,19 +109,6 @@ async def test_R10_an_open_circuit_refuses_keys_and_lets_one_try_it():
     kinds = [type(outcome.error) for outcome in batch.outcomes]
     assert kinds == [ConnectionError] * 2 + [CircuitOpenError] * 7
     assert consumer.pipeline.figures.calls == 2
-
-
-@virtual
-async def test_R10_back_off_bridges_an_open_circuit_and_one_call_tries_it_alone():
-    enricher = Timed(0.1, failing={0: 1, 1: 1})
-    (batch,) = batches = [batch_of(range(9))]
-    breaker = CircuitBreaker(failure_ratio=0.5, minimum_calls=1, open_for=10.0)
-    await look_up(enricher, batches, circuit_breaker=breaker, capacity=2, retry=Retry(9, FixedBackoff(7.0)))
-    assert Failure not in map(type, batch.outcomes)
-    first, *later = sorted(enricher.times[2:])
-    assert enricher.times[:2] == [0, 0]
-    assert first >= 10.1
-    assert min(later) >= first + 0.1
 
 
 def test_R10_refused_keys_let_the_loop_turn():
@@ -235,19 +208,6 @@ async def test_G4_keys_are_weighed_one_by_one_and_each_is_weighed_once():
     assert [type(outcome) for outcome in batches[0].outcomes] == [Answer] * 4
 
 
-@virtual
-async def test_G3_two_runs_share_a_budget():
-    share = Share(Budget("shared", Limit(10, per=1.0)), Coordinator(0.01), 0.0)
-    enrichers = [Timed(0.02), Timed(0.02)]
-    runs = [pipeline_of(one, range(30), Reservation(lambda: share), capacity=3) for one in enrichers]
-    await asyncio.gather(*[run.run() for run in runs])
-    times = sorted(at for one in enrichers for at in one.times)
-    assert most_in_a_window(times, 1.0) <= 10
-    assert len(times) == 60
-    assert 5 <= now() < 6.5
-    assert abs(enrichers[0].times[-1] - enrichers[1].times[-1]) < 1.0
-
-
 @pytest.mark.parametrize("turns", range(40))
 def test_G1_a_run_that_is_cancelled_at_any_turn_has_started_and_returned_the_same_calls(turns):
     @virtual
@@ -268,16 +228,6 @@ def test_G1_a_run_that_is_cancelled_at_any_turn_has_started_and_returned_the_sam
         assert len(meter.starts) == len(meter.returns) == len(enricher.calls)
 
     check()
-
-
-@virtual
-async def test_L6_refreshes_leave_a_scarce_budget_to_keys_that_rows_wait_for():
-    meter, enricher = Meter(per=1.0, calls=2), Timed(0.01)
-    cache = Cache(refresh_after=0.1, expire_after_write=1000.0)
-    keys = [range(4), [], [], [*range(4), *range(10, 14)]]
-    await look_up_under(enricher, meter, keys, cache=cache, pause=1.0, capacity=4)
-    assert set(enricher.calls[4:8]) - {*range(10, 14)} <= set(enricher.calls[4:6])
-    assert {*enricher.calls[4:8]} >= {10, 11}
 
 
 @virtual

@@ -9,7 +9,7 @@ import pytest
 
 from asyncio_operator import Cache, ConfigurationError, EnricherError, Hedge
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.lookup.key_batch import Answer, Failure
+from asyncio_operator.lookup.key_batch import Answer
 from tests.lookup.helpers import Recorded, batches_of, look_up, now
 from tests.operator.helpers import virtual
 
@@ -48,19 +48,6 @@ async def test_H3_the_status_counts_both_calls(max_batch: int) -> None:
 
 
 @virtual
-async def test_H3_the_status_of_a_failure_counts_both_calls_too() -> None:
-    batches = batches_of(1)
-    enricher = Recorded(lambda key: asyncio.sleep(100.0))
-    consumer = await look_up(enricher, batches, timed=True, hedge=ALL, timeout=5.0)
-    failure = batches[0].outcomes[0]
-    assert type(failure) is Failure
-    assert (failure.timed_out, failure.attempts) == (True, 2)
-    assert now() == pytest.approx(5.0, abs=0.01)
-    assert (consumer.pipeline.figures.hedged, consumer.pipeline.figures.hedges_won) == (1, 0)
-    assert enricher.running == 0
-
-
-@virtual
 async def test_H3_without_hedge_or_the_managed_way_the_figures_are_zero() -> None:
     consumer = await look_up(Slow(), batches_of(2), capacity=4)
     assert (consumer.pipeline.figures.hedged, consumer.pipeline.figures.hedges_won) == (0, 0)
@@ -91,18 +78,6 @@ async def test_L2_when_the_last_one_who_waits_is_gone_both_calls_are_cancelled()
 
 
 @virtual
-async def test_L2_a_key_leaves_both_calls_of_its_batch() -> None:
-    enricher = Slow(max_batch=2)
-    async with Lookup(enricher, hedge=ALL) as lookup:
-        staying, leaving = asyncio.ensure_future(lookup.get(1)), asyncio.ensure_future(lookup.get(2))
-        await asyncio.sleep(2.5)
-        leaving.cancel()
-        assert await staying == {"x": 1}
-    assert enricher.calls == [[1, 2], [1, 2]]
-    assert now() == pytest.approx(3.0, abs=0.01)
-
-
-@virtual
 async def test_L2_when_the_copy_has_failed_the_first_call_is_cancelled() -> None:
     async def answer(key: Any) -> Any:
         await asyncio.sleep(1.0 if len(enricher.calls) == 2 else 100.0)
@@ -119,25 +94,6 @@ async def test_L2_when_the_copy_has_failed_the_first_call_is_cancelled() -> None
 
 
 @virtual
-async def test_L2_a_key_that_has_left_its_batch_is_not_in_the_copy() -> None:
-    enricher = Slow(max_batch=2)
-    async with Lookup(enricher, hedge=ALL) as lookup:
-        leaving, staying = asyncio.ensure_future(lookup.get(1)), asyncio.ensure_future(lookup.get(2))
-        await asyncio.sleep(1.0)
-        leaving.cancel()
-        assert await staying == {"x": 2}
-    assert enricher.calls == [[1, 2], [2]]
-
-
-@virtual
-async def test_H1_the_answer_of_a_copy_is_cached() -> None:
-    enricher = Slow()
-    async with Lookup(enricher, hedge=ALL, cache=Cache()) as lookup:
-        assert [await lookup.get(7), await lookup.get(7)] == [{"x": 7}] * 2
-    assert enricher.calls == [7, 7]
-
-
-@virtual
 async def test_L6_a_refresh_in_the_background_is_one_call() -> None:
     async def answer(key: Any) -> Any:
         await asyncio.sleep(1.0 if len(enricher.calls) == 1 else 30.0)
@@ -151,14 +107,6 @@ async def test_L6_a_refresh_in_the_background_is_one_call() -> None:
         await asyncio.sleep(40.0)
         assert enricher.calls == [7, 7]
         assert await lookup.get(7) == {"x": 2}
-
-
-@virtual
-async def test_H2_an_error_of_the_first_call_is_not_seen_if_the_copy_answers() -> None:
-    enricher = Slow(fails=2.5)
-    async with Lookup(enricher, hedge=ALL) as lookup:
-        assert await lookup.get(7) == {"x": 7}
-    assert now() == 3.0
 
 
 def test_H2_an_enricher_whose_calls_must_not_be_repeated_refuses_hedge() -> None:

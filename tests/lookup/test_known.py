@@ -18,7 +18,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import KeyBatch
-from asyncio_operator.lookup.known import HELD, KnownAnswers, NotedKeys
+from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.state.cells import ABSENT
@@ -215,17 +215,6 @@ async def test_J3_a_journal_gets_the_calls_that_an_answer_took_copies_too_and_th
 
 
 @virtual
-async def test_J2_a_journal_gets_what_another_place_has_and_not_what_it_has_itself() -> None:
-    store, place = Elsewhere({1: {"x": 10}, 2: None}), journal({3: {"x": 30}})
-    cache = open_cache(Cache(), "s", now)
-    cache.known = (store,)
-    batches, _ = await look_up(Recorded(in_a_second), [[1, 2, 3, 4]], place, cache=cache)
-    assert sources(batches) == [["cache", "cache", "journal", "call"]]
-    assert [(key, answer) for key, answer, _ in place.kept] == [(1, {"x": 10}), (2, None)]
-    assert (store.kept, place.noted) == ([], {4: {"x": 4}})
-
-
-@virtual
 async def test_J2_a_journal_without_room_gets_the_answer_when_the_cache_has_it_again() -> None:
     cache = open_cache(Cache(), "s", now)
     await look_up(Recorded(in_a_second), [[1]], cache=cache)
@@ -268,16 +257,6 @@ async def test_J2_no_call_begins_while_a_journal_has_no_room_and_none_after_it_h
         assert len(begun) == 1000
         assert len([one for one in begun if one < 99]) == 10
     await waiting
-
-
-def test_the_keys_of_a_place_are_those_that_were_used_last() -> None:
-    keys = NotedKeys(3)
-    assert [keys.add(key) for key in (1, "1", 1.0, 1, "1")] == [True, True, True, False, False]
-    for key in range(2, 5):
-        assert keys.add(key)
-        assert not keys.add(1)
-    assert keys.add("1")
-    assert len(keys) <= 6
 
 
 @virtual

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +28,6 @@ from asyncio_operator import (
     StateError,
 )
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing import ManualClock
 from enrichers import FunctionEnricher
 from tests.lookup.helpers import Recorded, forever, now
 from tests.operator.helpers import virtual
@@ -141,16 +138,6 @@ async def test_L2_an_error_that_many_wait_for_comes_to_each_with_the_same_few_fr
     assert len(set(frames)) == 1
 
 
-@virtual
-async def test_L9_what_the_schema_does_not_name_is_ignored() -> None:
-    async def answer(key: Any) -> Any:
-        return {"x": 1, "more": 2} if key == 1 else {}
-
-    async with Lookup(Recorded(answer)) as lookup:
-        assert await lookup.get(1) == {"x": 1}
-        assert await lookup.get(2) == {}
-
-
 @pytest.mark.parametrize("answer", [{"ex": 1}, [{"x": 1}, {"ex": 1}]])
 @virtual
 async def test_L11_a_misspelt_column_is_a_result_error_and_no_row_of_nulls(answer: Any) -> None:
@@ -172,15 +159,6 @@ async def test_L2_concurrent_lookups_of_one_key_make_one_call() -> None:
         rows = await asyncio.gather(*[lookup.get(7) for _ in range(5)])
         assert rows == [{"x": 7}] * 5
     assert enricher.calls == [7]
-
-
-@virtual
-async def test_L2_an_error_goes_to_all_who_wait() -> None:
-    enricher = Recorded(failing(1))
-    async with Lookup(enricher) as lookup:
-        outcomes = await asyncio.gather(*[outcome(lookup, 1) for _ in range(3)])
-        assert [type(error) for error in outcomes] == [EnricherError] * 3
-        assert await lookup.get(1) == {"x": 1}
 
 
 @virtual
@@ -213,17 +191,6 @@ async def test_L2_when_the_last_one_is_gone_the_call_is_cancelled(max_batch: int
     assert len(enricher.calls) == 2
 
 
-@virtual
-async def test_L2_a_batch_goes_on_for_those_who_stay() -> None:
-    enricher = Recorded(slowly, 4)
-    async with Lookup(enricher) as lookup:
-        gone, stays = asyncio.ensure_future(lookup.get(1)), asyncio.ensure_future(lookup.get(2))
-        await asyncio.sleep(0.5)
-        gone.cancel()
-        assert await stays == {"x": 2}
-    assert enricher.calls == [[1, 2]]
-
-
 @pytest.mark.parametrize("max_batch", [1, 4])
 @virtual
 async def test_L2_who_leaves_before_his_call_starts_is_not_called_for(max_batch: int) -> None:
@@ -239,17 +206,6 @@ async def test_L2_who_leaves_before_his_call_starts_is_not_called_for(max_batch:
 
 
 @virtual
-async def test_L2_who_leaves_in_a_back_off_is_not_called_for_again() -> None:
-    enricher = Recorded(failing(9))
-    async with Lookup(enricher, retry=Retry(9, FixedBackoff(5.0))) as lookup:
-        waiting = asyncio.ensure_future(lookup.get(1))
-        await asyncio.sleep(3)
-        waiting.cancel()
-        await asyncio.sleep(60)
-    assert enricher.calls == [1]
-
-
-@virtual
 async def test_L2_a_probe_that_nobody_waits_for_lets_the_next_one_try() -> None:
     enricher = Recorded(failing(1))
     breaker = CircuitBreaker(failure_ratio=0.5, minimum_calls=1, open_for=10.0)
@@ -262,20 +218,6 @@ async def test_L2_a_probe_that_nobody_waits_for_lets_the_next_one_try() -> None:
         probe.cancel()
         await asyncio.sleep(0.5)
         assert await lookup.get(4) == {"x": 4}
-
-
-@virtual
-async def test_equal_keys_of_different_types_are_different_keys() -> None:
-    async def answer(key: Any) -> Any:
-        await asyncio.sleep(1)
-        return {"x": int(key) + (type(key) is bool) * 10}
-
-    enricher = Recorded(answer)
-    async with Lookup(enricher, cache=Cache()) as lookup:
-        for _ in range(2):
-            rows = await asyncio.gather(*[lookup.get(key) for key in (1, True, 1.0)])
-            assert rows == [{"x": 1}, {"x": 11}, {"x": 1}]
-    assert len(enricher.calls) == 3
 
 
 @virtual
@@ -312,16 +254,6 @@ async def test_L5_entries_expire_by_the_time_of_the_loop() -> None:
 
 
 @virtual
-async def test_L5_or_by_a_clock_that_is_given() -> None:
-    enricher, clock = Recorded(slowly), ManualClock()
-    async with Lookup(enricher, cache=Cache(expire_after_write=60), clock=clock) as lookup:
-        await lookup.get(1)
-        clock.advance(60)
-        await lookup.get(1)
-    assert enricher.calls == [1, 1]
-
-
-@virtual
 async def test_L6_an_old_answer_is_served_and_looked_up_again_in_the_background_once() -> None:
     answers = [0]
 
@@ -340,19 +272,6 @@ async def test_L6_an_old_answer_is_served_and_looked_up_again_in_the_background_
         await asyncio.sleep(1.001)
         assert await lookup.get(1) == {"x": 2}
     assert enricher.calls == [1, 1]
-
-
-@virtual
-async def test_L6_a_refresh_that_fails_leaves_the_old_answer(caplog: pytest.LogCaptureFixture) -> None:
-    enricher = Recorded(slowly)
-    async with Lookup(enricher, cache=Cache(refresh_after=10, expire_after_write=60)) as lookup:
-        await lookup.get(1)
-        enricher.answer = failing(9)
-        await asyncio.sleep(10)
-        for _ in range(2):
-            assert await lookup.get(1) == {"x": 1}
-            await asyncio.sleep(5)
-    assert len(enricher.calls) == 3
 
 
 @virtual
@@ -387,14 +306,6 @@ async def test_L6_an_expired_answer_is_served_if_the_lookup_fails(trouble: str) 
 # -- retries and limits
 
 
-@virtual
-async def test_R5_a_failed_lookup_is_made_again() -> None:
-    enricher = Recorded(failing(2))
-    async with Lookup(enricher, retry=Retry(3, FixedBackoff(1.0))) as lookup:
-        assert await lookup.get(1) == {"x": 1}
-    assert (len(enricher.calls), now()) == (3, 5.0)
-
-
 @pytest.mark.parametrize("max_batch", [1, 10])
 @pytest.mark.parametrize("empty", [None, []])
 @virtual
@@ -420,22 +331,6 @@ async def test_R5_a_miss_is_asked_again_if_if_result_says_so_and_is_a_miss_when_
         made = len(enricher.calls)
         assert await asyncio.gather(*map(lookup.get, range(1, 7))) == found
         assert len(enricher.calls) == made
-
-
-@virtual
-async def test_R1_the_timeout_is_over_all_attempts() -> None:
-    async with Lookup(Recorded(failing(9)), retry=Retry(9, FixedBackoff(1.0)), timeout=4.5) as lookup:
-        with pytest.raises(ElementTimeoutError, match=r"key 1 .* timeout of 4.5 s"):
-            await lookup.get(1)
-    assert now() == 4.5
-
-
-@virtual
-async def test_R10_a_rate_limit_holds() -> None:
-    enricher = Recorded(slowly)
-    async with Lookup(enricher, rate_limit=RateLimit(2, per=10.0)) as lookup:
-        await asyncio.gather(*[lookup.get(key) for key in range(6)])
-    assert now() == 21.0
 
 
 @virtual
@@ -488,19 +383,6 @@ async def test_it_opens_and_closes_the_enricher_once_and_may_be_opened_again() -
         with pytest.raises(StateError, match="not open"):
             await lookup.get(1)
     assert enricher.steps == ["open", "close"] * 2
-
-
-@virtual
-async def test_O8_closing_a_lookup_that_was_never_opened_does_nothing() -> None:
-    enricher = Recorded(slowly)
-    lookup = Lookup(enricher)
-    await lookup.close()
-    async with lookup:
-        assert await lookup.get(1) == {"x": 1}
-        await lookup.close()
-        await lookup.close()
-    with pytest.raises(StateError, match="not open"):
-        await lookup.get(1)
 
 
 @virtual
@@ -610,43 +492,6 @@ def test_what_is_no_enricher_is_told_when_it_is_made() -> None:
         Lookup(slowly)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="is the class Enricher"):
         Lookup(Enricher)  # type: ignore[arg-type]
-
-
-@virtual
-async def test_L7_a_cache_on_disk_is_warm_for_the_next_lookup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = Cache(store="rocksdb", directory=tmp_path, expire_after_write=1000)
-    for expected in ([1], []):
-        enricher = Fixed("same")
-        async with Lookup(enricher, cache=cache) as lookup:
-            assert await lookup.get(1) == {"x": 1}
-        assert enricher_calls(enricher) == expected
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    async with Lookup(enricher := Fixed("other"), cache=cache) as lookup:
-        await lookup.get(1)
-    assert enricher_calls(enricher) == [1]
-    assert "is cleared" in caplog.text
-
-
-_calls: dict[int, list[Any]] = {}
-
-
-class Fixed(Enricher):
-    """An enricher whose specification is one name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        _calls[id(self)] = []
-
-    def schema(self) -> pa.Schema:
-        return pa.schema([("x", pa.int64())])
-
-    async def lookup(self, key: Any) -> Any:
-        _calls[id(self)].append(key)
-        return {"x": key}
-
-
-def enricher_calls(enricher: Enricher) -> list[Any]:
-    return _calls[id(enricher)]
 
 
 NAN = float("nan")
@@ -775,29 +620,6 @@ async def test_an_enricher_whose_schema_fails_was_never_opened_and_is_not_closed
     with pytest.raises(ValueError, match="no such table"):
         await Lookup(enricher).open()
     assert enricher.steps == []
-
-
-@virtual
-async def test_L7_a_directory_of_another_schema_is_cleared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = Cache(store="rocksdb", directory=tmp_path)
-    for type_, value in (("int64", 1), ("string", "one")):
-        Typed.type, Typed.value = type_, value
-        async with Lookup(Typed(), cache=cache) as lookup:
-            assert await lookup.get(1) == {"x": value}
-    assert caplog.text.count("is cleared") == 1
-
-
-class Typed(Enricher):
-    """An enricher whose source changes."""
-
-    type: str
-    value: Any
-
-    def schema(self) -> pa.Schema:
-        return pa.schema([("x", self.type)])
-
-    async def lookup(self, key: Any) -> Any:
-        return {"x": self.value}
 
 
 @virtual

@@ -73,20 +73,6 @@ def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> 
     assert recalled(memory, "b") == [PENDING]
 
 
-def test_L12_a_key_that_has_waited_for_room_gets_a_shared_answer() -> None:
-    memory = Memory(60, True, ManualClock())
-    memory.learn(["a"], [Answer({"x": 1}, "call", 2, 0.5)])
-    found, other = recalled(memory, "a", "b")
-    assert (found.answer, found.source, found.attempts, found.latency) == ({"x": 1}, "shared", 2, 0.5)
-    assert other is PENDING
-
-
-def test_L12_errors_are_not_remembered() -> None:
-    memory = Memory(60, False, ManualClock())
-    memory.learn(["a", "b", "c"], [{}, Failure(ValueError(), 0.0), None])
-    assert recalled(memory, "a", "b", "c") == [{}, PENDING, None]
-
-
 @pytest.mark.parametrize(
     ("count", "answer", "remembered"),
     [
@@ -185,20 +171,6 @@ def test_L12_an_answer_of_no_use_that_is_found_late_leaves_a_later_answer(timed:
     assert (outcome.answer if timed else outcome) == later
 
 
-def test_L12_nothing_is_remembered_for_0_seconds() -> None:
-    memory = Memory(0, False, ManualClock())
-    memory.learn(["a"], [{}])
-    memory.learn(["b"], [{}])
-    assert recalled(memory, "a", "b") == [PENDING, PENDING]
-
-
-def test_L12_the_source_of_a_remembered_answer_is_shared() -> None:
-    memory = Memory(60, True, ManualClock())
-    memory.learn(["a"], [Answer({"x": 1}, "call", 2, 0.5)])
-    [outcome] = recalled(memory, "a")
-    assert (outcome.answer, outcome.source, outcome.attempts) == ({"x": 1}, "shared", 2)
-
-
 def test_L12_large_answers_are_forgotten_before_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 100_000)
     memory = Memory(60, False, ManualClock())
@@ -222,14 +194,6 @@ def test_L12_keys_that_ascend_are_remembered_too_and_at_the_cost_of_no_dictionar
     assert recalled(memory, 1, 400_001) == [PENDING, {"x": 400_001}]
     clock.advance(60)
     assert recalled(memory, 499_999, ascending=True) == [PENDING]
-
-
-def test_L12_a_useless_answer_to_keys_that_ascend_is_asked_again() -> None:
-    memory, useless = Memory(60, False, ManualClock()), {"x": "text"}
-    recalled(memory, 1, 2, ascending=True)
-    memory.learn([1, 2], [useless, {"x": 2}])
-    memory.forget(1, useless)
-    assert recalled(memory, 1, 2, ascending=True) == [PENDING, {"x": 2}]
 
 
 STEPS = st.lists(
@@ -532,11 +496,3 @@ def test_O1_O5_L12_no_key_waits_for_the_room_of_keys_that_are_known(
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         enricher = runner.run(run_all())
     assert enricher.most <= buffer or not ordered
-
-
-def test_L12_rows_of_a_table_are_measured_by_their_part_of_it():
-    small = pa.table({"n": pa.array(range(1_000), pa.int64())})
-    large = pa.table({"t": ["x" * 1_000] * 10})
-    rows = [ColumnAnswers(small, number, 1) for number in range(100)]
-    assert module.size_of(rows) == 800
-    assert 9_000 <= module.size_of([ColumnAnswers(large, 0, 9), None, {"n": 1}]) <= 9_200

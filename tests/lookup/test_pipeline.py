@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import (
     Batching,
-    CircuitOpenError,
     ElementTimeoutError,
     EnricherError,
     FixedBackoff,
@@ -24,7 +22,7 @@ from asyncio_operator import (
     Retry,
 )
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.trace import Trace
@@ -120,24 +118,6 @@ async def test_R1_a_key_does_not_get_the_time_that_was_left_for_the_key_before(o
 
 
 @virtual
-async def test_R2_no_batch_waits_for_a_call_that_ignores_its_cancellation(ordered: bool) -> None:
-    async def answer(key: Any) -> Any:
-        try:
-            await asyncio.sleep(100 if key == 3 else 0)
-        except asyncio.CancelledError:
-            await asyncio.sleep(1000)
-        return {"x": key}
-
-    batches = batches_of(5, 5)
-    consumer = await look_up(
-        Recorded(answer), batches, ordered=ordered, capacity=4, timeout=2, source_pause=1, grace_period=3
-    )
-    assert [type(one) is Failure for one in batches[0].outcomes] == [False, False, False, True, False]
-    assert consumer.deliveries[-1][0] <= 3
-    assert now() < 10
-
-
-@virtual
 async def test_the_pipe_stays_full_from_one_batch_to_the_next(ordered: bool) -> None:
     async def answer(key: Any) -> Any:
         await asyncio.sleep(1)
@@ -166,25 +146,6 @@ async def test_buffer_bounds_the_keys_that_are_looked_up_and_not_emitted(ordered
     assert source.read <= max(BATCHES, -(-buffer // 10)) + 1
     run.cancel()
     await asyncio.wait([run])
-
-
-@virtual
-async def test_a_buffer_of_one_and_one_call_at_a_time_get_through(ordered: bool) -> None:
-    batches = batches_of(5, 0, 3, 1)
-    consumer = await look_up(Recorded(at_once), batches, ordered=ordered, buffer=1, capacity=1)
-    assert [b.outcomes for b in batches] == [[{"x": k} for k in b.keys] for b in batches]
-    assert consumer.left == [5, 0, 3, 1]
-    assert now() < FLUSH, "lanes that wait for room do not wait for the clock"
-
-
-@virtual
-async def test_a_buffer_below_the_capacity_bounds_the_calls() -> None:
-    async def answer(key: Any) -> Any:
-        await asyncio.sleep(1)
-
-    enricher = Recorded(answer)
-    await look_up(enricher, batches_of(40), buffer=4, capacity=100)
-    assert enricher.most == 4
 
 
 @virtual
@@ -263,14 +224,6 @@ async def test_R2_a_late_call_that_does_not_return_holds_up_no_batch(
     assert last <= 1.0 + 2 * FLUSH, "the rows waited for a call that was given up"
 
 
-@virtual
-async def test_an_empty_batch_is_delivered_in_its_place() -> None:
-    consumer = await look_up(Recorded(at_once), batches_of(0, 3, 0, 0, 2, 0))
-    assert consumer.ended() == [0, 1, 2, 3, 4, 5]
-    consumer = await look_up(Recorded(at_once), [])
-    assert consumer.deliveries == []
-
-
 # -- failures
 
 
@@ -319,13 +272,6 @@ async def test_X5_the_first_failure_ends_the_run_and_names_enricher_key_and_caus
     assert isinstance(caught.value.__cause__, ValueError)
     assert caught.value.element == "3"
     assert enricher.running == 0
-
-
-@virtual
-async def test_X5_a_timeout_ends_the_run_and_says_what_was_allowed() -> None:
-    with pytest.raises(FunctionError, match=r"failed for key 0: ElementTimeoutError: .* within its timeout of 3.0 s"):
-        await look_up(Recorded(lambda key: forever()), batches_of(1), fail=True, timeout=3.0)
-    assert now() == pytest.approx(3.0, abs=0.1)
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])
@@ -389,41 +335,6 @@ async def test_B4_a_failing_batch_is_split_until_the_poisonous_key_stands_alone(
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        CircuitOpenError("open"),
-        TimeoutError("slow"),
-        ConnectionResetError("gone"),
-        EnricherError("too much", overload=True),
-        EnricherError("later", retry_after=3.0),
-        EnricherError("again", retryable=True),
-        EnricherError("no privilege", retryable=False, any_key=True),
-    ],
-    ids=lambda error: f"{type(error).__name__}-{error}",
-)
-@virtual
-async def test_B4_an_error_that_comes_from_no_key_fails_all_at_once(error: Exception) -> None:
-    async def answer(keys: Any) -> Any:
-        raise error
-
-    enricher, batches = Recorded(answer, 8), batches_of(8)
-    await look_up(enricher, batches)
-    assert len(enricher.calls) == 1
-    assert [outcome.error for outcome in batches[0].outcomes] == [error] * 8
-
-
-@pytest.mark.parametrize("error", [EnricherError("no", retryable=False), EnricherError("no"), ResultError("a bad row")])
-@virtual
-async def test_B4_any_other_error_splits(error: Exception) -> None:
-    async def answer(keys: Any) -> Any:
-        raise error
-
-    enricher = Recorded(answer, 4)
-    await look_up(enricher, batches_of(4))
-    assert len(enricher.calls) == 7
-
-
-@pytest.mark.parametrize(
     "found", [[], [None] * 3, [None] * 5, None, 7, {"a": 1, "b": 2, "c": 3, "d": 4}, iter([1] * 4)]
 )
 @virtual
@@ -437,14 +348,6 @@ async def test_B3_answers_that_are_not_aligned_fail_every_key_without_another_ca
     assert [type(outcome.error) for outcome in batches[0].outcomes] == [ResultError] * 4
     with pytest.raises(FunctionError, match=r"ResultError: lookup_many gave .* for 4 values"):
         await look_up(Recorded(answer, 4), batches_of(4), fail=True)
-
-
-@virtual
-async def test_B2_a_batch_is_one_call_and_its_size_may_exceed_the_capacity() -> None:
-    enricher = Recorded(at_once, 1000)
-    consumer = await look_up(enricher, batches_of(2500), capacity=2)
-    assert [len(call) for call in enricher.calls] == [1000, 1000, 500]
-    assert consumer.pipeline.figures.calls == 3
 
 
 @virtual
@@ -601,90 +504,6 @@ async def test_B1_keys_that_come_when_a_call_ends_do_not_wait_for_the_next_end(b
 FATES = st.sampled_from(["found", "missing", "error", "hang", "stubborn", "poison"])
 
 
-async def meet(fate: tuple[str, float], key: int, batched: bool) -> Any:
-    """What a lookup comes to."""
-    kind, delay = fate
-    await asyncio.sleep(delay / 10)
-    match kind:
-        case "missing":
-            return None
-        case "error":
-            raise ValueError(key)
-        case "poison" if batched:
-            raise ValueError(key)
-        case "stubborn":
-            try:
-                await asyncio.sleep(30)
-            except asyncio.CancelledError:
-                await asyncio.sleep(1.5)
-            return {"x": "late"}
-        case "hang":
-            await forever()
-    return {"x": key}
-
-
-@pytest.mark.usefixtures("silence")
-@given(
-    sizes=st.lists(st.integers(0, 9), max_size=8),
-    fates=st.lists(st.tuples(FATES, st.sampled_from([0, 0, 1, 5, 40])), min_size=1, max_size=12),
-    ordered=st.booleans(),
-    capacity=st.integers(1, 6),
-    buffer=st.integers(1, 20),
-    max_batch=st.sampled_from([1, 1, 2, 5]),
-    pause=st.sampled_from([0.0, 0.001, 0.3]),
-    source_pause=st.sampled_from([0.0, 0.05]),
-)
-def test_every_key_gets_its_outcome_whatever_happens(
-    sizes: list[int],
-    fates: list[tuple[str, int]],
-    ordered: bool,
-    capacity: int,
-    buffer: int,
-    max_batch: int,
-    pause: float,
-    source_pause: float,
-) -> None:
-    async def answer(key: Any) -> Any:
-        if not isinstance(key, list):
-            return await meet(fates[key % len(fates)], key, batched=max_batch > 1)
-        answers = []
-        for k in key:
-            answers.append(await meet(fates[k % len(fates)], k, batched=max_batch > 1))
-            if answers[-1] == {"x": "late"}:
-                return [None] * len(key)
-        return answers
-
-    def expected(key: int, outcome: Any) -> bool:
-        fate, _ = fates[key % len(fates)]
-        if isinstance(outcome, Failure):
-            # A batch that is late takes all with it that had no answer of their own.
-            return fate in ("error", "hang", "stubborn", "poison") or (outcome.timed_out and max_batch > 1)
-        return bool(outcome == (None if fate == "missing" else {"x": key})) and fate not in (
-            "error",
-            "hang",
-            "stubborn",
-        )
-
-    async def main() -> None:
-        enricher, batches = Recorded(answer, max_batch), batches_of(*sizes)
-        options = {"ordered": ordered, "capacity": capacity, "buffer": buffer, "timeout": 6.0}
-        consumer: Consumer = await look_up(enricher, batches, pause=pause, source_pause=source_pause, **options)
-        await asyncio.sleep(10)
-        assert [b.outcomes.count(PENDING) for b in batches] == [0] * len(sizes)
-        assert all(expected(k, o) for b in batches for k, o in zip(b.keys, b.outcomes, strict=True))
-        assert sorted(consumer.ended()) == list(range(len(sizes)))
-        assert not ordered or consumer.ended() == list(range(len(sizes)))
-        assert consumer.left == sizes
-        # A late call runs on when its key has left the buffer.
-        assert enricher.most <= (capacity if "stubborn" in dict(fates) else min(capacity, buffer))
-        assert enricher.running == 0
-        # O14: every call, and every key, is one sample.
-        assert consumer.pipeline.figures.attempt_latency.count == consumer.pipeline.figures.calls == len(enricher.calls)
-        assert consumer.pipeline.figures.latency.count == sum(sizes)
-
-    virtual(main)()
-
-
 @virtual
 async def test_R5_a_run_that_ends_before_its_attempts_ran_out_says_why() -> None:
     async def refuse(key: Any) -> Any:
@@ -692,17 +511,3 @@ async def test_R5_a_run_that_ends_before_its_attempts_ran_out_says_why() -> None
 
     with pytest.raises(FunctionError, match="forbidden; not retried: the error says that it would fail again"):
         await look_up(Recorded(refuse), batches_of(1), fail=True, retry=Retry())
-
-
-@virtual
-async def test_O12_a_late_result_is_dropped_though_its_batch_still_waits_for_other_keys() -> None:
-    async def answer(key: Any) -> Any:
-        try:
-            await asyncio.sleep(1.0 if key == 1 else 30.0)
-        except asyncio.CancelledError:
-            await asyncio.sleep(10.0)
-        return {"x": key}
-
-    [batch] = batches_of(2)
-    await look_up(Recorded(answer), [batch], capacity=1, timeout=5.0)
-    assert [type(outcome) for outcome in batch.outcomes] == [Failure, dict]

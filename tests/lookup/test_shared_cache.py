@@ -34,7 +34,7 @@ from tests.lookup.shared_workers import (
     stored,
     with_workers,
 )
-from tests.redis_service import RedisServer, redis_server
+from tests.redis_service import redis_server
 
 __all__ = ["empty", "patient", "redis_server"]
 
@@ -130,17 +130,6 @@ def test_L3_misses_are_neither_stored_nor_believed_where_they_are_not_cached(red
         assert names(redis_server) == []
 
 
-def test_L4_the_bound_of_the_memory_is_not_that_of_the_store(redis_server, patient):
-    @with_workers(redis_server, {"max_rows": 10})
-    async def work(worker: Worker) -> None:
-        keys = list(range(100))
-        await worker.look_up(Recorded(at_once, 100), keys)
-        assert len(worker.cache) == 10
-        found, pipeline = await worker.look_up(Recorded(never, 100), keys)
-        assert found == [[({"x": key}, "cache") for key in keys]]
-        assert (len(worker.cache), pipeline.figures.cache_hits) == (10, 100)
-
-
 def test_L5_the_store_forgets_an_answer_at_its_time_to_live(redis_server, patient):
     @with_workers(redis_server, {"expire_after_write": 0.3, "missing_ttl": 30}, {})
     async def work(worker: Worker, _: Worker) -> None:
@@ -214,20 +203,6 @@ def test_L6_an_answer_that_is_old_in_memory_is_renewed_from_the_store(redis_serv
         assert worker.cache.get(1) == {"x": 100}
 
 
-def test_L6_without_the_store_each_worker_refreshes(redis_server, patient):
-    with RedisServer() as server:
-        clock = ManualClock(time.time())
-
-        @with_workers(server, {"refresh_after": 10, "clock": clock})
-        async def work(worker: Worker) -> None:
-            await worker.look_up(Recorded(at_once), [1])
-            server.stop()
-            clock.advance(11)
-            enricher = Recorded(at_once)
-            found, _ = await worker.look_up(enricher, [1])
-            assert (found, enricher.calls) == ([[({"x": 1}, "cache")]], [1])
-
-
 GARBAGE = [
     b"",
     b"x",
@@ -289,14 +264,6 @@ def test_L8_two_that_differ_never_share(redis_server, patient):
 
     assert Format("a", SCHEMA).name(1) != Format("a", pa.schema([("x", pa.int32())])).name(1)
     assert Format("a", SCHEMA).name(1) != Format("a", pa.schema([("y", pa.int64())])).name(1)
-
-
-def test_L8_other_lifetimes_share_and_each_reader_keeps_its_own(redis_server, patient):
-    @with_workers(redis_server, {"expire_after_write": 100}, {"expire_after_write": 10})
-    async def work(longer: Worker, shorter: Worker) -> None:
-        stored(redis_server, 1, {"x": 1}, age=50)
-        assert await longer.shared.find([1]) == [{"x": 1}]
-        assert await shorter.shared.find([1]) == [ABSENT]
 
 
 def test_L10_keys_are_the_same_as_everywhere():

@@ -7,7 +7,6 @@ import logging
 import os
 import pickle
 import time
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -19,7 +18,6 @@ from asyncio_operator import Cache, ConfigurationError, Enricher
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup, shared_cache, shared_store
 from asyncio_operator.lookup.shared_format import Format
-from asyncio_operator.services.redis_values import RedisValues
 from asyncio_operator.state.cells import ABSENT
 from tests.faults.proxy import Proxy
 from tests.lookup.helpers import Recorded
@@ -69,29 +67,6 @@ def test_a_server_that_is_down_costs_calls_and_is_used_again_when_it_is_back(pat
             await until_it_answers(worker)
             await worker.look_up(Recorded(at_once), [6])
             assert len(names(server)) == 1
-
-
-def test_a_connection_that_fails_leaves_no_other_one_behind():
-    """Of the two connections of the first question one is held, and the other is refused."""
-
-    async def refused(held: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not held.is_set():
-            held.set()
-            await reader.read()
-        writer.close()
-
-    async def run() -> None:
-        server = await asyncio.start_server(partial(refused, asyncio.Event()), "127.0.0.1", 0)
-        async with server:
-            url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
-            store = shared_store.SharedStore(url, partial(RedisValues, url, connect_timeout=20.0))
-            assert await store.read([b"name"]) is None
-            assert store.is_down
-            left = [task for task in asyncio.all_tasks() if "RedisValues" in repr(task.get_coro())]
-            await store.close()
-            assert left == []
-
-    asyncio.run(run())
 
 
 def test_a_server_that_stands_still_holds_up_one_question_and_no_more(hasty, caplog):
@@ -237,15 +212,6 @@ def test_after_a_failover_the_new_server_is_found_although_the_old_one_still_ans
             await until_it_answers(worker)
             await worker.look_up(Recorded(at_once), [3])
             assert Format("s", SCHEMA).name(3) in names(new)
-
-
-def test_an_evicted_answer_is_called_for_again(redis_server, patient):
-    @with_workers(redis_server, {}, {})
-    async def work(first: Worker, second: Worker) -> None:
-        await first.look_up(Recorded(at_once), [1, 2])
-        redis_server.command("DEL", Format("s", SCHEMA).name(1) or b"")
-        found, _ = await second.look_up(Recorded(at_once), [1, 2])
-        assert found == [[({"x": 1}, "call"), ({"x": 2}, "cache")]]
 
 
 def test_what_waits_to_be_written_is_bounded(redis_server, patient, monkeypatch, caplog):

@@ -12,7 +12,7 @@ from hypothesis import given
 from asyncio_operator import AdaptiveCapacity, AsyncWaitOperator, Batching, BlockingFunction, EnricherError
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import Act, Batches, Script, retry
-from tests.operator.helpers import Source, collect, forever, late, now, process, run_on, same, virtual
+from tests.operator.helpers import Source, collect, forever, late, now, run_on, virtual
 
 OVERLOAD = EnricherError("too much to do", overload=True)
 
@@ -129,21 +129,6 @@ async def test_R11_it_falls_with_growing_latency():
     assert now() <= 5000 / 8 * 1.1
 
 
-@pytest.mark.parametrize("mode", ["ordered", "unordered", "key_ordered"])
-@virtual
-async def test_R11_it_never_stalls(mode):
-    options: dict[str, Any] = {"key": lambda value: value % 7} if mode == "key_ordered" else {}
-    operator, script = watched(
-        lambda value, attempt: Act(1.0, error=OVERLOAD if attempt < 2 else None),
-        AdaptiveCapacity(initial=1, minimum=1, maximum=3),
-        mode=mode,
-        retry=retry(3, 1.0),
-        **options,
-    )
-    assert sorted(await collect(operator.process(range(50)))) == list(range(50))
-    assert script.limit >= 1
-
-
 @virtual
 async def test_O1_after_a_fall_no_call_starts_until_enough_have_ended():
     """Ten places, nine calls, and one lane that waits for input: at the fall to 8 that lane is one too many."""
@@ -155,15 +140,6 @@ async def test_O1_after_a_fall_no_call_starts_until_enough_have_ended():
     assert script.limit == 8
     assert operator.metrics.in_flight == 8
     assert await task == list(range(1, 12))
-
-
-@virtual
-async def test_O1_late_calls_count():
-    operator, script = watched(
-        lambda value, attempt: Act(50.0, deaf=50.0), AdaptiveCapacity(initial=8, minimum=2), attempt_timeout=2.0
-    )
-    assert await collect(operator.process(range(30))) == []
-    assert script.most == 8
 
 
 @virtual
@@ -183,14 +159,6 @@ async def test_R11_linger_0_and_a_limit_that_has_fallen_do_not_keep_the_loop_bus
     )  # fmt: skip
     got = await collect(operator.process(slowly(range(30), 0.25)))
     assert len(got) >= 25
-
-
-@virtual
-async def test_R11_it_may_fall_when_nothing_is_left_but_the_last_call():
-    """The lanes without work have gone when the last call passes its deadline."""
-    operator, script = watched({1: [Act(5.0)]}, AdaptiveCapacity(initial=3, minimum=2, maximum=3), timeout=2.0)
-    assert await collect(operator.process(range(3))) == [0, 2, ("late", 1)]
-    assert script.limit == 2
 
 
 @virtual
@@ -217,14 +185,6 @@ async def test_R11_batches_are_calls(mode):
     )
     assert sorted(await collect(operator.process(range(900)))) == list(range(900))
     assert batches.most == 6
-
-
-@virtual
-async def test_R11_one_call_at_most_if_maximum_is_1(mode):
-    operator, script = watched(lambda *_: Act(1.0), AdaptiveCapacity(maximum=1), mode=mode)
-    assert await collect(operator.process(range(50))) == list(range(50))
-    assert script.most == 1
-    assert await process(same, range(50), mode=mode, capacity=AdaptiveCapacity(maximum=1)) == list(range(50))
 
 
 ACTS = st.builds(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +14,11 @@ from asyncio_operator import (
     Batching,
     ElementTimeoutError,
     EnricherError,
-    FunctionError,
     ResultError,
 )
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import Batches, retry
-from tests.operator.helpers import collect, collect_timed, forever, late, now, process, run_on, virtual
+from tests.operator.helpers import collect, process, run_on, virtual
 
 
 def by(max_size: int = 1000, linger: float = 1.0) -> Batching:
@@ -60,12 +58,6 @@ async def test_B3_a_result_of_another_length_is_a_ResultError_for_every_element(
     assert {type(error) for _, error in errors} == {ResultError}
     assert "for 3 values; it must give a sequence with one result for each" in str(errors[0][1])
     assert operator.metrics.failures == 3
-
-
-@virtual
-async def test_B3_under_fail_it_ends_the_run(mode):
-    with pytest.raises(FunctionError, match="element 0 in attempt 1 with ResultError: invoke_batch gave 0 results"):
-        await process(Batches(lambda values, number: []), range(3), mode=mode)
 
 
 # -- B4: failing batches
@@ -158,82 +150,6 @@ async def test_B4_a_retry_forms_batches_again(mode):
     assert operator.metrics.retries == 2
 
 
-@virtual
-async def test_B4_a_batch_and_its_halves_are_one_attempt_of_each_element(mode):
-    batches = Batches(poisoned(0), seconds=1.0)
-    errors: list[Any] = []
-    operator = AsyncWaitOperator(
-        batches, mode=mode, retry=retry(2, 0.0, on=(ValueError,)), on_error=lambda v, e: errors.append(v)
-    )
-    await collect(operator.process(range(4)))
-    assert errors == [0]
-    assert operator.metrics.retries == 1
-    assert [call for call in batches.calls if 0 in call] == [[0, 1, 2, 3], [0, 1], [0], [0]]
-    with pytest.raises(FunctionError, match="element 0 in attempt 1 with ValueError"):
-        await process(Batches(poisoned(0)), range(4), mode=mode)
-
-
-@virtual
-async def test_B4_one_attempt_timeout_runs_over_a_batch_and_its_halves(mode):
-    batches = Batches(poisoned(0), seconds=1.0)
-    operator = AsyncWaitOperator(
-        batches, mode=mode, capacity=1, attempt_timeout=2.5, on_error=lambda v, e: type(e).__name__
-    )
-    assert sorted(await collect(operator.process(range(4))), key=str) == ["ElementTimeoutError"] * 4
-    assert batches.calls == [[0, 1, 2, 3], [0, 1], [2, 3]]
-    assert now() == 2.5
-
-
-@virtual
-async def test_B4_a_half_that_waits_for_a_slot_ends_with_its_attempt(mode):
-    async def act(values, number):
-        if number == 0:
-            raise ValueError
-        await asyncio.sleep(4.0)
-        return values
-
-    batches = Batches(act)
-    operator = AsyncWaitOperator(
-        batches, mode=mode, capacity=1, attempt_timeout=5.0, retry=retry(delay=1.0), batching=by(linger=0.5)
-    )
-    assert sorted(await collect(operator.process(range(4)))) == [0, 1, 2, 3]
-    assert batches.calls == [[0, 1, 2, 3], [0, 1], [2, 3], [2, 3]]
-    assert batches.times == [0, 0, 4, 6]
-
-
-@virtual
-async def test_B4_a_half_that_waits_for_a_slot_ends_at_its_deadline(mode):
-    async def act(values, number):
-        if number == 0:
-            raise ValueError
-        await asyncio.sleep(4.0)
-        return values
-
-    batches = Batches(act)
-    operator = AsyncWaitOperator(batches, mode=mode, capacity=1, timeout=4.5, on_timeout=late)
-    got = await collect_timed(operator.process(range(4)))
-    assert got == [(0, 4.0), (1, 4.0), (("late", 2), 4.5), (("late", 3), 4.5)]
-
-
-@virtual
-async def test_B4_a_half_that_waits_past_its_limit_is_not_called(mode):
-    async def act(values, number):
-        if number == 0:
-            raise ValueError
-        await asyncio.sleep(9.0)
-        return values
-
-    batches = Batches(act)
-    operator = AsyncWaitOperator(
-        batches, mode=mode, capacity=1, attempt_timeout=5.0, batching=by(max_size=4), on_error=lambda v, e: str(e)
-    )
-    got = await collect(operator.process(range(4)))
-    assert len(got) == 4
-    assert "attempt 1 for element 2 had no result within attempt_timeout=5.0 s" in got
-    assert batches.calls == [[0, 1, 2, 3], [0, 1]]
-    assert now() == 5
-
-
 class OverloadError(Exception):
     overload = True
 
@@ -288,34 +204,6 @@ async def test_B4_and_are_retried_as_a_whole_batch(mode, error):
 
 
 @virtual
-async def test_B4_a_batch_that_passes_its_limit_is_not_split(mode):
-    batches = Batches(lambda values, number: forever() if number == 0 else values)
-    assert await process(batches, range(4), mode=mode, attempt_timeout=1.0, retry=retry()) == list(range(4))
-    assert batches.calls == [[0, 1, 2, 3]] * 2
-    assert batches.times == [0, 2]
-
-
-@virtual
-async def test_B4_a_cancelled_batch_is_retried_whole(mode):
-    def act(values, number):
-        if number == 0:
-            raise asyncio.CancelledError
-        return values
-
-    batches = Batches(act)
-    assert await process(batches, range(4), mode=mode, retry=retry()) == list(range(4))
-    assert batches.calls == [[0, 1, 2, 3]] * 2
-
-
-@virtual
-async def test_B4_results_that_will_not_do_are_retried_alone(mode):
-    batches = Batches(lambda values, number: values if number else [0, None, 2, None])
-    policy = retry(if_result=lambda result: result is None)
-    assert sorted(await process(batches, range(4), mode=mode, retry=policy)) == list(range(4))
-    assert batches.calls == [[0, 1, 2, 3], [1, 3]]
-
-
-@virtual
 async def test_B4_halves_go_before_retries_and_new_input():
     batches = Batches(poisoned(0))
     operator = AsyncWaitOperator(
@@ -324,22 +212,3 @@ async def test_B4_halves_go_before_retries_and_new_input():
     await collect(operator.process(range(6)))
     assert batches.calls[:3] == [[0, 1], [0], [1]]
     assert batches.calls[3][0] == 0
-
-
-@virtual
-async def test_O1_halves_wait_for_slots(mode):
-    batches = Batches(poisoned(*range(16)), seconds=1.0)
-    await process(batches, range(16), mode=mode, capacity=3, on_error="skip")
-    assert batches.most == 3
-    assert len(batches.calls) == 31
-
-
-@virtual
-async def test_O6_a_failure_of_one_element_cancels_the_batches(mode):
-    def act(values, number):
-        return forever() if number == 0 else [1 / 0]
-
-    batches = Batches(act)
-    with pytest.raises(FunctionError, match="element 2 in attempt 1 with ZeroDivisionError"):
-        await process(batches, range(3), mode=mode, batching=by(max_size=2))
-    assert batches.running == 0

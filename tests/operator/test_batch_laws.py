@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from asyncio_operator import (
     AsyncWaitOperator,
     BatchAsyncFunction,
     Batching,
     EnricherError,
-    Record,
     Watermark,
 )
 from tests.operator.attempts import Batches, retry
-from tests.operator.helpers import Source, block, collect, collect_timed, forever, late, now, process, virtual
+from tests.operator.helpers import Source, block, collect, forever, late, now, process, virtual
 
 
 def by(max_size: int = 1000, linger: float = 1.0) -> Batching:
@@ -148,13 +145,6 @@ async def test_B1_a_batch_flushed_by_size_leaves_no_timer_behind(mode):
 
 
 @virtual
-async def test_B1_each_batch_has_a_linger_of_its_own():
-    calls, times = await batches_of(every(0.6, range(5)), batching=by(max_size=2, linger=1.0))
-    assert calls == [[0, 1], [2, 3], [4]]
-    assert times == pytest.approx([0.6, 1.8, 3.0])
-
-
-@virtual
 async def test_B1_linger_runs_from_the_first_value_also_if_it_waits_for_a_slot(mode):
     batches = Batches(seconds=10.0)
     await process(batches, every(0.4, range(30)), mode=mode, capacity=1, batching=by(max_size=1000, linger=1.0))
@@ -190,80 +180,11 @@ async def test_B2_values_that_wait_for_a_batch_count_against_buffer_only():
 
 
 @virtual
-async def test_B2_elements_keep_their_timestamps(mode):
-    elements = [Record(1, 10), Watermark(10), 2, Record(3, None)]
-    assert await process(Batches(), elements, mode=mode) == elements
-
-
-@virtual
-async def test_B2_elements_keep_their_own_deadlines_inside_a_running_batch():
-    """The first comes back into a batch with the second, and has its deadline long before that."""
-
-    async def act(values, number):
-        if number == 0:
-            raise EnricherError("again", retryable=True)
-        await asyncio.sleep(8.0)
-        return values
-
-    batches = Batches(act)
-    operator = AsyncWaitOperator(
-        batches, mode="unordered", timeout=10.0, on_timeout=late, batching=by(max_size=2, linger=1.0),
-        retry=retry(delay=4.0),
-    )  # fmt: skip
-    got = await collect_timed(operator.process(every(4.5, [0, 1])))
-    assert batches.calls == [[0], [1, 0]]
-    assert batches.times == [1, 5]
-    assert got == [(("late", 0), 11.0), (1, 13.0)]
-
-
-@virtual
-async def test_B2_a_batch_is_cancelled_when_the_last_of_its_elements_is_late():
-    cancelled = []
-
-    async def act(values, number):
-        if number == 0:
-            raise EnricherError("again", retryable=True)
-        try:
-            await forever()
-        finally:
-            cancelled.append(now())
-
-    operator = AsyncWaitOperator(
-        Batches(act), mode="unordered", timeout=10.0, on_timeout=late, batching=by(max_size=2, linger=1.0),
-        retry=retry(delay=4.0),
-    )  # fmt: skip
-    got = await collect_timed(operator.process(every(4.5, [0, 1])))
-    assert got == [(("late", 0), 11.0), (("late", 1), 15.0)]
-    assert cancelled == [15]
-
-
-@virtual
 async def test_B2_the_first_attempt_starts_when_the_batch_is_called(mode):
     operator = AsyncWaitOperator(
         Batches(seconds=2.0), mode=mode, timeout=2.5, on_timeout=late, batching=by(linger=100.0, max_size=3)
     )
     assert await collect(operator.process(every(40.0, range(3)))) == [0, 1, 2]
-
-
-@virtual
-async def test_R2_an_element_that_waits_for_a_batch_ends_at_its_deadline():
-    def act(values, number):
-        if number == 0:
-            raise EnricherError("again", retryable=True)
-        return values
-
-    async def source():
-        yield 0
-        await asyncio.sleep(50)
-        yield 1
-
-    batches = Batches(act)
-    operator = AsyncWaitOperator(
-        batches, mode="unordered", timeout=10.0, on_timeout=late, batching=by(linger=20.0), retry=retry()
-    )
-    got = await collect_timed(operator.process(source()))
-    assert batches.calls == [[0], [1]]
-    assert got == [(("late", 0), 30.0), (1, 50.0)]
 
 
 @virtual
@@ -285,25 +206,6 @@ async def test_B2_a_BatchAsyncFunction_has_open_timeout_and_close(mode):
     events: list[Any] = []
     assert sorted(await process(Function(), [1, 2], mode=mode, timeout=1.0)) == [-2, -1]
     assert events == ["open", [1, 2], "close"]
-
-
-@virtual
-async def test_B2_without_batching_it_gets_Batching():
-    calls, times = await batches_of(every(0.0, range(2500)), mode="unordered", buffer=5000)
-    assert [len(call) for call in calls] == [1000, 1000, 500]
-    calls, times = await batches_of(every(0.0015, range(3)))
-    assert len(calls) == 2
-    assert times[0] == pytest.approx(0.002)
-
-
-@virtual
-async def test_B2_with_flatten_each_result_is_an_iterable_of_outputs(mode):
-    batches = Batches(lambda values, number: [[value] * value for value in values])
-    options: dict[str, Any] = {"mode": mode, "flatten": True}
-    assert await process(batches, [Record(2, 7), 0, 1], **options) == [Record(2, 7), Record(2, 7), 1]
-    batches = Batches(lambda values, number: [[1], "text", [3]])
-    assert await process(batches, range(3), on_error="skip", **options) == [1, 3]
-    assert len(batches.calls) == 1
 
 
 @virtual

@@ -33,14 +33,12 @@ from asyncio_operator.errors import ConfigurationError, EnricherError
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import BAD, OK, Batches, Script, retry, stop
 from tests.operator.helpers import (
-    Source,
     collect,
     collect_timed,
     fail,
     forever,
     late,
     now,
-    others,
     run_on,
     same,
     virtual,
@@ -119,24 +117,6 @@ async def test_G1_a_plain_function_may_weigh_too(mode):
 
 
 @virtual
-async def test_G2_retries_and_halves_are_starts(mode):
-    meter, script = Meter(calls=1), Script({1: [BAD, BAD]})
-    await collect(under(meter, script, mode=mode, retry=retry(delay=1.0)).process([1]))
-    assert script.times(1) == meter.times == [0, 10, 20]
-
-    def act(values, number):
-        if 3 in values:
-            raise ValueError
-        return values
-
-    meter, batches = Meter(calls=1), Batches(act)
-    await collect(under(meter, batches, mode=mode, on_error="skip").process(range(4)))
-    assert batches.calls == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
-    assert meter.times == batches.times == [20, 30, 40, 50, 60]
-    assert meter.weighed("keys") == [4, 2, 2, 1, 1]
-
-
-@virtual
 async def test_G2_budget_and_rate_limit_hold_both(mode):
     meter = Meter(calls=2)
     await collect(under(meter, same, mode=mode, rate_limit=RateLimit(1, per=3.0)).process(range(5)))
@@ -154,32 +134,6 @@ async def test_G2_what_is_admitted_later_is_started_at_the_news(mode):
     assert await running == [(0, 7), (1, 7), (2, 7)]
 
 
-@virtual
-async def test_O2_behind_a_budget_one_element_is_read(mode):
-    source = Source(iter(range(10)))
-    run = under(Meter(calls=1), same, mode=mode).process(source)
-    assert await anext(run) == 0
-    await asyncio.sleep(5)
-    assert source.read == 2
-    await run.aclose()
-
-
-@virtual
-async def test_B1_a_batch_forms_while_another_waits_for_the_budget(mode):
-    batches = Batches()
-
-    async def source():
-        for value in range(12):
-            yield value
-            await asyncio.sleep(0.5)
-
-    operator = under(Meter(calls=1), batches, mode=mode, batching=Batching(4, linger=0.002))
-    assert await collect(operator.process(source())) == list(range(12))
-    # The second batch was formed by linger, and the third filled up behind it.
-    assert batches.calls == [[0], [1], [2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
-    assert batches.times == [0.002, 10, 20, 30, 40]
-
-
 # -- elements of a call that waits
 
 
@@ -190,16 +144,6 @@ async def test_R2_an_element_that_waits_for_the_budget_ends_at_its_deadline(mode
     assert await collect_timed(operator.process([1, 2])) == [(("late", 1), 5.0), (2, 10.0)]
     assert script.times(1) == [0]
     assert meter.times == [0, 10]
-
-
-@virtual
-async def test_R2_a_half_that_waits_for_the_budget_ends_at_its_deadline(mode):
-    def act(values, number):
-        raise ValueError
-
-    operator = under(Meter(calls=1), Batches(act), mode=mode, timeout=15.0, on_timeout=late, on_error="skip")
-    got = await collect_timed(operator.process(range(4)))
-    assert sorted(got) == [(("late", value), 15.0) for value in range(4)]
 
 
 @virtual
@@ -257,13 +201,6 @@ async def test_G6_one_element_that_can_never_fit_ends_the_run_at_once_whatever_o
         await collect(operator.process([1, 11, 2]))
     assert now() == 0
     assert meter.joined == meter.running == 0
-
-
-@virtual
-async def test_G6_in_a_batch_too(mode):
-    meter, batches = Meter(tokens=10), WeighingBatches()
-    with pytest.raises(BudgetExceeded):
-        await collect(under(meter, batches, mode=mode, on_error="skip").process([1, 2, 11, 3]))
 
 
 @virtual
@@ -373,46 +310,6 @@ async def test_O12_a_call_that_ignores_its_cancellation_keeps_its_slot_until_it_
     assert meter.times == [0, 23]
     # What the late call says counts too: it was paid.
     assert [(at, settled) for at, _, settled in meter.returns] == [(23, {"tokens": 5}), (46, {"tokens": 5})]
-
-
-@virtual
-async def test_G1_calls_that_a_closed_run_cancels_are_reported(mode):
-    meter = Meter()
-    run = under(meter, forever, mode=mode).process(range(4))
-    step = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(1)
-    assert meter.running == 4
-    await stop(run, step)
-    assert meter.running == meter.joined == 0
-    assert not others()
-
-
-@virtual
-async def test_O6_a_run_may_fail_while_a_call_waits_for_the_budget(mode):
-    meter = Meter(calls=1)
-
-    async def fail_later(value):
-        await asyncio.sleep(2)
-        raise ValueError
-
-    with pytest.raises(FunctionError):
-        await collect(under(meter, fail_later, mode=mode).process(range(3)))
-    assert now() == 2
-    assert meter.times == [0]
-    assert meter.joined == meter.running == 0
-
-
-@virtual
-async def test_O8_a_run_may_be_closed_while_a_call_waits_for_the_budget(mode):
-    meter = Meter(calls=1)
-    run = under(meter, same, mode=mode).process(range(3))
-    assert await anext(run) == 0
-    step = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(1)
-    await stop(run, step)
-    await asyncio.sleep(100)
-    assert meter.times == [0]
-    assert meter.joined == 0
 
 
 @pytest.mark.parametrize("turns", range(40))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import pickle
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from asyncio_operator import (
     FixedBackoff,
     FunctionError,
     Hedge,
-    OperatorSnapshot,
     RateLimit,
     Record,
     Retry,
@@ -190,13 +189,6 @@ async def test_O19_batches_have_each_key_once():
 
 
 @virtual
-async def test_O19_a_flattened_result_is_kept_as_its_outputs():
-    function = Asked(lambda value: (letter for letter in value))
-    assert await times(function, 2, "ab", "", "ab", flatten=True) == 2 * [["a", "b", "a", "b"]]
-    assert function.calls == {"'ab'": 1, "''": 1}
-
-
-@virtual
 async def test_O19_a_consumer_cannot_change_what_is_kept():
     operator = AsyncWaitOperator(Asked(lambda value: {"list": [value]}), cache=Cache())
     for _ in range(3):
@@ -284,18 +276,6 @@ async def test_O19_L5_a_result_expires_by_the_given_clock_and_not_the_loops():
     assert function.calls == {"1": 2}
 
 
-@virtual
-async def test_O19_L5_a_use_prolongs_expire_after_access():
-    clock, function = ManualClock(1_000.0), Asked()
-    _, get = cached(clock, function, expire_after_access=10)
-    for _ in range(3):
-        await get(1)
-        clock.advance(9)
-    clock.advance(1)
-    await get(1)
-    assert function.calls == {"1": 2}
-
-
 @pytest.mark.parametrize("flatten", [False, True])
 @virtual
 async def test_O19_L3_a_result_of_nothing_is_a_miss(flatten):
@@ -311,13 +291,6 @@ async def test_O19_L3_a_result_of_nothing_is_a_miss(flatten):
     assert function.calls == {"1": 2}
     assert await times(function, 2, 7, cache=Cache(cache_missing=False), flatten=flatten)
     assert function.calls["7"] == 2
-
-
-@virtual
-async def test_O19_L4_a_full_cache_drops_the_least_recently_used():
-    function = Asked()
-    await times(function, 2, 1, 2, 1, 3, capacity=1, cache=Cache(max_rows=2))
-    assert function.calls == {"1": 1, "2": 2, "3": 2}
 
 
 @virtual
@@ -344,23 +317,6 @@ async def test_O19_L6_a_refresh_waits_for_its_turn_also_when_the_input_has_ended
     clock.advance(10)
     assert sorted(await collect(operator.process([2, 1]))) == [1, 2]
     assert function.calls == {"1": 2, "2": 1}
-
-
-@virtual
-async def test_O19_L6_a_refresh_that_fails_concerns_no_element():
-    clock, answers = ManualClock(1_000.0), iter(["a", ValueError("no")])
-
-    def answer(value: Any) -> Any:
-        one = next(answers)
-        if isinstance(one, Exception):
-            raise one
-        return one
-
-    operator, get = cached(clock, Asked(answer), refresh_after=10)
-    await get(1)
-    clock.advance(10)
-    assert await get(1) == ["a"]
-    assert operator.metrics.failures == 0
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -576,21 +532,6 @@ def test_O19_O4_whatever_the_options_every_element_leaves_once_also_through_snap
     assert Counter(got) == Counter(values)
     if mode == "ordered":
         assert got == values
-
-
-@pytest.mark.parametrize("mode", MODES)
-@virtual
-async def test_O19_O10_restored_elements_that_are_in_the_cache_need_no_further_input(mode: str) -> None:
-    operator = AsyncWaitOperator(Asked(seconds=0), cache=True, **MODES[mode])
-    await collect(operator.process(range(500)))
-
-    async def nothing() -> AsyncIterator[int]:
-        for none in range(0):
-            yield none
-
-    snapshot = OperatorSnapshot(tuple((value, 0) for value in range(500)))
-    async with asyncio.timeout(1):
-        assert sorted(await collect(operator.process(nothing(), restore=snapshot))) == [*range(500)]
 
 
 @virtual

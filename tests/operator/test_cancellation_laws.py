@@ -66,12 +66,6 @@ async def test_O12_a_swallowed_cancellation_is_logged_once_and_the_late_outcome_
 
 
 @virtual
-async def test_O12_an_honoured_cancellation_is_not_logged(mode, caplog):
-    await process(forever, range(3), mode=mode, capacity=2, timeout=1.0, on_timeout=late)
-    assert caplog.records == []
-
-
-@virtual
 async def test_O12_a_cancellation_nobody_asked_for_is_a_failed_attempt(mode):
     async def cancelled(value):
         raise asyncio.CancelledError
@@ -144,38 +138,6 @@ async def test_the_functions_own_timeouts_stay_its_own(mode):
     assert await process(call, [1], mode=mode, timeout=0.5, on_timeout=late) == [("late", 1)]
 
 
-@virtual
-async def test_a_timeout_in_the_function_at_the_same_moment_as_the_deadline(mode):
-    async def call(value):
-        try:
-            async with asyncio.timeout(1):
-                await forever()
-        except TimeoutError:
-            return "own"
-
-    assert await process(call, range(3), mode=mode, capacity=1, timeout=1.0, on_timeout=late) == ["own"] * 3
-
-
-@virtual
-async def test_calls_inside_a_task_group_are_cancelled_at_the_deadline(mode):
-    ended = []
-
-    async def inner(value):
-        try:
-            await forever()
-        finally:
-            ended.append(value)
-
-    async def call(value):
-        async with asyncio.TaskGroup() as group:
-            group.create_task(inner(value))
-            group.create_task(inner(value))
-        await asyncio.gather(inner(value), inner(value))
-
-    assert await process(call, [1, 2], mode=mode, timeout=1.0, on_timeout=late) == [("late", 1), ("late", 2)]
-    assert sorted(ended) == [1, 1, 2, 2]
-
-
 @pytest.mark.parametrize("capacity", [1, 2])
 @pytest.mark.parametrize("pause", [0, 1])
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
@@ -221,17 +183,6 @@ async def test_O12_a_call_that_cancels_itself_and_raises_that_itself_fails_alone
     options["on_error"] = lambda _v, error: type(error).__name__
     got = await process(call, elements(), mode=mode, capacity=1, **options)
     assert got == [0, "CancelledError", 2 if deadline is None else "late", 3, 4]
-
-
-@virtual
-async def test_O12_a_call_that_fails_and_leaves_a_cancellation_behind_fails_alone(mode):
-    async def call(value):
-        if value == 3:
-            cancel_myself()
-            raise ValueError(value)
-        return value
-
-    assert sorted(await process(call, range(6), mode=mode, capacity=1, on_error="skip")) == [0, 1, 2, 4, 5]
 
 
 async def cancels_all(value: Any) -> Any:
@@ -282,19 +233,6 @@ async def test_O12_so_is_one_that_does_it_in_a_task_of_its_own_or_spares_the_con
         with pytest.raises(FunctionError, match=f"{call.__name__}.* that cancels tasks|{call.__name__}.* not its own"):
             await process(call, range(5), mode=mode)
         assert others() == set()
-
-
-@virtual
-async def test_O12_so_is_one_that_cancels_all_and_gives_its_result_at_once(mode):
-    async def call(value):
-        if value == 3:
-            cancel_all()
-        return value
-
-    got: list[Any] = []
-    with pytest.raises(FunctionError, match="in the call for element 3"):
-        await collect_until(AsyncWaitOperator(call, mode=mode).process(range(10)), got)
-    assert others() == set()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -91,30 +91,6 @@ async def test_O17_a_chain_of_operators_ends_together(how, above, below, between
     assert len(first.events) == asked
 
 
-@pytest.mark.parametrize("way", WAYS)
-@virtual
-async def test_O17_so_does_one_that_the_user_holds(way):
-    upper, lower = AsyncWaitOperator(slow, capacity=2), AsyncWaitOperator(same, **WAYS[way])
-    middle = upper.process(range(10_000))
-    async with contextlib.aclosing(lower.process(middle)) as outputs:
-        assert await anext(outputs) == 0
-    assert not others()
-    assert await collect(middle) == []
-    assert await collect(upper.process(range(3))) == [0, 1, 2]
-
-
-@virtual
-async def test_O17_a_chain_of_three_stages_ends_from_its_last():
-    stages = [Life(slow), Life(), Life()]
-    outputs: Any = range(1000)
-    for stage in stages:
-        outputs = AsyncWaitOperator(stage, capacity=3).process(outputs)
-    assert await anext(outputs) == 0
-    await outputs.aclose()
-    assert [stage.events[-1] for stage in stages] == ["close"] * 3
-    assert not others()
-
-
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("how", ["closed", "failed", "dropped"])
 @pytest.mark.parametrize("stages", [2, 3])
@@ -137,24 +113,6 @@ def test_O17_so_does_a_chain_of_ordinary_iterators_whose_calls_hang(stages, how,
     gc.collect()
     wait_for_the_end([first])
     assert middle is None or [*middle] in ([], [1])
-
-
-@pytest.mark.parametrize("how", ["closed", "failed"])
-@pytest.mark.parametrize("stages", [2, 3])
-def test_O17_so_does_one_whose_iterators_all_have_names(stages, how):
-    """Here every reader thread waits for room, and no iterator is closed by the garbage collector."""
-    functions = [Life(second_fails(how) if stage == stages - 1 else same) for stage in range(stages)]
-    named: list[Any] = [range(100_000)]
-    for function in functions:
-        named.append(AsyncWaitOperator(function, capacity=2, buffer=10)(named[-1]))
-    if how == "closed":
-        assert next(named[-1]) == 0
-        named[-1].close()
-    else:
-        with pytest.raises(FunctionError):
-            list(named[-1])
-    wait_for_the_end(functions)
-    assert len(list(named[1])) < 1000
 
 
 def wait_for_the_end(functions: list[Life]) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Record, StateError
-from asyncio_operator.engine.timing import start_task
+from asyncio_operator import AsyncFunction, AsyncWaitOperator, Record, StateError
 from tests.operator.attempts import MODES, retry
-from tests.operator.helpers import REAL_LOOPS, Life, collect, fail, forever, others, same, virtual
+from tests.operator.helpers import REAL_LOOPS, Life, collect, forever, others, virtual
 
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "managed": {"retry": retry(2, 1.0)}}
 
@@ -57,30 +55,6 @@ async def test_O8_a_step_that_waits_in_a_task_may_be_waited_for_as_long_as_one_l
             got.append(output)
             step = asyncio.ensure_future(anext(outputs, None))
     assert (got, waited) == ([0, 1, 2, 3], 10)
-
-
-@virtual
-async def test_O8_a_step_that_is_cancelled_before_it_begins_ends_nothing():
-    outputs = AsyncWaitOperator(same).process(range(3))
-    for _ in range(2):
-        step = start_task(collect(outputs))
-        step.cancel()
-        await asyncio.wait([step])
-    assert await collect(outputs) == [0, 1, 2]
-
-
-@virtual
-async def test_O8_after_any_other_end_there_is_nothing_more():
-    ended, closed, failed = (AsyncWaitOperator(call).process(range(3)) for call in (same, same, fail))
-    await collect(ended)
-    await anext(closed)
-    await closed.aclose()
-    with pytest.raises(FunctionError):
-        await anext(failed)
-    for outputs in (ended, closed, failed):
-        assert isinstance(outputs, AsyncGenerator)
-        assert await collect(outputs) == []
-        assert await anext(outputs, "nothing") == "nothing"
 
 
 @virtual

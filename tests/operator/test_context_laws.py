@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import decimal
 import enum
 import threading
 from collections.abc import Callable, Iterator
@@ -12,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncWaitOperator, BatchAsyncFunction, BlockingFunction, FixedBackoff, Retry
-from tests.operator.helpers import REAL_LOOPS, Doors, collect, process, run_on, virtual
+from asyncio_operator import AsyncWaitOperator, BlockingFunction, FixedBackoff, Retry
+from tests.operator.helpers import Doors, collect, process, virtual
 
 NOTHING = object()
 
@@ -73,13 +72,6 @@ async def test_O17_what_a_call_sets_is_seen_by_no_other_call(pause, way):
     assert seen == [NOTHING] * 50
 
 
-@pytest.mark.parametrize("loop", REAL_LOOPS)
-def test_O17_on_every_loop(loop):
-    seen: list[Any] = []
-    run_on(loop, process(setting(seen, a_turn), range(50), capacity=3))
-    assert seen == [NOTHING] * 50
-
-
 @pytest.mark.parametrize("pause", PAUSES)
 @pytest.mark.parametrize("value", ["text", 1, 1.0, [1], object()], ids=lambda value: type(value).__name__)
 @virtual
@@ -121,20 +113,6 @@ async def test_O17_whatever_is_set_is_never_compared_in_earnest(first):
     await process(call, range(10), capacity=2)
     assert len(seen) == 10
     assert all(one is first for one in seen)
-
-
-@virtual
-async def test_O17_what_a_call_takes_back_was_never_there(way):
-    seen: list[Any] = []
-
-    async def call(value: int) -> None:
-        seen.append(tenant.get())
-        token = tenant.set(value)
-        await asyncio.sleep(0)
-        tenant.reset(token)
-
-    await process(call, range(20), capacity=3, **way)
-    assert seen == [NOTHING] * 20
 
 
 @virtual
@@ -184,21 +162,6 @@ async def test_O17_every_attempt_begins_with_what_the_run_was_started_with():
 
     await process(call, range(5), capacity=1, retry=Retry(3, FixedBackoff(0)))
     assert seen == [NOTHING] * 15
-
-
-@virtual
-async def test_O17_a_batch_is_one_call():
-    seen: list[Any] = []
-
-    class Batches(BatchAsyncFunction[int, int]):
-        async def invoke_batch(self, values: Any) -> Any:
-            seen.append(tenant.get())
-            tenant.set(values)
-            return values
-
-    await process(Batches(), range(1000), capacity=2)
-    assert len(seen) > 1
-    assert set(seen) == {NOTHING}
 
 
 def test_O17_a_blocking_function_has_a_context_for_each_call():
@@ -286,36 +249,6 @@ async def test_O17_calls_and_hooks_see_nothing_of_each_other():
     await process(call, range(30), capacity=3, **hooks, mode="key_ordered", key=hook)
     assert set(seen) == {NOTHING}
     assert set(seen_by_hooks) <= {NOTHING, "of a hook"}
-
-
-@virtual
-async def test_O17_a_key_function_that_sets_something():
-    seen: list[Any] = []
-    seen_by_key: list[Any] = []
-
-    def key(value: int) -> int:
-        seen_by_key.append(tenant.get())
-        tenant.set("of the key")
-        return value % 5
-
-    await process(setting(seen, a_turn), range(30), capacity=3, mode="key_ordered", key=key)
-    assert set(seen) == {NOTHING}
-    assert set(seen_by_key) <= {NOTHING, "of the key"}
-
-
-@virtual
-async def test_O17_decimal_contexts_are_those_of_their_calls():
-    """They are a context variable of Python's own."""
-
-    async def call(value: int) -> str:
-        before = str(decimal.Decimal(1) / 3)
-        decimal.setcontext(decimal.Context(prec=value))
-        await asyncio.sleep(0)
-        assert len(str(decimal.Decimal(1) / 3)) == value + 2
-        return before
-
-    decimal.setcontext(decimal.Context(prec=4))
-    assert set(await process(call, range(5, 20), capacity=2)) == {"0.3333"}
 
 
 @virtual

@@ -14,15 +14,11 @@ from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.engine import timing
 from tests.operator.helpers import (
     REAL_LOOPS,
-    Life,
-    collect,
-    collect_timed,
     forever,
     late,
     now,
     process,
     run_on,
-    same,
     virtual,
 )
 
@@ -45,40 +41,6 @@ async def test_R2_an_element_ends_at_its_deadline_exactly(mode):
         forever, range(3), mode=mode, capacity=1, timeout=2.5, on_timeout=lambda value: ended.append((value, now()))
     )
     assert ended == [(0, 2.5), (1, 5.0), (2, 7.5)]
-
-
-@virtual
-async def test_R2_deadlines_are_the_calls_own(mode):
-    async def call(value):
-        await asyncio.sleep(value)
-        return value
-
-    operator = AsyncWaitOperator(call, mode="unordered", capacity=2, timeout=4.5, on_timeout=late)
-    # A registry that keeps a lane under its first deadline would cut 4 off; one that forgets it would let 9 run on.
-    got = await collect_timed(operator.process([1, 2, 2, 4, 9, 4]))
-    assert got == [(1, 1), (2, 2), (2, 3), (4, 6), (("late", 9), 7.5), (4, 10)]
-
-
-@virtual
-async def test_R2_the_call_is_really_cancelled(mode):
-    function = Life(forever)
-    await process(function, [1], mode=mode, timeout=1.0, on_timeout=late)
-    assert function.events == ["open", 1, "-1", "close"]
-
-
-@virtual
-async def test_R2_the_element_ends_whether_or_not_its_call_honours_the_cancellation():
-    async def stubborn(value):
-        try:
-            await forever()
-        except asyncio.CancelledError:
-            await asyncio.sleep(10)
-        return "too late"
-
-    operator = AsyncWaitOperator(stubborn, mode="unordered", timeout=1.0, on_timeout=late)
-    ended = await collect_timed(operator.process([1]))
-    assert ended == [(("late", 1), 1.0)]
-    assert now() == 11
 
 
 @pytest.mark.parametrize("levels", range(5))
@@ -111,25 +73,6 @@ async def test_R4_a_result_that_is_there_at_the_deadline_wins(mode, wrap, levels
     assert set(got) == set(range(4))
 
 
-@virtual
-async def test_R4_a_result_that_needs_one_more_wait_does_not_win(mode):
-    async def call(value):
-        await asyncio.sleep(2)
-        await asyncio.sleep(0.001)
-        return value
-
-    assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late) == [("late", 1)]
-
-
-@virtual
-async def test_R4_an_error_that_is_there_at_the_deadline_wins_too(mode):
-    async def call(value):
-        await asyncio.sleep(2)
-        raise ValueError
-
-    assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late, on_error=lambda *_: "error") == ["error"]
-
-
 @pytest.mark.parametrize("seconds", [2.0, 0.002])
 @virtual
 async def test_R4_a_call_that_starts_at_the_deadline_of_another_is_not_taken_for_it(mode, seconds):
@@ -143,20 +86,6 @@ async def test_R4_a_call_that_starts_at_the_deadline_of_another_is_not_taken_for
     assert got == list(range(9))
 
 
-@virtual
-async def test_R6_an_error_before_the_first_await_is_like_any_other(mode):
-    def call(value):
-        raise ValueError
-
-    class Eager:
-        async def __call__(self, value: Any) -> Any:
-            raise ValueError
-
-    assert await process(Eager(), [1], mode=mode, on_error=lambda *_: "error") == ["error"]
-    function = Life(call)
-    assert await process(function, [1], mode=mode, on_error="skip") == []
-
-
 @pytest.mark.parametrize("none", [None, 0, 0.0, timedelta(0)])
 @virtual
 async def test_R9_no_timeout_is_none(mode, none):
@@ -165,21 +94,6 @@ async def test_R9_no_timeout_is_none(mode, none):
         return value
 
     assert await process(call, [1], mode=mode, timeout=none) == [1]
-
-
-@virtual
-async def test_a_timeout_may_be_a_timedelta(mode):
-    assert await process(forever, [1], mode=mode, timeout=timedelta(minutes=1), on_timeout=late) == [("late", 1)]
-    assert now() == 60
-
-
-@virtual
-async def test_thousands_of_deadlines_at_once(mode):
-    function = Life(forever)
-    got = await process(function, range(10_000), mode=mode, capacity=5_000, timeout=1.0, on_timeout=same_sync)
-    assert sorted(got) == list(range(10_000))
-    assert now() == 2.0
-    assert function.running == 0
 
 
 def same_sync(value: Any) -> Any:
@@ -232,25 +146,3 @@ def test_S12_pending_timeouts_need_no_threads(loop):
         await asyncio.wait([first])
 
     run_on(loop, main())
-
-
-@virtual
-async def test_the_run_ends_with_the_last_element_not_with_the_last_deadline(mode):
-    assert await collect(AsyncWaitOperator(same, mode=mode, timeout=3600.0).process(range(10))) == list(range(10))
-    assert now() == 0
-
-
-@virtual
-async def test_O14_a_late_element_counts_until_its_deadline_and_once(mode):
-    async def deaf(value):
-        for _ in range(3):
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                continue
-        return value
-
-    operator = AsyncWaitOperator(deaf, mode=mode, timeout=1.0, on_timeout=lambda value: None, grace_period=1.0)
-    assert [output async for output in operator.process([1])] == [None]
-    assert operator.metrics.latency.max == 1.0
-    assert operator.metrics.timeouts == 1

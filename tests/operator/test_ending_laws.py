@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError
-from asyncio_operator.engine.timing import start_task
 from tests.operator.helpers import (
     Doors,
     Life,
@@ -89,32 +88,6 @@ async def test_O8_the_consumer_is_cancelled_while_it_waits(mode):
 
 
 @virtual
-async def test_O8_the_consumer_is_cancelled_in_its_first_step(mode):
-    function = Life(forever)
-    run = AsyncWaitOperator(function, mode=mode).process(range(3))
-    consumer = start_task(collect(run))
-    asyncio.get_running_loop().call_soon(consumer.cancel)
-    await asyncio.wait([consumer])
-    assert function.events == ["open", "close"]
-    assert others() == set()
-
-
-@virtual
-async def test_O8_the_consumer_raises(mode):
-    function = Life(one_then_forever)
-    run = AsyncWaitOperator(function, mode=mode).process(range(3))
-
-    async def consume():
-        async for _ in run:
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        await consume()
-    await run.aclose()
-    assert function.events[-1] == "close"
-
-
-@virtual
 async def test_O8_closing_while_the_input_is_awaited(mode):
     ended = []
 
@@ -131,17 +104,6 @@ async def test_O8_closing_while_the_input_is_awaited(mode):
     await run.aclose()
     assert ended == ["input"]
     assert function.events[-1] == "close"
-
-
-@virtual
-async def test_O8_closing_under_backpressure(mode):
-    function = Life()
-    run = AsyncWaitOperator(function, mode=mode, buffer=2).process(range(9))
-    await anext(run)
-    await asyncio.sleep(1)
-    await run.aclose()
-    assert function.events[-1] == "close"
-    assert others() == set()
 
 
 @virtual
@@ -193,16 +155,6 @@ async def test_O8_open_failing_ends_the_run_with_that_error_and_closes_once(mode
 
 
 @virtual
-async def test_O8_closing_while_open_runs(mode):
-    function = Doors(opening=forever)
-    run = AsyncWaitOperator(function, mode=mode).process(range(3))
-    consumer = asyncio.create_task(collect(run))
-    await asyncio.sleep(1)
-    await interrupt(consumer)
-    assert function.events == ["open", "close"]
-
-
-@virtual
 async def test_O8_closing_while_open_runs_and_swallows_its_cancellation(mode):
     async def stubborn():
         try:
@@ -248,14 +200,6 @@ async def test_O8_an_error_of_close_is_raised_if_the_run_had_none(mode, error):
     with pytest.raises(type(error)) as failure:
         await process(Doors(closing=raising(error)), range(3), mode=mode)
     assert failure.value is error
-
-
-@virtual
-async def test_O8_an_error_of_close_is_raised_by_an_early_end_too(mode):
-    run = AsyncWaitOperator(Doors(closing=raising(ValueError("close"))), mode=mode).process(range(3))
-    await anext(run)
-    with pytest.raises(ValueError, match="close"):
-        await run.aclose()
 
 
 @virtual

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AdaptiveCapacity, AsyncWaitOperator, ElementTimeoutError, FunctionError
+from asyncio_operator import AdaptiveCapacity, AsyncWaitOperator, FunctionError
 from tests.operator.attempts import OK, Act, Batches, Script, retry
-from tests.operator.helpers import Life, Source, collect, collect_until, fail, forever, now, process, same, virtual
+from tests.operator.helpers import Life, collect_until, forever, process, same, virtual
 
 
 @virtual
@@ -34,36 +34,6 @@ async def test_O6_the_first_failure_ends_the_run_while_nobody_reads(mode):
 
 
 @virtual
-async def test_O6_nothing_is_emitted_after_the_failure(mode):
-    async def call(value):
-        if value == 5:
-            raise ValueError
-        return value
-
-    run = AsyncWaitOperator(call, mode=mode).process(range(9))
-    got: list[Any] = []
-    with pytest.raises(FunctionError):
-        await collect_until(run, got, pause=1)
-    assert len(got) <= 1
-    assert await collect(run) == []
-
-
-@virtual
-async def test_O6_no_call_starts_after_the_failure(mode):
-    async def call(value):
-        if value == 1:
-            raise ValueError
-        return value
-
-    function = Life(call)
-    source = Source(iter(range(1000)))
-    with pytest.raises(FunctionError):
-        await process(function, source, mode=mode)
-    assert source.read == 2
-    assert [event for event in function.events if isinstance(event, int)] == [0, 1]
-
-
-@virtual
 async def test_O6_the_outputs_of_one_input_stop_at_the_failure_too():
     async def call(value):
         if value == 1:
@@ -75,16 +45,6 @@ async def test_O6_the_outputs_of_one_input_stop_at_the_failure_too():
     with pytest.raises(FunctionError):
         await collect_until(AsyncWaitOperator(call, flatten=True).process(range(2)), got, pause=1)
     assert got in ([0, 1], [0, 1, 2])
-
-
-@virtual
-async def test_O6_the_first_failure_in_time_is_the_one_told(mode):
-    async def call(value):
-        await asyncio.sleep(10 - value)
-        raise ValueError(value)
-
-    with pytest.raises(FunctionError, match="failed for element 4"):
-        await process(call, range(5), mode=mode)
 
 
 @virtual
@@ -101,35 +61,6 @@ async def test_O6_what_a_cancelled_call_raises_is_not_told_instead(mode):
     with pytest.raises(FunctionError) as failure:
         await process(call, range(5), mode=mode)
     assert isinstance(failure.value.__cause__, ValueError)
-
-
-@virtual
-async def test_O6_calls_are_cancelled_and_awaited(mode):
-    async def call(value):
-        if value == 0:
-            await asyncio.sleep(1)
-            raise ValueError
-        try:
-            await forever()
-        finally:
-            await asyncio.sleep(2)
-
-    function = Life(call)
-    with pytest.raises(FunctionError):
-        await process(function, range(5), mode=mode)
-    assert function.running == 0
-    assert function.events[-1] == "close"
-    assert now() == 3
-
-
-@virtual
-async def test_O6_a_timeout_is_a_failure_with_a_timeout_as_its_cause(mode):
-    with pytest.raises(
-        FunctionError, match=r"of 1\.5 s; raise the timeout, give on_timeout .*, or on_error="
-    ) as failure:
-        await process(forever, [7], mode=mode, timeout=1.5)
-    assert isinstance(failure.value.__cause__, ElementTimeoutError)
-    assert failure.value.element == "7"
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, StopAsyncIteration])
@@ -194,12 +125,3 @@ async def test_O6_an_error_that_cannot_say_what_it_is_is_judged_as_if_it_did_not
     split = attribute != "retry_after" or isinstance(value, property)
     got = await process(Batches(poisoned), range(3), on_error="skip")
     assert got == ([0, 2] if split else [])
-
-
-@virtual
-async def test_O6_the_consumer_may_come_late(mode):
-    run = AsyncWaitOperator(fail, mode=mode).process([1])
-    with pytest.raises(FunctionError):
-        await anext(run)
-    with pytest.raises(StopAsyncIteration):
-        await anext(run)

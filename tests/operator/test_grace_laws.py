@@ -31,20 +31,6 @@ from tests.operator.helpers import (
 
 
 @virtual
-async def test_O9_close_waits_for_the_last_call(mode):
-    async def stubborn(value):
-        try:
-            await forever()
-        except asyncio.CancelledError:
-            await asyncio.sleep(20)
-
-    function = Life(stubborn)
-    assert await process(function, [1], mode=mode, timeout=1.0, on_timeout=lambda v: v) == [1]
-    assert function.events == ["open", 1, "-1", "close"]
-    assert now() == 21
-
-
-@virtual
 async def test_O9_a_late_call_may_clean_up_at_the_end_of_the_run(mode):
     cleaned = []
 
@@ -156,16 +142,6 @@ async def test_a_timeout_error_of_close_is_its_own(mode):
 
 
 @virtual
-async def test_O9_without_a_grace_period_calls_that_honour_their_cancellation_still_end(mode, caplog):
-    function = Life(one_then_forever)
-    run = AsyncWaitOperator(function, mode=mode, grace_period=0).process(range(5))
-    await anext(run)
-    await run.aclose()
-    assert function.events[-1] == "close"
-    assert caplog.records == []
-
-
-@virtual
 async def test_O9_the_wait_for_calls_survives_more_cancellations(mode):
     """An impatient user cancels again and again; the run still ends in its order."""
 
@@ -261,18 +237,6 @@ def test_the_loop_may_end_while_some_lanes_are_idle_and_others_busy(mode, loop, 
 
     for _ in range(3):
         run_on(loop, main())
-
-
-@pytest.mark.parametrize("loop", REAL_LOOPS)
-def test_metrics_outlive_the_loop(mode, loop):
-    operator = AsyncWaitOperator(same, mode=mode, buffer=1)
-
-    async def main():
-        assert await anext(operator.process(range(9))) == 0
-
-    run_on(loop, main())
-    assert operator.metrics.emitted == 1
-    assert operator.metrics.in_flight == 0
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -378,16 +342,6 @@ async def test_O12_calls_that_hold_all_places_and_do_not_return_are_told(mode, c
     assert await results == ["late one", "late two", "three"]
     [message] = told
     assert "calls that ignore their cancellation hold all places; one of them is for element '" in message
-
-
-@virtual
-async def test_O12_calls_that_end_when_they_are_cancelled_hold_nothing(mode, caplog):
-    async def slow(value):
-        await asyncio.sleep(9)
-
-    operator = AsyncWaitOperator(slow, mode=mode, capacity=1, timeout=1.0, on_timeout=str, grace_period=0.5)
-    assert await collect(operator.process([1, 2, 3])) == ["1", "2", "3"]
-    assert not caplog.records
 
 
 async def deaf(seconds: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import threading
 from collections import Counter
 from functools import partial
@@ -17,11 +16,9 @@ from asyncio_operator import (
     AdaptiveCapacity,
     AsyncFunction,
     AsyncWaitOperator,
-    Batching,
     BlockingFunction,
     CircuitBreaker,
     ConfigurationError,
-    EnricherError,
     FunctionError,
     Hedge,
     RateLimit,
@@ -29,13 +26,12 @@ from asyncio_operator import (
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
-from tests.operator.attempts import Act, Batches, Script, retry
+from tests.operator.attempts import Act, Script, retry
 from tests.operator.helpers import (
     REAL_LOOPS,
     block,
     collect,
     collect_timed,
-    late,
     now,
     others,
     process,
@@ -49,10 +45,6 @@ ALL = Hedge(2.0, extra=0.5)
 """Every second call may be a copy, after two seconds."""
 
 BAD = ValueError("bad")
-
-
-class LostError(Exception):
-    """What the copy raises, so that it differs from that of the other call."""
 
 
 def hedged(script: Any, **options: Any) -> AsyncWaitOperator:
@@ -77,65 +69,10 @@ async def test_H1_a_slow_call_is_made_a_second_time_and_the_first_answer_wins():
 
 
 @virtual
-async def test_H1_the_copy_is_cancelled_if_the_first_call_answers():
-    script = Script({0: [Act(3.0, result="first"), Act(9.0, result="copy")]})
-    operator = hedged(script)
-    assert await collect_timed(operator.process([0])) == [("first", 3.0)]
-    assert script.ends == [(0, 3.0), (0, 3.0)]
-    assert figures(operator) == (1, 0)
-
-
-@virtual
-async def test_H1_a_call_that_is_fast_enough_is_made_once():
-    script = Script({0: [Act(2.0)], 1: [Act(1.0)]})
-    operator = hedged(script)
-    await collect(operator.process(range(2)))
-    assert script.starts == [(0, 0.0), (1, 0.0)]
-    assert figures(operator) == (0, 0)
-
-
-@virtual
-async def test_H1_each_slow_call_has_a_copy_at_its_time():
-    script = Script({value: [Act(50.0), Act(1.0)] for value in (1, 3, 5)})
-
-    async def elements():
-        for value in range(6):
-            yield value
-            await asyncio.sleep(0.4)
-
-    await collect(hedged(script).process(elements()))
-    assert [script.times(value)[1] for value in (1, 3, 5)] == pytest.approx([2.4, 3.2, 4.0], abs=0.01)
-
-
-@virtual
-async def test_H1_a_call_is_hedged_once_however_long_both_take():
-    script = Script({0: [Act(50.0), Act(90.0), Act(0.0)]})
-    operator = hedged(script)
-    assert await collect_timed(operator.process([0])) == [(0, 50.0)]
-    assert len(script.starts) == 2
-
-
-@virtual
 async def test_H1_without_hedge_no_call_is_made_twice():
     script = Script({0: [Act(50.0), Act(0.0)]})
     operator = AsyncWaitOperator(script, retry=retry())
     assert await collect_timed(operator.process([0])) == [(0, 50.0)]
-    assert figures(operator) == (0, 0)
-
-
-@virtual
-async def test_H1_both_may_answer_in_the_same_turn_and_one_counts():
-    script = Script({0: [Act(3.0, result="first"), Act(1.0, result="copy")]})
-    operator = hedged(script)
-    assert await collect_timed(operator.process([0])) == [("first", 3.0)]
-    assert figures(operator) == (1, 0)
-
-
-@virtual
-async def test_H1_a_call_whose_answer_has_arrived_is_not_hedged():
-    """All answer at the very time at which they would be made a second time."""
-    operator = hedged(Script(lambda value, attempt: Act(2.0)))
-    assert len(await collect(operator.process(range(100)))) == 100
     assert figures(operator) == (0, 0)
 
 
@@ -184,36 +121,6 @@ def test_O11_the_thread_of_the_call_that_lost_holds_its_place(new_loop):
 # -- how errors count
 
 
-@virtual
-async def test_H1_if_the_first_call_fails_the_copy_is_awaited():
-    script = Script({0: [Act(3.0, error=BAD), Act(4.0)]})
-    operator = hedged(script)
-    assert await collect_timed(operator.process([0])) == [(0, 6.0)]
-    assert figures(operator) == (1, 1)
-    assert operator.metrics.failures == operator.metrics.retries == 0
-
-
-@virtual
-async def test_H2_an_error_of_the_copy_alone_is_not_reported():
-    script = Script({0: [Act(9.0), Act(1.0, error=LostError())]})
-    operator = hedged(script)
-    assert await collect_timed(operator.process([0])) == [(0, 9.0)]
-    assert figures(operator) == (1, 0)
-
-
-@pytest.mark.parametrize(("first", "copy", "at"), [(3.0, 5.0, 7.0), (9.0, 2.0, 9.0)])
-def test_H1_if_both_fail_the_error_is_that_of_the_first(first, copy, at):
-    async def main():
-        script = Script({0: [Act(first, error=BAD), Act(copy, error=LostError())]})
-        with pytest.raises(FunctionError) as caught:
-            await collect(hedged(script).process([0]))
-        assert caught.value.__cause__ is BAD
-        assert caught.value.attempts == 1
-        assert now() == at
-
-    run_on(VirtualTimeLoop, main())
-
-
 @pytest.mark.parametrize("acts", [[Act(3.0, error=SystemExit()), Act(9.0)], [Act(9.0), Act(1.0, error=SystemExit())]])
 def test_H1_an_error_that_asks_the_process_to_end_is_not_awaited(acts):
     async def main():
@@ -223,34 +130,6 @@ def test_H1_an_error_that_asks_the_process_to_end_is_not_awaited(acts):
         assert now() == 3.0
 
     run_on(VirtualTimeLoop, main())
-
-
-@virtual
-async def test_H2_a_failed_call_is_not_hedged():
-    """Neither the one that has failed, nor those that are made for its element later."""
-    script = Script({0: [Act(1.0, error=BAD), Act(30.0)], 1: [Act(9.0)]})
-    operator = hedged(script, retry=retry(delay=5.0))
-    assert await collect_timed(operator.process(range(2))) == [(1, 9.0 - 7.0), (0, 36.0)]
-    assert script.times(0) == [0.0, 6.0]
-    assert script.times(1) == [0.0, 2.0]
-
-
-@virtual
-async def test_H1_both_calls_are_one_attempt():
-    """So another attempt follows if they fail, and its number does not count the copy."""
-    script = Script({0: [Act(3.0, error=BAD), Act(2.0, error=LostError()), Act(1.0, error=BAD), Act(1.0)]})
-    operator = hedged(script, retry=retry(3, delay=1.0))
-    assert await collect_timed(operator.process([0])) == [(0, 8.0)]
-    assert script.times(0) == [0.0, 2.0, 5.0, 7.0]
-    assert operator.metrics.retries == 2
-
-
-@virtual
-async def test_H1_an_unsuitable_answer_is_an_answer():
-    script = Script({0: [Act(50.0), Act(1.0, result="bad"), Act(1.0)]})
-    operator = hedged(script, retry=retry(delay=1.0, if_result=lambda result: result == "bad"))
-    assert await collect_timed(operator.process([0])) == [(0, 5.0)]
-    assert script.ends[:2] == [(0, 3.0), (0, 3.0)]
 
 
 @virtual
@@ -265,28 +144,6 @@ async def test_H2_a_source_that_throttles_gets_no_copies_meanwhile():
 
 
 # -- deadlines
-
-
-@pytest.mark.parametrize("first", [30.0, 3.0])
-def test_H1_the_deadline_ends_both(first):
-    """Also if the first call has failed before."""
-
-    async def main():
-        script = Script({0: [Act(first, error=BAD), Act(30.0)]})
-        operator = hedged(script, timeout=5.0, on_timeout=late)
-        assert await collect_timed(operator.process([0])) == [(("late", 0), 5.0)]
-        assert [at for _, at in script.ends] == sorted([min(first, 5.0), 5.0])
-        assert figures(operator) == (1, 0)
-
-    run_on(VirtualTimeLoop, main())
-
-
-@virtual
-async def test_H1_the_limit_of_an_attempt_ends_both_and_the_next_is_not_hedged():
-    script = Script({0: [Act(30.0), Act(30.0), Act(3.0)]})
-    operator = hedged(script, attempt_timeout=4.0, retry=retry(delay=1.0))
-    assert await collect_timed(operator.process([0])) == [(0, 8.0)]
-    assert script.ends == [(0, 4.0), (0, 4.0), (0, 8.0)]
 
 
 @virtual
@@ -332,22 +189,6 @@ async def test_O1_a_cancelled_call_that_does_not_return_holds_its_slot():
 
     assert await collect_timed(operator.process(elements())) == [(0, 3.0), (1, 5.0), (2, 6.0)]
     assert script.most == 2
-
-
-@virtual
-async def test_H3_without_a_free_slot_no_copy_is_made():
-    script = Script(lambda value, attempt: Act(9.0))
-    operator = hedged(script, capacity=1)
-    assert await collect_timed(operator.process(range(3))) == [(0, 9.0), (1, 18.0), (2, 27.0)]
-    assert figures(operator) == (0, 0)
-
-
-@virtual
-async def test_H3_copies_count_for_the_rate_limit():
-    script = Script({0: [Act(50.0), Act(1.0)]})
-    operator = hedged(script, rate_limit=RateLimit(1, per=10.0))
-    assert await collect_timed(operator.process([0])) == [(0, 11.0)]
-    assert script.times(0) == [0.0, 10.0]
 
 
 @virtual
@@ -438,16 +279,6 @@ async def test_H1_an_adaptive_capacity_has_room_for_a_copy():
     assert await collect_timed(operator.process([0])) == [(0, 12.0)]
 
 
-@virtual
-async def test_H1_the_share_of_copies_holds_when_everything_is_slow():
-    script = Script(lambda value, attempt: Act(10.0))
-    operator = hedged(script, hedge=Hedge(1.0, extra=0.1), capacity=50)
-    await collect(operator.process(range(1000)))
-    made = len(script.starts)
-    assert operator.metrics.hedged == made - 1000 <= 0.1 * made
-    assert operator.metrics.hedged > 0.09 * made
-
-
 # -- percentiles
 
 
@@ -505,79 +336,6 @@ async def test_H1_one_timer_serves_all_calls():
     assert timers <= 5
 
 
-@virtual
-async def test_H1_a_batch_is_hedged_as_one_call():
-    async def act(values, number):
-        await asyncio.sleep([9.0, 1.0][number])
-        return [(value, number) for value in values]
-
-    batches = Batches(act)
-    operator = hedged(batches, batching=Batching(3))
-    assert await collect_timed(operator.process(range(3))) == [((value, 1), 3.0) for value in range(3)]
-    assert batches.calls == [[0, 1, 2], [0, 1, 2]]
-    assert figures(operator) == (1, 1)
-
-
-@virtual
-async def test_H1_elements_of_a_batch_leave_both_calls_at_their_deadlines():
-    async def act(values, number):
-        await asyncio.sleep(8.0)
-        return values
-
-    async def elements():
-        yield 0
-        await asyncio.sleep(1.0)
-        yield 1
-
-    batches = Batches(act)
-    operator = hedged(batches, batching=Batching(2, linger=2.0), timeout=9.0, attempt_timeout=6.0, on_error="skip")
-    await collect(operator.process(elements()))
-    assert batches.running == 0
-
-
-@virtual
-async def test_H2_halves_of_a_batch_are_not_hedged():
-    async def act(values, number):
-        await asyncio.sleep(0.5 if number == 0 else 9.0)
-        if len(values) > 1:
-            raise ValueError
-        return values
-
-    batches = Batches(act)
-    operator = hedged(batches, batching=Batching(2))
-    assert sorted(await collect(operator.process(range(2)))) == [0, 1]
-    assert batches.calls == [[0, 1], [0], [1]]
-    assert figures(operator) == (0, 0)
-
-
-@virtual
-async def test_H2_a_batch_with_one_element_that_failed_before_is_not_hedged():
-    async def act(values, number):
-        if number == 0:
-            raise EnricherError("again", retryable=True)
-        await asyncio.sleep(9.0)
-        return values
-
-    batches = Batches(act)
-    operator = hedged(batches, batching=Batching(2, linger=100.0), retry=retry(delay=5.0))
-    assert sorted(await collect(operator.process(range(3)))) == [0, 1, 2]
-    assert batches.calls == [[0, 1], [2, 0], [1]]
-
-
-@virtual
-async def test_H1_a_batch_whose_two_calls_fail_is_split():
-    async def act(values, number):
-        await asyncio.sleep([3.0, 4.0, 1.0, 1.0][number])
-        if len(values) > 1:
-            raise ValueError
-        return values
-
-    batches = Batches(act)
-    operator = hedged(batches, batching=Batching(2))
-    assert await collect_timed(operator.process(range(2))) == [(0, 7.0), (1, 7.0)]
-    assert batches.calls == [[0, 1], [0, 1], [0], [1]]
-
-
 def test_H2_calls_of_one_key_never_overlap_so_key_ordered_refuses_hedge():
     with pytest.raises(ConfigurationError, match=r'hedge is Hedge.*, and mode is "key_ordered"; a call and its copy'):
         AsyncWaitOperator(same, mode="key_ordered", key=hash, hedge=Hedge())
@@ -613,52 +371,6 @@ def test_H1_another_object_is_refused():
 
 
 # -- snapshots, contexts, ends of runs
-
-
-@virtual
-async def test_O10_a_copy_is_no_attempt_in_a_snapshot():
-    script = Script({0: [Act(9.0, error=BAD), Act(9.0)]})
-    operator = hedged(script)
-    run = operator.process([0])
-    step = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(5.0)
-    snapshot = pickle.loads(pickle.dumps(operator.snapshot()))
-    assert snapshot.elements == ((0, 0),)
-    await asyncio.sleep(5.0)
-    assert operator.snapshot().elements == ((0, 0),)
-    assert await step == 0
-    await run.aclose()
-
-
-@virtual
-async def test_O8_closing_the_output_ends_both_calls():
-    script = Script({0: [Act(50.0), Act(50.0)]})
-    run = hedged(script).process([0])
-    step = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(5.0)
-    assert script.running.total() == 2
-    step.cancel()
-    await asyncio.wait([step])
-    await run.aclose()
-    assert script.running.total() == 0
-    assert not others()
-
-
-@virtual
-async def test_O6_a_failure_ends_both_calls_of_another_element():
-    script = Script({0: [Act(50.0), Act(50.0)], 1: [Act(1.9), Act(9.0)], 2: [Act(1.0)]})
-    script.acts = {**script.acts, 2: [Act(5.0, error=BAD), Act(1.0, error=BAD)]}  # type: ignore[dict-item]
-    with pytest.raises(FunctionError):
-        await collect(hedged(script).process(range(3)))
-    assert now() == 5.0
-    assert script.running.total() == 0
-
-
-@virtual
-async def test_O5_the_run_ends_when_a_cancelled_call_has_returned():
-    script = Script({0: [Act(20.0, deaf=10.0), Act(1.0)]})
-    assert await collect(hedged(script).process([0])) == [0]
-    assert now() == 13.0
 
 
 @virtual
@@ -759,45 +471,6 @@ def test_H1_H2_H3_an_element_ends_once_the_share_holds_and_every_call_is_awaited
         assert (
             script.calls == len(scripts) + metrics.retries + metrics.hedged or rate is not None or timeout is not None
         )
-        assert not others()
-
-    run_on(VirtualTimeLoop, main())
-
-
-@pytest.mark.usefixtures("silence")
-@given(
-    acts=st.lists(
-        st.tuples(st.sampled_from([0.5, 1.5, 3.0, 9.0]), st.booleans(), st.booleans()), min_size=1, max_size=12
-    ),
-    count=st.integers(1, 12),
-    size=st.integers(1, 5),
-    timeout=st.sampled_from([None, 6.0]),
-    attempt_timeout=st.sampled_from([None, 4.0]),
-)
-def test_H1_elements_of_hedged_batches_end_once(acts, count, size, timeout, attempt_timeout):
-    async def act(values, number):
-        seconds, fails, short = acts[number % len(acts)]
-        await asyncio.sleep(seconds)
-        if fails:
-            raise ValueError
-        return values[1:] if short and len(values) > 1 else values
-
-    async def elements():
-        for value in range(count):
-            yield value
-            await asyncio.sleep(0.7 * (value % 3))
-
-    async def main():
-        batches = Batches(act)
-        operator = AsyncWaitOperator(
-            batches, mode="unordered", capacity=4, batching=Batching(size, linger=1.0), timeout=timeout,
-            attempt_timeout=attempt_timeout, retry=retry(2), on_error=lambda value, error: value,
-            hedge=Hedge(1.0, extra=0.5),
-        )  # fmt: skip
-        assert sorted(await collect(operator.process(elements()))) == list(range(count))
-        assert batches.most <= 4
-        assert batches.running == 0
-        assert operator.metrics.hedged <= 0.5 * len(batches.calls)
         assert not others()
 
     run_on(VirtualTimeLoop, main())

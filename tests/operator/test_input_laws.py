@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, Retry
-from tests.operator.helpers import Doors, collect, forever, now, others, same, virtual
+from tests.operator.helpers import collect, forever, now, same, virtual
 
 tenant: ContextVar[Any] = ContextVar("tenant")
 
@@ -60,25 +60,6 @@ async def test_O8_an_input_is_cancelled_once_and_may_clean_up(how, way):
     outputs = AsyncWaitOperator(same, capacity=2, **way).process(elements())
     await read_two(outputs, how)
     assert cleaned == [pytest.approx(begun + (1.3 if how == "cancelled" else 0.3))]
-
-
-@pytest.mark.parametrize("how", ["closed", "cancelled"])
-@virtual
-async def test_O8_when_a_run_has_ended_the_run_that_it_reads_has_ended_too(how, way):
-    async def elements() -> AsyncIterator[int]:
-        yield 1
-        yield 2
-        await forever()
-
-    async def closing() -> None:
-        await asyncio.sleep(0.2)
-        closed.append(now())
-
-    closed: list[float] = []
-    inner = AsyncWaitOperator(Doors(closing=closing), capacity=2).process(elements())
-    await read_two(AsyncWaitOperator(same, capacity=2, **way).process(inner), how)
-    assert closed == [now()]
-    assert others() == set()
 
 
 # -- the context in which it is read

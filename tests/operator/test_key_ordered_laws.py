@@ -8,9 +8,7 @@ from collections import Counter
 from contextvars import ContextVar
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
 from asyncio_operator import (
     AsyncWaitOperator,
@@ -21,7 +19,6 @@ from asyncio_operator import (
     Record,
     Watermark,
 )
-from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import BAD, Act, Batches, Script, retry
 from tests.operator.helpers import (
     Source,
@@ -32,7 +29,6 @@ from tests.operator.helpers import (
     late,
     now,
     process,
-    run_on,
     same,
     virtual,
 )
@@ -89,21 +85,6 @@ async def test_Q7_keys_are_independent_and_leave_in_the_order_they_complete():
 
 
 @virtual
-async def test_Q7_a_key_is_taken_during_back_offs():
-    script = PerKey({"a1": [BAD, BAD]})
-    got = await collect_timed(operator_of(script, retry=retry(delay=3.0)).process(["a1", "a2", "b1"]))
-    assert got == [("b1", 0), ("a1", 6), ("a2", 6)]
-
-
-@virtual
-async def test_Q7_a_key_is_taken_until_the_call_has_returned():
-    script = PerKey({"a1": [Act(9.0, deaf=5.0)]})
-    operator = operator_of(script, timeout=2.0, on_timeout=late)
-    got = await collect_timed(operator.process(["a1", "a2", "b1"]))
-    assert got == [("b1", 0), (("late", "a1"), 2), ("a2", 7)]
-
-
-@virtual
 async def test_Q7_the_next_attempt_waits_until_a_call_that_was_cut_has_returned():
     """The first call is cut at 2, its back-off is over at 3, and it returns at 7."""
     script = PerKey({"a1": [Act(9.0, deaf=5.0)]})
@@ -111,39 +92,6 @@ async def test_Q7_the_next_attempt_waits_until_a_call_that_was_cut_has_returned(
     got = await collect_timed(operator.process(["a1", "a2", "b1"]))
     assert script.times("a1") == [0, 7]
     assert got == [("b1", 0), ("a1", 7), ("a2", 7)]
-
-
-@virtual
-async def test_Q7_with_one_place_too():
-    script = PerKey({"a1": [Act(9.0, deaf=5.0)] * 2})
-    operator = operator_of(script, attempt_timeout=2.0, retry=retry(delay=0.0), capacity=1)
-    assert await collect_timed(operator.process(["a1", "b1"])) == [("a1", 14), ("b1", 14)]
-    assert script.times("a1") == [0, 7, 14]
-
-
-@virtual
-async def test_Q7_the_deadline_ends_a_record_whose_next_attempt_waits_for_a_cut_call():
-    script = PerKey({"a1": [Act(9.0, deaf=50.0)]})
-    operator = operator_of(script, timeout=10.0, on_timeout=late, attempt_timeout=2.0, retry=retry(delay=1.0))
-    got = await collect_timed(operator.process(["a1", "a2", "b1"]))
-    assert got == [("b1", 0), (("late", "a1"), 10), ("a2", 52)]
-
-
-@virtual
-async def test_Q7_in_batches_too():
-    async def act(values: list[str], number: int) -> list[str]:
-        if number == 0:
-            try:
-                await asyncio.sleep(9)
-            except asyncio.CancelledError:
-                await asyncio.sleep(5)
-        return values
-
-    batches = Batches(act)
-    options = {"batching": Batching(2), "attempt_timeout": 2.0, "retry": retry(delay=1.0)}
-    got = await collect_timed(operator_of(batches, **options).process(["a1", "b1", "c1", "a2"]))
-    assert batches.times[1] < 7 <= batches.times[2]
-    assert sorted(got) == [("a1", 7), ("a2", 7), ("b1", 7), ("c1", batches.times[1])]
 
 
 @virtual
@@ -177,15 +125,6 @@ def test_Q7_threads_of_one_key_never_overlap():
 
 
 @virtual
-async def test_Q7_and_if_the_last_record_waits_behind_a_late_call_at_the_end_of_input():
-    """Nothing else is left to do: the run must not end without it."""
-    script = PerKey({"a1": [Act(9.0, deaf=50.0)]})
-    operator = operator_of(script, timeout=2.0, on_timeout=late, grace_period=5.0)
-    got = await collect_timed(operator.process(["a1", "a2"]))
-    assert got == [(("late", "a1"), 2), ("a2", 52)]
-
-
-@virtual
 async def test_Q7_a_key_is_free_on_completion_not_on_emission():
     """The watermark holds both results back."""
     script = PerKey({"b1": [Act(10.0)]})
@@ -202,16 +141,6 @@ async def test_Q7_records_behind_a_watermark_may_run_and_are_held_until_it_has_l
     assert got == [("a1", 3), (Watermark(1), 3), ("b2", 3), ("a2", 4), (Watermark(2), 4), ("c3", 4)]
     assert script.times("b2") == [0]
     assert script.times("a2") == [3]
-
-
-@virtual
-async def test_Q7_a_hot_key_does_not_hold_others_back():
-    script = PerKey(lambda value, attempt: Act(1.0))
-    elements = [*[f"a{i}" for i in range(50)], *[f"{key}0" for key in "bcdefgh"]]
-    got = await collect_timed(operator_of(script, capacity=2, buffer=100).process(elements))
-    assert got[-1] == ("a49", 50)
-    # One place for the hot key, one for all others.
-    assert {output for output, at in got if at <= 7} == {*[f"a{i}" for i in range(7)], *elements[50:]}
 
 
 @virtual
@@ -282,25 +211,11 @@ async def test_O15_a_key_that_changes_during_its_call_ends_the_run_as_an_error_o
 
 
 @virtual
-async def test_Q7_a_skipped_record_frees_its_key():
-    script = PerKey({"a1": [BAD], "a2": [Act(1.0, error=ValueError())]})
-    assert await collect(operator_of(script, on_error="skip").process(["a1", "a2", "a3"])) == ["a3"]
-
-
-@virtual
 async def test_Q7_a_refused_record_frees_its_key():
     script = PerKey(lambda value, attempt: BAD)
     breaker = CircuitBreaker(minimum_calls=1, open_for=100.0)
     operator = operator_of(script, circuit_breaker=breaker, on_error=lambda v, e: v)
     assert await collect(operator.process(["a1", "a2", "a3"])) == ["a1", "a2", "a3"]
-
-
-@virtual
-async def test_Q7_a_record_that_ends_while_it_waits_for_a_slot_frees_its_key():
-    script = PerKey({"a1": [Act(1.0, error=ValueError())], "b1": [Act(8.5)], "c1": [Act(5.0)]})
-    operator = operator_of(script, capacity=1, timeout=9.0, on_timeout=late, retry=retry(2, 1.0))
-    got = await collect_timed(operator.process(["a1", "b1", "c1", "a2"]))
-    assert got == [(("late", "a1"), 9.0), ("b1", 9.5), ("c1", 14.5), ("a2", 14.5)]
 
 
 @virtual
@@ -313,15 +228,6 @@ async def test_Q7_an_idle_input_does_not_keep_a_free_key_waiting():
 
     script = PerKey({"a1": [Act(1.0)]})
     assert await collect_timed(operator_of(script).process(source())) == [("a1", 1), ("a2", 1), ("b1", 100)]
-
-
-@virtual
-async def test_Q7_in_batches_no_key_is_there_twice():
-    batches = Batches(seconds=1.0)
-    operator = operator_of(batches, batching=Batching(max_size=10, linger=0.5))
-    got = await collect_timed(operator.process(["a1", "a2", "b1", "c1", "b2"]))
-    assert batches.calls == [["a1", "b1", "c1"], ["a2", "b2"]]
-    assert [at for _, at in got] == [1, 1, 1, 2, 2]
 
 
 @virtual
@@ -355,69 +261,3 @@ async def test_B1_also_if_that_call_runs_on_after_the_timeout_of_its_records():
     await collect(operator.process(["a1", "b1", "c1", "a2"]))
     assert batches.calls == [["a1", "b1"], ["c1", "a2"]]
     assert batches.times == [0, 3]
-
-
-@virtual
-async def test_O6_a_failure_ends_the_run_whoever_waits():
-    with pytest.raises(FunctionError, match="element 'b1'"):
-        await collect(operator_of(PerKey({"a1": [Act(99.0)], "b1": [BAD]})).process(["a1", "a2", "b1", "b2"]))
-    assert now() == 0
-
-
-@virtual
-async def test_O8_closing_early_leaves_nothing():
-    run = operator_of(forever).process(["a1", "a2", "b1"])
-    first = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(1)
-    first.cancel()
-    await asyncio.wait([first])
-    await run.aclose()
-
-
-KEYS = st.sampled_from("abc")
-ACTS = st.builds(
-    Act,
-    seconds=st.sampled_from([0.0, 0.0, 1.0, 2.0, 7.0]),
-    error=st.sampled_from([None, None, None, ValueError("bad")]),
-    deaf=st.sampled_from([0.0, 0.0, 4.0]),
-)
-
-
-@given(
-    elements=st.lists(st.tuples(KEYS, st.lists(ACTS, max_size=3)), max_size=20),
-    marks=st.sets(st.integers(0, 20), max_size=4),
-    capacity=st.integers(1, 4),
-    buffer=st.integers(1, 12),
-    timeout=st.sampled_from([0, 3.0, 6.0]),
-    attempt_timeout=st.sampled_from([None, 1.5]),
-    delay=st.sampled_from([0.0, 1.0, 5.0]),
-)
-def test_Q7_on_random_schedules(elements, marks, capacity, buffer, timeout, attempt_timeout, delay):
-    """Calls of one key never overlap, and every element ends, whatever is cut and goes on."""
-    acts = {f"{key}{number}": acts for number, (key, acts) in enumerate(elements)}
-
-    async def main():
-        given_in: list[Any] = []
-        for number, value in enumerate(acts):
-            given_in += [Watermark(number)] if number in marks else []
-            given_in.append(value)
-        script = PerKey(acts)
-        operator = operator_of(
-            script, capacity=capacity, buffer=buffer, timeout=timeout, attempt_timeout=attempt_timeout,
-            retry=retry(3, delay), on_error=lambda v, e: v, on_timeout=lambda v: v,
-        )  # fmt: skip
-        got = await collect(operator.process(given_in))
-        assert not script.running.total()
-        assert Counter(map(str, got)) == Counter(map(str, given_in))
-        assert script.most <= capacity
-        for key in "abc":
-            # In order within a key, watermarks included.
-            expected = [one for one in given_in if isinstance(one, Watermark) or one[0] == key]
-            assert [one for one in got if isinstance(one, Watermark) or one[0] == key] == expected
-            starts = list(dict.fromkeys(value for value, _ in script.starts if value[0] == key))
-            assert starts == [value for value in acts if value[0] == key]
-        segments = ",".join("|" if isinstance(one, Watermark) else one for one in got).split("|")
-        of_input = ",".join("|" if isinstance(one, Watermark) else one for one in given_in).split("|")
-        assert [sorted(part.split(",")) for part in segments] == [sorted(part.split(",")) for part in of_input]
-
-    run_on(VirtualTimeLoop, main())

@@ -6,46 +6,10 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
-import pytest
-
-from asyncio_operator import AsyncWaitOperator, Batching, FunctionError, Record, Watermark
-from tests.operator.attempts import Act, Batches, Script, retry, stop
-from tests.operator.helpers import Life, collect, forever, late, now, process, same, virtual
-
-
-@virtual
-async def test_R5_O7_an_input_whose_results_stay_empty_leaves_without_outputs_when_its_attempts_run_out(any_mode):
-    script = Script(lambda value, attempt: Act(0.003, result=[] if value % 2 else [value * 2]))
-    policy = retry(3, 0.01, if_result=lambda outputs: not outputs)
-    elements = [Record(value, value) for value in range(1, 7)]
-    operator = AsyncWaitOperator(script, flatten=True, retry=policy, timeout=1.0, capacity=6, **any_mode)
-    got = await collect(operator.process([*elements, Watermark(6)]))
-    assert sorted(got[:-1], key=lambda record: record.value) == [Record(4, 2), Record(8, 4), Record(12, 6)]
-    assert got[-1] == Watermark(6)
-    assert [len(script.times(value)) for value in range(1, 7)] == [3, 1, 3, 1, 3, 1]
-
-
-@virtual
-async def test_R2_a_timeout_hook_that_fails_frees_the_place_of_its_element(any_mode):
-    def broken(value: Any) -> Any:
-        raise ValueError(f"no result for {value}")
-
-    operator = AsyncWaitOperator(
-        forever, capacity=3, buffer=4, timeout=1.0, on_timeout=broken, on_error=lambda v, e: str(e), **any_mode
-    )
-    got = await collect(operator.process(range(12)))
-    assert sorted(got) == sorted(f"no result for {value}" for value in range(12))
-    assert now() == 4
-    assert (operator.metrics.timeouts, operator.metrics.failures) == (12, 12)
-
-
-@virtual
-async def test_R2_a_late_result_or_error_after_a_timeout_result_is_dropped(any_mode):
-    script = Script(lambda value, attempt: Act(10.0, deaf=1.0, error=ValueError() if value % 2 else None))
-    got = await process(script, range(6), capacity=6, timeout=2.0, on_timeout=late, **any_mode)
-    assert sorted(got) == [("late", value) for value in range(6)]
+from asyncio_operator import AsyncWaitOperator, Watermark
+from tests.operator.attempts import retry, stop
+from tests.operator.helpers import collect, now, same, virtual
 
 
 @virtual
@@ -88,14 +52,6 @@ async def test_R2_an_element_that_has_left_is_held_by_no_deadline_or_timer(any_m
 
 
 @virtual
-async def test_R2_without_a_hook_the_first_timeout_ends_the_run_in_its_first_attempt(any_mode):
-    script = Script(lambda value, attempt: Act(1000.0))
-    with pytest.raises(FunctionError, match=r"in attempt 1 .* timeout"):
-        await process(script, [1, 2], capacity=10, timeout=1.0, retry=retry(3, 0.01), **any_mode)
-    assert script.times(1) == [0]
-
-
-@virtual
 async def test_O8_O10_results_at_hand_when_a_run_is_closed_are_in_its_snapshot_and_not_emitted(any_mode):
     """As at the drain of a job that goes on from its checkpoint: the next run gives them."""
     release = [asyncio.Event() for _ in range(3)]
@@ -116,75 +72,3 @@ async def test_O8_O10_results_at_hand_when_a_run_is_closed_are_in_its_snapshot_a
     assert [element for element, _ in snapshot.elements] == [1, 2, Watermark(7)]
     again = AsyncWaitOperator(same, **any_mode).process([], restore=snapshot)
     assert await collect(again) == [1, 2, Watermark(7)]
-
-
-@virtual
-async def test_O13_each_value_goes_once_through_a_chain_with_its_timestamp():
-    async def double(value: int) -> int:
-        await asyncio.sleep(value % 3)
-        return value * 2
-
-    async def plus_one(elements: Any) -> Any:
-        async for record in elements:
-            yield Record(record.value + 1, record.timestamp)
-
-    first, second = Life(double), Life(double)
-    upper = AsyncWaitOperator(first, mode="ordered", capacity=6)
-    lower = AsyncWaitOperator(second, mode="unordered", capacity=3)
-    got = await collect(lower.process(plus_one(upper.process(Record(5 + n, n) for n in range(5)))))
-    assert sorted(got, key=lambda record: record.value) == [Record(22 + 4 * n, n) for n in range(5)]
-    assert first.events[0] == second.events[0] == "open"
-    assert first.events[-1] == second.events[-1] == "close"
-
-
-@pytest.mark.parametrize("max_size", [1, 2, 3])
-@virtual
-async def test_B1_Q5_batches_that_return_in_reverse_leave_in_the_order_of_the_input(max_size):
-    async def later_ones_sooner(values: list[Any], number: int) -> list[Any]:
-        await asyncio.sleep(20 - number)
-        return values
-
-    batches = Batches(later_ones_sooner)
-    batching = Batching(max_size=max_size, linger=0.1)
-    got = await process(batches, range(20), mode="ordered", capacity=20, batching=batching)
-    assert got == list(range(20))
-    assert [len(call) for call in batches.calls] == [max_size] * (20 // max_size) + [20 % max_size] * (
-        20 % max_size > 0
-    )
-
-
-@virtual
-async def test_B1_no_batch_is_called_without_input(mode):
-    batches = Batches()
-    assert await process(batches, [], mode=mode, batching=Batching(max_size=3)) == []
-    assert batches.calls == []
-
-
-@pytest.mark.parametrize("capacity", [1, 2, 3, 9])
-@virtual
-async def test_Q6_Q7_watermarks_stay_between_their_records_and_keys_in_order_whatever_the_capacity(any_mode, capacity):
-    values = [1, 1, 2, 3, 2, 3, 2, 3]
-    elements: list[Any] = [Record(value, at) for at, value in enumerate(values)]
-    for place, at in ((2, 2), (7, 7), (8, 8)):
-        elements.insert(place, Watermark(at))
-    script = Script(lambda value, attempt: Act(seconds=value))
-    got = await process(script, elements, capacity=capacity, **any_mode)
-
-    def parts(outputs: list[Any]) -> list[Any]:
-        found: list[Any] = [[]]
-        for output in outputs:
-            if isinstance(output, Watermark):
-                found += [output, []]
-            else:
-                found[-1].append(output)
-        return found
-
-    for part, expected in zip(parts(got), parts(elements), strict=True):
-        if isinstance(expected, Watermark):
-            assert part == expected
-        else:
-            assert sorted(part, key=lambda record: record.timestamp) == expected
-    if any_mode["mode"] != "unordered":
-        for key in (1, 2, 3):
-            mine = [element for element in elements if isinstance(element, Record) and element.value == key]
-            assert [output for output in got if isinstance(output, Record) and output.value == key] == mine

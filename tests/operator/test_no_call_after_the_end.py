@@ -103,18 +103,6 @@ async def test_O18_nor_does_closing_and_what_came_too_late_is_in_the_snapshot(wa
     assert others() == set()
 
 
-@pytest.mark.parametrize("capacity", [2, 5])
-@virtual
-async def test_O18_nor_does_a_consumer_that_is_cancelled(way, capacity):
-    calls = Calls()
-    consumer = asyncio.create_task(collect(AsyncWaitOperator(calls, capacity=capacity, **way).process(reluctant())))
-    await asyncio.sleep(2)
-    consumer.cancel()
-    await asyncio.wait([consumer])
-    assert (calls.made, now()) == ([0, 1], 2)
-    assert others() == set()
-
-
 @pytest.mark.parametrize("loop", [*REAL_LOOPS, VirtualTimeLoop])
 @pytest.mark.parametrize("elements", [range, lambda count: reluctant(2)])
 def test_O18_nor_does_the_end_of_the_loop(way, loop, elements):

@@ -20,21 +20,6 @@ async def test_O1_at_most_capacity_calls_run(mode):
 
 
 @virtual
-async def test_O1_calls_that_outlive_their_deadline_count_too(mode):
-    async def stubborn(value):
-        try:
-            await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            await asyncio.sleep(5)
-
-    function = Life(stubborn)
-    got = await process(function, range(6), mode=mode, capacity=2, timeout=1.0, on_timeout=lambda value: value)
-    assert sorted(got) == list(range(6))
-    assert function.most == 2
-    assert now() == 3 * 6.0
-
-
-@virtual
 async def test_O1_nothing_is_read_ahead_of_a_free_slot(mode):
     source = Source(iter(range(10)))
     release = asyncio.Event()
@@ -63,25 +48,6 @@ async def test_O1_at_most_buffer_elements_are_admitted_and_not_emitted():
     assert operator.metrics.in_flight == 1
     await first
     await run.aclose()
-
-
-@virtual
-async def test_O1_watermarks_count_against_the_buffer(mode):
-    source = Source(iter([5, Watermark(1), Watermark(2), Watermark(3)]))
-    run = AsyncWaitOperator(nap, mode=mode, capacity=9, buffer=3).process(source)
-    first = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(1)
-    assert source.read == 3
-    await first
-    await run.aclose()
-
-
-@virtual
-async def test_O1_a_buffer_below_the_capacity_bounds_the_calls(mode):
-    function = Life(nap)
-    await process(function, [1] * 9, mode=mode, capacity=9, buffer=2)
-    assert function.most == 2
-    assert now() == 5
 
 
 @virtual
@@ -146,13 +112,6 @@ async def test_O5_everything_in_flight_is_finished_at_the_end_of_input(mode):
 
 
 @virtual
-async def test_O5_an_empty_input_gives_nothing(mode):
-    function = Life()
-    assert await process(function, [], mode=mode) == []
-    assert function.events == ["open", "close"]
-
-
-@virtual
 async def test_ordered_results_leave_in_input_order():
     assert await process(nap, [5, 1, 3], mode="ordered") == [5, 1, 3]
 
@@ -170,15 +129,3 @@ async def test_nothing_crosses_a_watermark(mode):
     if mode == "unordered":
         elements[:2] = elements[1::-1]
     assert got == elements
-
-
-@virtual
-async def test_a_watermark_passes_an_idle_operator_at_once(mode):
-    async def source() -> AsyncIterator[Any]:
-        yield Watermark(1)
-        await asyncio.sleep(100)
-
-    run = AsyncWaitOperator(same, mode=mode).process(source())
-    assert await anext(run) == Watermark(1)
-    assert now() == 0
-    await run.aclose()

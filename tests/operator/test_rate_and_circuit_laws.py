@@ -40,13 +40,6 @@ from tests.operator.helpers import (
 
 
 @virtual
-async def test_R10_a_rate_limit_delays_starts_in_order(mode):
-    script = Script({})
-    assert await process(script, range(6), mode=mode, rate_limit=RateLimit(2, per=10.0)) == list(range(6))
-    assert script.starts == [(0, 0), (1, 0), (2, 10), (3, 10), (4, 20), (5, 20)]
-
-
-@virtual
 async def test_R10_it_holds_though_reading_the_input_takes_time():
     def slow():
         for value in range(6):
@@ -61,17 +54,6 @@ async def test_R10_it_holds_though_reading_the_input_takes_time():
     operator = AsyncWaitOperator(call, rate_limit=RateLimit(1, per=0.5))
     await collect(operator.process(slow()))
     assert min(later - start for start, later in itertools.pairwise(starts)) >= 0.5
-
-
-@virtual
-async def test_R10_it_holds_no_call_slot():
-    script = Script({0: [BAD, Act(2.0)], 1: [Act(50.0)], 2: [Act(1.0)]})
-    operator = AsyncWaitOperator(script, mode="unordered", capacity=2, rate_limit=RateLimit(1, per=10.0), retry=retry())
-    run = operator.process(range(3))
-    first = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(9.0)
-    assert operator.metrics.in_flight == 0
-    assert [await first, *await collect(run)] == [0, 2, 1]
 
 
 @given(
@@ -106,49 +88,6 @@ def test_R10_never_more_than_rate_and_burst_start_in_any_window(rate, burst, cap
             assert sum(at - 2.0 < other <= at for other in times) <= rate + (burst or 0)
 
     run_on(VirtualTimeLoop, main())
-
-
-@virtual
-async def test_R10_retries_are_starts_and_go_before_new_elements():
-    script = Script({0: [BAD, OK]})
-    operator = AsyncWaitOperator(script, mode="unordered", rate_limit=RateLimit(1, per=10.0), retry=retry(delay=3.0))
-    await collect(operator.process(range(3)))
-    assert script.starts == [(0, 0), (0, 10), (1, 20), (2, 30)]
-
-
-@virtual
-async def test_R10_halves_of_a_batch_are_starts():
-    def act(values, number):
-        if "bad" in values:
-            raise ValueError
-        return values
-
-    batches = Batches(act)
-    await process(batches, [1, 2, 3, "bad"], rate_limit=RateLimit(1, per=10.0), on_error="skip")
-    assert batches.calls == [[1, 2, 3, "bad"], [1, 2], [3, "bad"], [3], ["bad"]]
-    assert batches.times == [0, 10, 20, 30, 40]
-
-
-@virtual
-async def test_R2_an_element_that_waits_for_the_rate_limit_ends_at_its_deadline(mode):
-    script = Script({1: [BAD, OK]})
-    operator = AsyncWaitOperator(
-        script, mode=mode, rate_limit=RateLimit(1, per=10.0), retry=retry(), timeout=5.0, on_timeout=late
-    )
-    assert (await collect_timed(operator.process([1])))[0] == (("late", 1), 5.0)
-    assert script.times(1) == [0]
-
-
-@virtual
-async def test_R10_a_half_that_waits_for_the_rate_limit_ends_at_its_deadline(mode):
-    def act(values, number):
-        raise ValueError
-
-    operator = AsyncWaitOperator(
-        Batches(act), mode=mode, rate_limit=RateLimit(1, per=10.0), timeout=15.0, on_timeout=late, on_error="skip"
-    )
-    got = await collect_timed(operator.process(range(4)))
-    assert sorted(got) == [(("late", value), 15.0) for value in range(4)]
 
 
 @virtual
@@ -255,17 +194,6 @@ async def test_R10_a_refusal_that_fails_the_run_names_the_element(mode):
 
 
 @virtual
-async def test_R10_a_refusal_counts_as_an_attempt_so_that_attempts_run_out(mode):
-    script = Script(lambda value, attempt: BAD)
-    breaker = CircuitBreaker(failure_ratio=0.5, window=100.0, minimum_calls=2, open_for=1000.0)
-    operator = AsyncWaitOperator(script, mode=mode, circuit_breaker=breaker, retry=retry(5), on_error=give_error)
-    got = await collect_timed(operator.process([1]))
-    assert [(type(error).__name__, at) for error, at in got] == [("CircuitOpenError", 4.0)]
-    assert script.times(1) == [0, 1]
-    assert operator.metrics.retries == 4
-
-
-@virtual
 async def test_R10_a_refusal_is_retried_and_may_succeed_when_the_breaker_has_closed(mode):
     script = Script({1: [BAD, BAD, OK]})
     breaker = CircuitBreaker(failure_ratio=0.5, window=100.0, minimum_calls=2, open_for=3.0)
@@ -349,18 +277,6 @@ async def test_R10_errors_and_timeouts_of_calls_are_failures_and_results_that_wi
     batches = Batches(lambda values, number: [])
     await process(batches, range(9), **options)
     assert len(batches.calls) == 1
-
-
-@virtual
-async def test_R10_a_refusal_is_no_start(mode):
-    """It takes nothing from the rate limit."""
-    script = Script(lambda value, attempt: BAD)
-    breaker = CircuitBreaker(minimum_calls=1, open_for=5.0)
-    operator = AsyncWaitOperator(
-        script, mode=mode, capacity=1, circuit_breaker=breaker, rate_limit=RateLimit(2, per=100.0), on_error=give_error
-    )
-    got = await collect_timed(operator.process(range(9)))
-    assert [(type(error).__name__, at) for error, at in got] == [("ValueError", 0), *[("CircuitOpenError", 0)] * 8]
 
 
 @virtual

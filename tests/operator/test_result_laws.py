@@ -41,11 +41,6 @@ async def test_O7_flatten_gives_every_item_or_none(mode):
     assert await process(repeat, [0, 3, 1, 0, 2], mode=mode, flatten=True) == [3, 3, 3, 1, 2, 2]
 
 
-@virtual
-async def test_O7_without_flatten_a_list_is_one_result(mode):
-    assert await process(same, [[1, 2]], mode=mode) == [[1, 2]]
-
-
 @pytest.mark.parametrize("result", ["text", b"bytes", bytearray(b"x"), {"a": 1}, 5, None])
 @virtual
 async def test_O7_what_cannot_be_flattened_is_a_result_error(mode, result):
@@ -141,11 +136,6 @@ async def test_O13_the_function_gets_the_bare_value(mode):
 
 
 @virtual
-async def test_O13_flattened_outputs_have_the_inputs_timestamp(mode):
-    assert await process(same, [Record([1, 2], 7)], mode=mode, flatten=True) == [Record(1, 7), Record(2, 7)]
-
-
-@virtual
 async def test_O13_hooks_get_the_bare_value(mode):
     seen = []
 
@@ -178,22 +168,6 @@ async def test_O14_runs_one_after_the_other_are_independent(mode):
 
 
 @virtual
-async def test_O14_a_run_may_follow_one_that_failed_or_was_closed(mode):
-    async def call(value):
-        if value < 0:
-            raise ValueError
-        return value
-
-    operator = AsyncWaitOperator(call, mode=mode)
-    with pytest.raises(FunctionError):
-        await collect(operator.process([-1]))
-    closed = operator.process([1, 2])
-    await anext(closed)
-    await closed.aclose()
-    assert await collect(operator.process([3])) == [3]
-
-
-@virtual
 async def test_O14_a_run_that_is_not_stepped_does_not_run(mode):
     function = Life()
     operator = AsyncWaitOperator(function, mode=mode)
@@ -222,19 +196,6 @@ async def test_O14_metrics_count_records(mode):
     assert (metrics.timeouts, metrics.failures, metrics.skipped, metrics.retries) == (2, 3, 3, 0)
     assert metrics.latency.max == 2.0
     assert metrics.latency.p50 == 0.0
-
-
-@virtual
-async def test_O14_the_latency_of_a_late_element_ends_at_its_deadline(mode):
-    async def stubborn(value):
-        try:
-            await forever()
-        except asyncio.CancelledError:
-            await asyncio.sleep(10)
-
-    operator = AsyncWaitOperator(stubborn, mode=mode, timeout=2.0, on_error="skip")
-    await collect(operator.process(range(3)))
-    assert operator.metrics.latency.max == operator.metrics.latency.p50 == 2.0
 
 
 @virtual
@@ -290,14 +251,6 @@ async def test_O15_what_on_error_raises_ends_the_run(mode, error):
 
 
 @virtual
-async def test_O15_what_on_error_returns_is_flattened_too(mode):
-    assert await process(fail, [1], mode=mode, flatten=True, on_error=lambda *_: [1, 2]) == [1, 2]
-    with pytest.raises(FunctionError, match="on_error failed") as failure:
-        await process(fail, [1], mode=mode, flatten=True, on_error=lambda *_: 1)
-    assert isinstance(failure.value.__cause__, ResultError)
-
-
-@virtual
 async def test_O15_a_timeout_hook_that_fails_goes_to_on_error(mode):
     def on_timeout(value):
         raise KeyError
@@ -321,11 +274,3 @@ async def test_O15_the_functions_own_timeout_is_asked_unless_on_timeout_is_given
 
     assert await process(Late(), [1], mode=mode, timeout=1.0) == ["own 1"]
     assert await process(Late(), [1], mode=mode, timeout=1.0, on_timeout=lambda v: f"given {v}") == ["given 1"]
-
-
-@virtual
-async def test_O15_a_timeout_result_is_flattened_too(mode):
-    assert await process(forever, [1], mode=mode, timeout=1.0, flatten=True, on_timeout=lambda v: [v, v]) == [1, 1]
-    with pytest.raises(FunctionError) as failure:
-        await process(forever, [1], mode=mode, timeout=1.0, flatten=True, on_timeout=lambda v: v)
-    assert isinstance(failure.value.__cause__, ResultError)

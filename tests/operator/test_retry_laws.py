@@ -11,18 +11,13 @@ import pytest
 from asyncio_operator import (
     AsyncFunction,
     AsyncWaitOperator,
-    ElementTimeoutError,
     EnricherError,
     ExponentialBackoff,
     FunctionError,
-    Record,
-    ResultError,
     Retry,
 )
 from tests.operator.attempts import BAD, OK, Act, Script, retry
 from tests.operator.helpers import Life, block, collect, collect_timed, late, now, process, virtual
-
-ASK_LATER = EnricherError("later", retry_after=4.0)
 
 # -- R1, R2: one deadline over everything
 
@@ -33,48 +28,6 @@ async def test_R1_the_deadline_runs_over_all_attempts_and_back_offs(mode):
     operator = AsyncWaitOperator(script, mode=mode, timeout=6.0, retry=retry(100, 1.0), on_timeout=late)
     assert await collect_timed(operator.process([1])) == [(("late", 1), 6.0)]
     assert script.times(1) == [0, 2.5, 5]
-
-
-@virtual
-async def test_R1_the_deadline_begins_with_the_first_attempt_and_not_before(mode):
-    script = Script({1: [Act(100.0)], 2: [Act(1.0, error=ValueError()), Act(1.0)]})
-    options: dict[str, Any] = {"capacity": 1, "timeout": 120.0, "retry": retry(), "on_timeout": late}
-    assert await process(script, [1, 2], mode=mode, **options) == [1, 2]
-    assert script.times(2) == [100, 102]
-
-
-@virtual
-async def test_R2_at_the_deadline_the_running_attempt_is_cancelled(mode):
-    function = Life(Script({1: [BAD, Act(10.0)]}))
-    operator = AsyncWaitOperator(function, mode=mode, timeout=3.0, retry=retry(), on_timeout=late)
-    assert await collect_timed(operator.process([1])) == [(("late", 1), 3.0)]
-    assert function.events == ["open", 1, "-1", 1, "-1", "close"]
-    assert operator.metrics.timeouts == 1
-    assert operator.metrics.failures == 0
-
-
-@virtual
-async def test_R2_at_the_deadline_the_wait_for_a_slot_is_ended():
-    """The second element has the only slot when the back-off of the first is over."""
-    script = Script({1: [BAD, OK], 2: [Act(4.0)]})
-    options: dict[str, Any] = {"mode": "unordered", "capacity": 1, "timeout": 5.0, "on_timeout": late}
-    operator = AsyncWaitOperator(script, retry=retry(2, 1.0), **options)
-    assert await collect_timed(operator.process([1, 2])) == [(2, 4.0), (1, 4.0)]
-
-    script = Script({1: [Act(2.0, error=ValueError()), OK], 2: [Act(4.5)]})
-    operator = AsyncWaitOperator(script, retry=retry(2, 1.0), **options)
-    assert await collect_timed(operator.process([1, 2])) == [(("late", 1), 9.0), (2, 10.5)]
-    assert script.times(1) == [4]
-    assert operator.metrics.timeouts == 1
-
-
-@virtual
-async def test_R2_without_a_hook_a_timeout_between_attempts_is_an_error(mode):
-    script = Script({1: [BAD, OK], 2: [Act(9.0)]})
-    with pytest.raises(FunctionError, match=r"element 1 in attempt 1 .* within its timeout of 3\.0 s") as failure:
-        await process(script, [1, 2], mode=mode, capacity=1, timeout=3.0, retry=retry())
-    assert isinstance(failure.value.__cause__, ElementTimeoutError)
-    assert now() == 3
 
 
 @virtual
@@ -106,21 +59,6 @@ async def test_R3_an_element_whose_back_off_would_end_after_the_deadline_ends_at
     assert script.times(1) == [0, 3]
     assert operator.metrics.timeouts == 0
     assert operator.metrics.failures == 1
-
-
-@virtual
-async def test_R3_or_with_its_last_result(mode):
-    script = Script({1: [Act(result="first"), Act(result="second"), OK]})
-    policy = retry(9, 3.0, if_result=lambda result: isinstance(result, str))
-    operator = AsyncWaitOperator(script, mode=mode, timeout=5.0, retry=policy)
-    assert await collect_timed(operator.process([1])) == [("second", 3.0)]
-
-
-@virtual
-async def test_R3_a_back_off_that_ends_at_the_deadline_does_not_end_after_it(mode):
-    script = Script({1: [BAD, OK]})
-    assert await process(script, [1], mode=mode, timeout=3.0, retry=retry(2, 3.0), on_timeout=late) == [1]
-    assert script.times(1) == [0, 3]
 
 
 @virtual
@@ -171,22 +109,6 @@ async def test_R5_an_error_that_says_retryable_False_is_not_retried(mode):
 
 
 @virtual
-async def test_R5_a_result_is_retried_if_if_result_is_true(mode):
-    script = Script({1: [Act(result=None), Act(result=None)]})
-    policy = retry(if_result=lambda result: result is None)
-    assert await process(script, [1], mode=mode, retry=policy) == [1]
-    assert script.times(1) == [0, 1, 2]
-
-
-@virtual
-async def test_R5_when_attempts_run_out_the_last_result_is_emitted(mode):
-    script = Script(lambda value, attempt: Act(result=attempt))
-    operator = AsyncWaitOperator(script, mode=mode, retry=retry(if_result=lambda result: True))
-    assert await collect(operator.process([Record(1, 5)])) == [Record(2, 5)]
-    assert operator.metrics.failures == 0
-
-
-@virtual
 async def test_R5_when_attempts_run_out_the_last_error_goes_to_on_error(mode):
     script = Script(lambda value, attempt: Act(error=ValueError(attempt)))
     got = await process(script, [1], mode=mode, retry=retry(), on_error=lambda v, e: e.args[0])
@@ -195,19 +117,6 @@ async def test_R5_when_attempts_run_out_the_last_error_goes_to_on_error(mode):
         await process(script, [2], mode=mode, retry=retry())
     assert failure.value.attempts == 3
     assert failure.value.__cause__ is not None
-
-
-@virtual
-async def test_R5_errors_and_results_that_will_not_do_count_together(mode):
-    script = Script({1: [BAD, Act(result=None), Act(result="last")]})
-    assert await process(script, [1], mode=mode, retry=retry(if_result=lambda result: True)) == ["last"]
-
-
-@virtual
-async def test_R5_a_result_error_is_never_retried(mode):
-    script = Script({1: [Act(error=ResultError("from the function"))]})
-    assert await process(script, [1], mode=mode, retry=retry(), on_error="skip") == []
-    assert script.times(1) == [0]
 
 
 @virtual
@@ -222,18 +131,6 @@ async def test_O7_a_result_that_cannot_be_flattened_is_never_retried(mode):
     with pytest.raises(FunctionError, match="in attempt 2 with ResultError") as failure:
         await process(script, [1], **options)
     assert failure.value.attempts == 2
-
-
-@virtual
-async def test_O12_a_CancelledError_of_a_call_is_retried_like_an_error(mode):
-    script = Script({1: [Act(1.0, error=asyncio.CancelledError()), OK]})
-    operator = AsyncWaitOperator(script, mode=mode, retry=retry())
-    assert await collect(operator.process([1])) == [1]
-    assert script.times(1) == [0, 2]
-    script = Script(lambda value, attempt: Act(error=asyncio.CancelledError()))
-    with pytest.raises(FunctionError, match="in attempt 3 with CancelledError"):
-        await process(script, [1], mode=mode, retry=retry())
-    assert await process(script, [1], mode=mode, retry=retry(on=KeyError), on_error="skip") == []
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
@@ -291,12 +188,3 @@ async def test_R7_retry_after_replaces_the_computed_delay(mode, asked):
     script = Script({1: [Act(error=error), BAD, OK]})
     assert await process(script, [1], mode=mode, retry=retry()) == [1]
     assert script.times(1) == [0, 4, 5]
-
-
-@virtual
-async def test_R7_a_retry_after_past_the_deadline_ends_the_element_at_once(mode):
-    script = Script({1: [Act(1.0, error=ASK_LATER)]})
-    operator = AsyncWaitOperator(
-        script, mode=mode, timeout=4.5, retry=retry(delay=0.1), on_error=lambda v, e: e, on_timeout=late
-    )
-    assert await collect_timed(operator.process([1])) == [(ASK_LATER, 1.0)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -17,12 +16,11 @@ from asyncio_operator import (
     ResultError,
     Retry,
     StateError,
-    Watermark,
 )
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.attempts import BAD, OK, Act, Script, retry
-from tests.operator.helpers import Life, Source, block, collect, collect_timed, forever, now, process, run_on, virtual
+from tests.operator.helpers import block, collect, collect_timed, forever, now, process, run_on, virtual
 
 # -- R8: what an element in back-off holds, and what not
 
@@ -33,28 +31,6 @@ async def test_R8_an_element_in_back_off_holds_no_call_slot():
     operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry(delay=10.0))
     got = await collect_timed(operator.process(range(100)))
     assert got == [*[(value, 0.0) for value in range(1, 100)], (0, 10.0)]
-
-
-@virtual
-async def test_R8_it_keeps_its_place_in_the_queue():
-    script = Script({0: [BAD, OK], 5: [BAD, OK]})
-    elements = [0, 1, Watermark(1), 5, 6]
-    options: dict[str, Any] = {"capacity": 2, "retry": retry(delay=10.0)}
-    assert await process(script, elements, mode="ordered", **options) == elements
-    script = Script({0: [BAD, OK], 5: [BAD, OK]})
-    assert await process(script, elements, mode="unordered", **options) == [1, 0, Watermark(1), 6, 5]
-
-
-@virtual
-async def test_R8_it_counts_against_buffer(mode):
-    source = Source(iter(range(10)))
-    script = Script(lambda value, attempt: BAD if attempt == 0 else OK)
-    run = AsyncWaitOperator(script, mode=mode, capacity=2, buffer=3, retry=retry(delay=10.0)).process(source)
-    first = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(9.0)
-    assert source.read == 3
-    assert await first == 0
-    assert await collect(run) == list(range(1, 10))
 
 
 @virtual
@@ -82,90 +58,7 @@ async def test_R8_those_that_are_due_go_in_the_order_they_became_so():
     assert [value for value, _ in script.starts] == [0, 1, 2, 3, 9, 3, 2, 1, 0]
 
 
-@virtual
-async def test_R9_retries_need_no_timeout(mode):
-    script = Script(lambda value, attempt: Act(1e6, error=ValueError()) if attempt < 2 else OK)
-    assert await process(script, [1], mode=mode, timeout=0, retry=retry(delay=1e6)) == [1]
-    assert now() == 4e6
-
-
 # -- O: the run around them
-
-
-@virtual
-async def test_O5_at_the_end_of_input_retries_are_finished(mode):
-    script = Script(lambda value, attempt: BAD if attempt < 2 else OK)
-    operator = AsyncWaitOperator(script, mode=mode, capacity=3, retry=retry(3, 100.0))
-    assert sorted(await collect(operator.process(range(20)))) == list(range(20))
-    assert operator.metrics.emitted == 20
-
-
-@virtual
-async def test_O6_a_failure_ends_the_run_at_once_also_while_others_back_off(mode):
-    script = Script({0: [BAD, OK], 1: [Act(2.0, error=KeyError("1"))], 2: [Act(50.0)]})
-    function = Life(script)
-    with pytest.raises(FunctionError, match="element 1 in attempt 1"):
-        await process(function, range(3), mode=mode, retry=retry(delay=100.0, on=ValueError))
-    assert now() == 2
-    assert function.events[-1] == "close"
-    assert script.times(0) == [0]
-
-
-@virtual
-async def test_O8_closing_early_forgets_back_offs(mode):
-    script = Script({0: [OK], 1: [BAD, OK]})
-    function = Life(script)
-    run = AsyncWaitOperator(function, mode=mode, retry=retry(delay=100.0)).process(range(2))
-    assert await anext(run) == 0
-    await run.aclose()
-    assert now() == 0
-    await asyncio.sleep(1000)
-    assert len(script.starts) == 2
-
-
-@virtual
-async def test_O12_a_swallowed_cancellation_holds_its_slot_and_its_late_result_is_dropped(caplog):
-    script = Script({1: [Act(10.0, deaf=10.0, result="late result"), OK]})
-    operator = AsyncWaitOperator(
-        script, mode="unordered", capacity=1, timeout=100.0, attempt_timeout=2.0, retry=retry()
-    )
-    run = operator.process([1])
-    first = asyncio.ensure_future(anext(run))
-    with caplog.at_level(logging.WARNING, "asyncio_operator"):
-        await asyncio.sleep(5)
-        assert operator.metrics.in_flight == 1
-        assert await first == 1
-        assert await collect(run) == []
-    assert script.times(1) == [0, 12]
-    assert script.most == 1
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "element: 1" in caplog.text
-
-
-@virtual
-async def test_O12_the_late_result_of_one_attempt_is_not_that_of_the_next(mode):
-    script = Script({1: [Act(10.0, deaf=3.0, result="first"), Act(9.0, result="second")]})
-    operator = AsyncWaitOperator(script, mode=mode, capacity=2, attempt_timeout=9.5, retry=retry())
-    assert await collect_timed(operator.process([1])) == [("second", 19.5)]
-    assert script.most == 2
-
-
-@virtual
-async def test_O14_metrics_count_attempts_and_elements():
-    script = Script({0: [BAD, Act(2.0)], 1: [Act(3.0)], 2: [BAD, BAD]})
-    operator = AsyncWaitOperator(script, mode="ordered", retry=retry(2, 4.0), on_error="skip")
-    run = operator.process(range(3))
-    first = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(1)
-    assert (operator.metrics.backing_off, operator.metrics.in_flight, operator.metrics.retries) == (2, 1, 0)
-    await asyncio.sleep(4)
-    assert (operator.metrics.backing_off, operator.metrics.in_flight, operator.metrics.retries) == (0, 1, 2)
-    assert [await first, *await collect(run)] == [0, 1]
-    metrics = operator.metrics
-    assert (metrics.admitted, metrics.emitted, metrics.retries) == (3, 3, 2)
-    assert (metrics.failures, metrics.skipped, metrics.timeouts) == (1, 1, 0)
-    assert metrics.latency.max == 6.0
-    assert metrics.attempt_latency.max == 3.0
 
 
 # -- O15: hooks
@@ -242,14 +135,6 @@ async def test_O15_a_truth_that_if_result_cannot_tell_is_an_error_of_it(mode):
         await process(Script({}), [1], mode=mode, retry=retry(if_result=lambda result: Neither()))
 
 
-@virtual
-async def test_O15_what_on_error_gives_is_not_tried_again(mode):
-    script = Script(lambda value, attempt: BAD)
-    policy = retry(2, if_result=lambda result: True)
-    assert await process(script, [1], mode=mode, retry=policy, on_error=lambda v, e: "replaced") == ["replaced"]
-    assert len(script.starts) == 2
-
-
 # -- what blocks the loop, and odd clocks
 
 
@@ -271,18 +156,6 @@ async def test_R3_no_attempt_starts_after_a_deadline_that_passed_with_the_back_o
     # The call that blocks is late too, and its result is there.
     assert await collect(operator.process(["retried", "blocks"])) == ["late: retried", "blocks"]
     assert starts == ["retried", "blocks"]
-
-
-@virtual
-async def test_R3_nor_after_one_that_passed_while_the_input_was_read():
-    def slow():
-        yield 0
-        block(10.0)
-        yield 1
-
-    script = Script({0: [BAD, OK]})
-    operator = AsyncWaitOperator(script, timeout=5.0, retry=retry(delay=1.0), on_timeout=lambda value: "late")
-    assert await collect(operator.process(slow())) == ["late", 1]
 
 
 def test_R8_back_offs_end_by_a_clock_below_zero_too():
@@ -321,14 +194,6 @@ async def test_O14_nobody_backs_off_once_the_run_is_over():
     assert operator.metrics.backing_off == 1
     await outputs.aclose()
     assert operator.metrics.backing_off == 0
-
-
-@virtual
-async def test_O14_an_element_whose_predicate_fails_is_a_failure():
-    operator = AsyncWaitOperator(Script({}), retry=Retry(if_result=lambda result: 1 / 0 > 1))
-    with pytest.raises(FunctionError, match="if_result"):
-        await collect(operator.process([0]))
-    assert operator.metrics.failures == 1
 
 
 @virtual

@@ -10,24 +10,18 @@ import pytest
 
 from asyncio_operator import (
     AsyncWaitOperator,
-    Batching,
     ConfigurationError,
     FunctionError,
     OperatorSnapshot,
-    RateLimit,
     Record,
     Watermark,
 )
-from tests.operator.attempts import BAD, OK, Act, Batches, Script, retry, stop
+from tests.operator.attempts import BAD, OK, Act, Script, retry, stop
 from tests.operator.helpers import (
-    Doors,
     Source,
     collect,
-    collect_timed,
     collect_until,
-    fail,
     forever,
-    late,
     same,
     virtual,
 )
@@ -62,46 +56,6 @@ async def test_O10_restored_elements_go_in_before_new_input(any_mode):
 
 
 @virtual
-async def test_O10_with_a_smaller_capacity_they_simply_wait(any_mode):
-    snapshot = OperatorSnapshot(tuple((value, 0) for value in range(100)))
-    script = Script(lambda value, attempt: Act(1.0))
-    operator = AsyncWaitOperator(script, capacity=2, buffer=3, **any_mode)
-    source = Source(iter([100]))
-    first = asyncio.ensure_future(anext(run := operator.process(source, restore=snapshot)))
-    await asyncio.sleep(0.5)
-    assert script.most == 2
-    assert source.read == 0
-    assert [element for element, _ in operator.snapshot().elements] == list(range(100))
-    assert sorted([await first, *await collect(run)]) == list(range(101))
-
-
-@virtual
-async def test_O10_it_may_be_taken_with_the_queue_full_and_the_consumer_not_reading(any_mode):
-    operator = AsyncWaitOperator(same, capacity=2, buffer=3, **any_mode)
-    run = operator.process(source := Source(iter(range(9))))
-    got = [await anext(run)]
-    await asyncio.sleep(5)
-    snapshot = operator.snapshot()
-    assert source.read == 4
-    assert [element for element, _ in snapshot.elements] == [1, 2, 3]
-    await stop(run)
-    assert got + await restored(snapshot, source, **any_mode) == list(range(9))
-
-
-@virtual
-async def test_O10_what_is_complete_and_not_emitted_is_in_it():
-    operator = AsyncWaitOperator(first_forever, capacity=9)
-    first = asyncio.ensure_future(anext(run := operator.process(range(5))))
-    await asyncio.sleep(1)
-    assert [element for element, _ in operator.snapshot().elements] == list(range(5))
-    await stop(run, first)
-
-
-async def first_forever(value: Any) -> Any:
-    return await forever() if value == 0 else value
-
-
-@virtual
 async def test_O10_it_holds_elements_in_back_off_with_their_attempts(any_mode):
     got: list[Any] = []
     script = Script({0: [BAD, BAD, OK], 1: [BAD, Act(50.0)], 2: [OK], 3: [Act(50.0)]})
@@ -114,63 +68,6 @@ async def test_O10_it_holds_elements_in_back_off_with_their_attempts(any_mode):
     await stop(run, first)
     # A running attempt and a successful one are not counted.
     assert [attempts for value, attempts in snapshot.elements if value >= 2] == [0] * (2 - len(got))
-
-
-@virtual
-async def test_O10_a_restored_element_keeps_its_attempts(any_mode):
-    for used, calls in [(0, 4), (1, 3), (3, 1), (4, 1), (9, 1)]:
-        script = Script(lambda value, attempt: BAD)
-        snapshot = OperatorSnapshot(((1, used),))
-        got = await restored(snapshot, (), script, retry=retry(4), on_error=lambda v, e: "failed", **any_mode)
-        assert got == ["failed"]
-        assert len(script.starts) == calls
-    with pytest.raises(FunctionError, match="in attempt 4 with ValueError"):
-        await restored(OperatorSnapshot(((1, 2),)), (), fail, retry=retry(4), **any_mode)
-
-
-@virtual
-async def test_O10_its_deadline_starts_anew(any_mode):
-    script = Script({1: [Act(2.0, error=ValueError()), Act(9.0)]})
-    operator = AsyncWaitOperator(script, timeout=10.0, retry=retry(delay=5.0), on_timeout=late, **any_mode)
-    first = asyncio.ensure_future(anext(run := operator.process([1])))
-    await asyncio.sleep(6.0)
-    snapshot = operator.snapshot()
-    await stop(run, first)
-    assert snapshot.elements == ((1, 1),)
-    script = Script({1: [Act(9.5)]})
-    operator = AsyncWaitOperator(script, timeout=10.0, retry=retry(), on_timeout=late, **any_mode)
-    assert await collect_timed(operator.process([], restore=snapshot)) == [(1, 15.5)]
-
-
-@virtual
-async def test_O10_it_holds_a_batch_that_is_being_formed(any_mode):
-    got: list[Any] = []
-    batches = Batches()
-    options: dict[str, Any] = {"batching": Batching(max_size=3, linger=100.0), **any_mode}
-    operator = AsyncWaitOperator(batches, **options)
-
-    async def source():
-        for value in range(5):
-            yield value
-        await forever()
-
-    task = asyncio.ensure_future(collect_until(run := operator.process(source()), got))
-    await asyncio.sleep(1)
-    snapshot = operator.snapshot()
-    assert [element for element, _ in snapshot.elements] == [3, 4]
-    await stop(run, task)
-    assert sorted(got + await restored(snapshot, (), Batches(), **options)) == list(range(5))
-
-
-@virtual
-async def test_O10_it_holds_what_waits_for_the_rate_limit(any_mode):
-    operator = AsyncWaitOperator(same, rate_limit=RateLimit(1, per=10.0), **any_mode)
-    run = operator.process(source := Source(iter(range(5))))
-    assert await anext(run) == 0
-    await asyncio.sleep(1)
-    snapshot = operator.snapshot()
-    await stop(run)
-    assert await restored(snapshot, source, **any_mode) == [1, 2, 3, 4]
 
 
 @virtual
@@ -241,20 +138,6 @@ async def test_O10_it_is_picklable_and_may_be_restored_more_than_once(any_mode):
 def test_O10_only_a_snapshot_is_restored(wrong):
     with pytest.raises(ConfigurationError, match=r"restore is .*; it must be what operator.snapshot\(\) gave"):
         AsyncWaitOperator(same).process([], restore=wrong)
-
-
-@virtual
-async def test_O10_a_snapshot_of_a_restored_run_is_whole_before_anything_is_admitted(any_mode):
-    snapshot = OperatorSnapshot(((1, 0), (Watermark(2), 0), (3, 2)))
-
-    async def slow() -> None:
-        await asyncio.sleep(10)
-
-    operator = AsyncWaitOperator(Doors(opening=slow), **any_mode)
-    first = asyncio.ensure_future(anext(run := operator.process([4], restore=snapshot)))
-    await asyncio.sleep(1)
-    assert operator.snapshot() == snapshot
-    await stop(run, first)
 
 
 # -- flatten

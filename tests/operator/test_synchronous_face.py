@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncWaitOperator, FunctionError, Record, StateError, Watermark
+from asyncio_operator import AsyncWaitOperator, FunctionError, StateError
 from asyncio_operator.loop.channels import AHEAD
 from asyncio_operator.loop.thread import loop_thread
 from tests.operator.helpers import Life, one_then_forever, others, same
@@ -37,11 +37,6 @@ def _nothing_is_left_behind() -> Iterator[None]:
         return len(asyncio.all_tasks())
 
     assert asyncio.run_coroutine_threadsafe(tasks(), loop_thread().loop).result(10) == 1
-
-
-def test_O16_it_gives_what_process_gives(mode):
-    elements = [1, Record(2, 20), Watermark(20), 3]
-    assert list(AsyncWaitOperator(same, mode=mode)(elements)) == elements
 
 
 @pytest.mark.parametrize("count", [0, 1, AHEAD - 1, AHEAD, AHEAD + 1, 10 * AHEAD + 7])
@@ -85,13 +80,6 @@ def test_O16_from_several_threads(mode):
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(run, range(8)))
     assert results == [list(range(start, start + 1000)) for start in range(8)]
-
-
-def test_O16_inside_a_running_loop(mode):
-    async def main():
-        return list(AsyncWaitOperator(same, mode=mode)(range(5)))
-
-    assert asyncio.run(main()) == list(range(5))
 
 
 def on_the_loop_thread(step: Callable[[], Any]) -> Any:
@@ -164,15 +152,6 @@ def test_O16_the_input_is_read_ahead_by_a_bounded_number(mode):
     outputs.close()  # type: ignore[attr-defined]
 
 
-def test_O16_closing_early_ends_the_run(mode):
-    function = Life(one_then_forever)
-    outputs = AsyncWaitOperator(function, mode=mode)(itertools.count())
-    assert next(outputs) == 0
-    outputs.close()  # type: ignore[attr-defined]
-    assert function.running == 0
-    assert function.events[-1] == "close"
-
-
 @pytest.mark.parametrize("grace_period", [0, 1e8, 1e10, timedelta.max])
 def test_O8_it_ends_early_with_any_grace_period(mode, grace_period):
     function = Life()
@@ -232,25 +211,6 @@ def test_O16_an_abandoned_run_ends_when_the_garbage_collector_meets_it_and_stops
     asyncio.run_coroutine_threadsafe(all_others(), loop_thread().loop).result(10)
     assert function.events[-1] == "close"
     assert caplog.records == []
-
-
-def test_O16_closing_it_before_the_first_step_starts_nothing(mode):
-    function = Life()
-    outputs = AsyncWaitOperator(function, mode=mode)(itertools.count())
-    outputs.close()  # type: ignore[attr-defined]
-    assert function.events == []
-    assert readers() == []
-
-
-def test_O16_an_error_of_the_iterable_comes_unwrapped(mode):
-    def source():
-        yield from range(3)
-        raise KeyError("input")
-
-    outputs = AsyncWaitOperator(same, mode=mode)(source())
-    with pytest.raises(KeyError, match="input"):
-        list(outputs)
-    assert list(outputs) == []
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])

@@ -15,7 +15,7 @@ from asyncio_operator import AsyncWaitOperator, ConfigurationError, Record, Stat
 from asyncio_operator.state import KeyGroupRange
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.timers import HeapQueues, InternalTimerService, ProcessingTimeDriver, Timer, TimerServiceManager
-from tests.operator.helpers import Doors, block, collect, collect_timed, collect_until, fail, nap, run_on, same, virtual
+from tests.operator.helpers import Doors, block, collect, collect_timed, collect_until, nap, run_on, same, virtual
 
 GROUPS = KeyGroupRange(0, 3)
 
@@ -77,18 +77,6 @@ async def test_T9_the_end_of_the_input_fires_nothing():
 
 
 @virtual
-async def test_T9_outputs_of_one_input_leave_before_what_a_watermark_fires():
-    reminders = Reminders()
-
-    async def letters(value: Any) -> list[str]:
-        return list(await reminders(value))
-
-    operator = AsyncWaitOperator(letters, timers=reminders.service, flatten=True)
-    outputs = await collect(operator.process([Record(("ab", [5]), 1), Watermark(9)]))
-    assert outputs == [Record("A", 1), Record("B", 1), Record("ab", 5), Watermark(9)]
-
-
-@virtual
 async def test_T9_a_manager_may_take_the_place_of_a_service():
     manager = TimerServiceManager()
     services = [
@@ -141,17 +129,6 @@ async def test_T9_an_error_of_a_callback_ends_the_run_and_the_watermark_is_not_e
     assert [element for element, _ in operator.snapshot().elements] == [Watermark(5), *([] if last else [3, 4])]
     # The timers are free for another run.
     assert await collect(AsyncWaitOperator(same, timers=service).process([Watermark(5)])) == [Watermark(5)]
-
-
-@virtual
-async def test_T9_an_error_of_close_is_a_note_on_that_of_a_callback():
-    service = InternalTimerService(on_event_time=lambda timer: 1 / 0)
-    service.current_key = "a"
-    service.register_event_time_timer(5)
-    function = Doors(closing=lambda: fail("the door"))
-    with pytest.raises(ZeroDivisionError) as raised:
-        await collect(AsyncWaitOperator(function, timers=service).process([0, Watermark(5)]))
-    assert any("the door" in note for note in raised.value.__notes__)
 
 
 @virtual
@@ -318,21 +295,6 @@ def test_T9_a_snapshot_between_any_two_outputs_loses_and_doubles_nothing(element
 
     got = run_on(VirtualTimeLoop, runs())
     assert in_segments(got) == in_segments(model(elements))
-
-
-@virtual
-async def test_T9_a_snapshot_between_a_fired_record_and_its_watermark_holds_both():
-    reminders = Reminders()
-    operator = reminders.operator()
-    outputs = operator.process([Record(("a", [5, 6]), 1), Watermark(9)])
-    assert [await anext(outputs) for _ in range(2)] == [Record("A", 1), Record("a", 5)]
-    snapshot = operator.snapshot()
-    assert [element for element, _ in snapshot.elements] == [Watermark(9)]
-    assert snapshot.collected == (Record("a", 6),)
-    await outputs.aclose()
-    assert await collect(operator.process([], restore=snapshot)) == [Record("a", 6), Watermark(9)]
-    with pytest.raises(ConfigurationError, match="timers="):
-        AsyncWaitOperator(same).process([], restore=snapshot)
 
 
 def test_T9_O16_a_snapshot_of_the_synchronous_face_holds_what_is_on_its_way():

@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, multiple, rule
 from asyncio_operator import FunctionError, Record, Watermark
 from asyncio_operator.queues import KeyOrderedStreamElementQueue
 from asyncio_operator.queues.key_ordered import KeyedEntry
-from tests.queues.test_queues import LONG, QueueMachine, emit, emit_all, key_of, key_ordered, one_key, put
+from tests.queues.test_queues import LONG, QueueMachine, emit, key_of, key_ordered, one_key, put
 
 
 def runnable(queue: KeyOrderedStreamElementQueue) -> list[Any]:
@@ -26,17 +26,6 @@ def test_Q7_next_runnable_hands_out_the_entry_that_try_put_gave_each_once() -> N
     entry = put(queue, Record(1))
     assert queue.next_runnable() is entry
     assert queue.next_runnable() is None
-
-
-def test_Q7_the_oldest_entry_whose_key_is_free_comes_first() -> None:
-    queue = key_ordered(9)
-    entries = {value: put(queue, Record(value)) for value in (0, 3, 1, 4, 2, 6)}
-    assert runnable(queue) == [0, 1, 2]
-    entries[1].complete([])
-    entries[0].complete([])
-    assert runnable(queue) == [3, 4]
-    entries[3].complete([])
-    assert runnable(queue) == [6]
 
 
 def test_Q7_key_gets_the_records_value() -> None:
@@ -97,44 +86,6 @@ def test_O15_a_key_that_cannot_be_freed_is_an_error_of_key(hashes: list[Any], ca
         entry.complete(["result"])
     assert isinstance(failure.value.__cause__, cause)
     assert queue.values() == [Record(5), Record("odd")]
-
-
-def test_Q7_a_key_is_free_on_completion_not_on_emission() -> None:
-    queue = key_ordered(9)
-    put(queue, Record(1))
-    put(queue, Watermark(1))
-    first, _ = put(queue, Record(0)), put(queue, Record(3))
-    assert runnable(queue) == [1, 0]
-    first.complete(["first"])
-    assert emit_all(queue) == []
-    assert runnable(queue) == [3]
-
-
-def test_Q7_a_key_that_is_held_is_free_when_it_is_released() -> None:
-    queue = one_key(9)
-    put(queue, Record(1))
-    put(queue, Record(2))
-    first = queue.next_runnable()
-    assert first is not None
-    queue.hold(first)
-    first.complete(["late"])
-    assert emit_all(queue) == [Record("late")]
-    assert queue.next_runnable() is None
-    queue.release(first)
-    assert runnable(queue) == [2]
-
-
-def test_Q7_a_release_before_the_completion_does_not_free_the_key() -> None:
-    queue = one_key(9)
-    put(queue, Record(1))
-    put(queue, Record(2))
-    first = queue.next_runnable()
-    assert first is not None
-    queue.hold(first)
-    queue.release(first)
-    assert queue.next_runnable() is None
-    first.complete([])
-    assert runnable(queue) == [2]
 
 
 def test_Q7_what_ends_in_line_is_not_handed_out() -> None:

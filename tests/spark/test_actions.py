@@ -54,20 +54,6 @@ def test_spark_leaves_no_call_out(spark: SparkSession, numbers: DataFrame, actio
     assert calls(spark, lambda metrics: do(enrich(numbers, DOUBLES, on="id", metrics=metrics))) == expected
 
 
-def test_distinct_leaves_none_out_either(spark: SparkSession, numbers: DataFrame) -> None:
-    def act(metrics: EnrichmentMetrics) -> None:
-        enrich(numbers, DOUBLES, on="id", strategy="distinct", metrics=metrics).select("id").where("id < 5").collect()
-
-    assert calls(spark, act) == ROWS
-
-
-def test_a_filter_before_asks_for_the_rows_that_are_left(spark: SparkSession, numbers: DataFrame) -> None:
-    def act(metrics: EnrichmentMetrics) -> None:
-        assert enrich(numbers.where("id < 5"), DOUBLES, on="id", metrics=metrics).count() == 5
-
-    assert calls(spark, act) == 5
-
-
 def test_what_is_persisted_or_written_is_asked_for_once(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path
 ) -> None:

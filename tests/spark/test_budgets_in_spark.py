@@ -157,15 +157,6 @@ def test_G13_a_rate_limit_is_for_all_tasks_together(spark: SparkSession, starts:
     assert time.monotonic() - begun < 60
 
 
-def test_G13_one_task_with_all_the_work_gets_the_whole_rate(spark: SparkSession) -> None:
-    rows = spark.range(0, 100, numPartitions=4).selectExpr("if(id < 75, NULL, id) AS id")
-    out = enrich(rows, FunctionEnricher(noted, "at double"), on="id", rate_limit=RateLimit(10, per=0.5))
-    times = sorted(row.at for row in out.collect() if row.at is not None)
-    assert len(times) == 25
-    # Three windows; with a fourth of the limit it would be seven.
-    assert times[-1] - times[0] < 2.5
-
-
 async def priced(key: int) -> Any:
     return {"x": key} if key % 5 else None
 
@@ -199,21 +190,6 @@ def test_G12_the_job_ends_well_and_what_was_paid_is_in_the_output(spark: SparkSe
         unit = spec.statistics().units["usd"]
         assert unit.used == pytest.approx(1.0)
         assert unit.refused == len(over)
-
-
-def test_G12_with_a_journal_the_next_job_pays_for_the_rest(spark: SparkSession, tmp_path: Path) -> None:
-    calls, rows = Calls(tmp_path / "calls"), spark.range(10, 50, numPartitions=2)
-    options: dict[str, Any] = {"on": "id", "journal": Journal(tmp_path / "journal"), "status_column": "s"}
-    paid, found = list[str](), list[Any]()
-    # How many rows a call brings depends on its key, and the tasks decide which keys are paid for.
-    for number, (calls_made, over) in enumerate(((25, 15), (15, 0))):
-        spec = Budget(f"null with a journal {number}", spend={"calls": 25.0}, on_spent="null")
-        found = enrich(rows, calls.source(), budget=spec, **options).select("s.status").collect()
-        assert sum(row.status == "over_budget" for row in found) == over
-        paid += (new := calls.new())
-        assert len(new) == calls_made
-    assert sum(row.status == "found" for row in found) == 40  # 4 keys are misses, and 4 have two rows each
-    assert sorted(paid) == sorted(str(key) for key in range(10, 50))
 
 
 def test_G12_in_chains_column_functions_and_rdds(spark: SparkSession) -> None:

@@ -16,9 +16,7 @@ from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
 from asyncio_operator.spark.driver import chain
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher, TableEnricher
-from examples import enrich_flights
-from tests.servers import PostgresServer
-from tests.spark.helpers import FROM_4_0, in_partitions, setting
+from tests.spark.helpers import in_partitions, setting
 
 pytestmark = pytest.mark.spark
 
@@ -67,14 +65,6 @@ def test_C1_transform_keeps_the_chain(spark: SparkSession) -> None:
     assert [row.b for row in df.collect()] == list(range(2, 12))
 
 
-def test_C1_names_with_dots_and_names_that_differ_in_nothing_pass_a_chain(spark: SparkSession) -> None:
-    base = spark.range(5).selectExpr("id AS `a.b`", "id AS `x`", "id * 2 AS `x`", "id AS `my key`")
-    df = enrich(enrich(base, lookup("first"), on="my key", prefix="p."), lookup("second"), on="p.first")
-    assert df.columns == ["a.b", "x", "x", "my key", "p.first", "second"]
-    assert len(stages(df)) == 1
-    assert [tuple(row) for row in df.collect()] == [(i, i, 2 * i, i, i + 1, i + 2) for i in range(5)]
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -107,20 +97,6 @@ def test_C2_a_column_that_a_lookup_added_is_the_key_of_the_next_whatever_the_set
         assert len(stages(df)) == 1
         rows = df.selectExpr("id", "kept", "unix_seconds(at) AS at", "seconds", "same", "n").collect()
     assert [tuple(row) for row in rows] == [(i, str(i), i, i, f"t{i}", i) for i in range(20)]
-
-
-@FROM_4_0  # It makes a DataFrame of an Arrow table.
-def test_C1_the_three_lookups_of_the_demo_are_one_stage(
-    spark: SparkSession, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(enrich_flights.DSN_VARIABLE, postgres.dsn)
-    few = {name: table.slice(0, 10) for name, table in enrich_flights.read_data().items()}
-    with enrich_flights.tables(postgres.dsn, few, keep=False) as schema:
-        metrics = {name: EnrichmentMetrics(spark) for name in enrich_flights.TABLES}
-        df = enrich_flights.enriched(enrich_flights.flights_of(spark, few["flights"], None), schema, metrics)
-        [stage] = stages(df)
-    assert stage.count("PostgresEnricher(") == 3
-    assert "(3 lookups)" in stage
 
 
 def test_C1_one_python_worker_per_task(alone: SparkSession) -> None:
@@ -200,14 +176,6 @@ def test_C3_what_is_persisted_is_not_looked_up_again(spark: SparkSession, how: s
         assert "2 lookups" in str(stages(enrich(df, lookup("b"), on="a")))
 
 
-def test_C3_distinct_is_a_stage_of_its_own(spark: SparkSession) -> None:
-    base = enrich(spark.range(10), lookup("a"), on="id")
-    between = enrich(base, lookup("b"), on="a", strategy="distinct")
-    after = enrich(between, lookup("c"), on="b")
-    assert "lookups)" not in str(stages(after))
-    assert sorted(row.c for row in after.collect()) == list(range(3, 13))
-
-
 def test_C3_a_lookup_whose_journal_has_answers_begins_a_stage(spark: SparkSession, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 
@@ -250,22 +218,6 @@ def test_C1_a_trace_shows_all_lookups_of_a_chain_with_their_labels(spark: SparkS
     alone = Trace()
     enrich(spark.range(3), lookup("a"), on="id", trace=alone).collect()
     assert sorted(life.value for life in alone.story().lives) == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize("action", ["limit", "take"])
-def test_C6_a_limit_leaves_each_lookup_with_at_most_its_buffer_of_calls(
-    spark: SparkSession, action: str, tmp_path: Path
-) -> None:
-    files = [tmp_path / name for name in "ab"]
-    rows, tasks, buffer = 40_000, 2, 500
-    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", 100):
-        df = spark.range(0, rows, 1, tasks)
-        for column, file, key in zip("ab", files, ("id", "a"), strict=True):
-            df = enrich(df, lookup(column, file), on=key, buffer=buffer)
-        found = df.limit(5).collect() if action == "limit" else df.take(5)
-    assert [tuple(row) for row in found] == [(i, i + 1, i + 2) for i in range(5)]
-    # 64 KB of output may wait for Spark, which are less than 3,000 rows of three integers.
-    assert all(file.stat().st_size <= tasks * (4 * buffer + 3_000) for file in files)
 
 
 def test_C5_a_stream_of_two_lookups_is_one_stage_with_the_watermark_of_the_input(

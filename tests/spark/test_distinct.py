@@ -161,9 +161,3 @@ def test_X4_what_cannot_be_is_told_on_the_driver(spark: SparkSession) -> None:
         with pytest.raises(ConfigurationError) as caught:
             enrich(frame, enricher(), **options)
         assert message in str(caught.value)
-
-
-def test_X5_a_failing_lookup_fails_the_job_with_its_key(spark: SparkSession) -> None:
-    df = spark.createDataFrame([(3,)], "id long")
-    with pytest.raises(Exception, match="failed for key 3: ValueError"):
-        enrich(df, enricher(), on="id", strategy="distinct").collect()

@@ -22,7 +22,6 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator.spark import async_udf, enrich
 from enrichers import FunctionEnricher
 from tests.spark.helpers import (
-    BATCH_SIZE,
     FROM_4_1,
     GONE,
     Hanging,
@@ -30,7 +29,6 @@ from tests.spark.helpers import (
     hanging_from,
     hangs_from,
     in_background,
-    setting,
     through_sql,
     wait_until,
 )
@@ -49,13 +47,6 @@ def test_X7_a_job_that_has_enough_rows_ends_although_the_others_hang_without_a_t
         spark.range(0, 60, numPartitions=1), hanging_from(server.port, first=3), on="id", timeout=None, mode=mode
     )
     assert (out.limit(3).collect() if mode == "ordered" else out.take(3)) == [(0, 0), (1, 1), (2, 2)]
-    assert_nothing_is_left(spark, server)
-
-
-def test_X7_a_limit_over_many_partitions_and_batches_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
-    with setting(spark, BATCH_SIZE, 10):
-        out = enrich(spark.range(0, 400, numPartitions=4), hanging_from(server.port, first=30), on="id", timeout=None)
-        assert len(out.limit(20).collect()) == 20
     assert_nothing_is_left(spark, server)
 
 
@@ -123,15 +114,6 @@ def test_X7_a_task_that_fails_behind_enrich_leaves_nothing(spark: SparkSession, 
     assert_nothing_is_left(spark, server)
 
 
-def test_X7_a_task_whose_input_fails_before_it_has_any_output_leaves_nothing(
-    spark: SparkSession, server: Hanging
-) -> None:
-    df = spark.range(0, 200_000, numPartitions=1).selectExpr("if(id = 199999, raise_error('before'), id) AS id")
-    with pytest.raises(Exception, match="before"):
-        enrich(df, hanging_from(server.port, first=0), on="id", timeout=None).collect()
-    assert_nothing_is_left(spark, server)
-
-
 @pytest.mark.parametrize("how", ["left", pytest.param("inner", marks=pytest.mark.faults)])
 def test_X7_answers_that_trickle_in_do_not_hide_that_spark_has_enough(
     spark: SparkSession, server: Hanging, how: Any
@@ -161,14 +143,6 @@ def test_X7_answers_that_trickle_in_do_not_hide_that_spark_has_enough(
 
     wait_until(quiet, GONE + 1.5, "no more lookups")
     assert server.ever < 100
-
-
-def test_X5_a_task_that_fails_of_what_is_no_text_fails_and_does_not_hang(spark: SparkSession) -> None:
-    async def look_up(key: int) -> Any:
-        raise OSError("no such file: \udc80.txt")
-
-    with pytest.raises(Exception, match=r"failed for key 0: OSError: no such file: \\udc80\.txt"):
-        enrich(spark.range(1), FunctionEnricher(look_up, "x long"), on="id").collect()
 
 
 PROGRAM = """

@@ -10,7 +10,6 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import EnricherError
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import FunctionEnricher
 from tests.spark.helpers import setting
@@ -40,17 +39,6 @@ def test_X5_an_error_names_the_enricher_the_key_and_the_cause(df: DataFrame) -> 
     assert "look_up, x, y) failed for key 13: ZeroDivisionError: a bad day" in message
 
 
-def test_X5_a_long_key_is_cut_at_200_characters(df: DataFrame) -> None:
-    async def look_up(key: str) -> Any:
-        raise ValueError("no")
-
-    long = df.limit(1).selectExpr("repeat('x', 5000) AS k")
-    with pytest.raises(PythonException) as caught:
-        enrich(long, FunctionEnricher(look_up, "x long"), on="k").collect()
-    assert "failed for key '" + "x" * 196 + "...: ValueError: no" in str(caught.value)
-    assert "x" * 200 not in str(caught.value)
-
-
 @pytest.mark.parametrize("on_error", ["fail", "null"])
 @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()", "GeneratorExit()", "BaseException('odd')"])
 def test_X5_what_is_no_exception_fails_the_task_and_never_hangs_it(df: DataFrame, error: str, on_error: str) -> None:
@@ -62,80 +50,6 @@ def test_X5_what_is_no_exception_fails_the_task_and_never_hangs_it(df: DataFrame
 
     assert f"failed for key 7: {error.partition('(')[0]}" in failure_of(df, look_up, on_error=on_error, timeout=None)
     assert df.count() == 20
-
-
-def test_X5_an_enricher_that_does_not_open_fails_the_task_by_name(df: DataFrame) -> None:
-    class Closed(FunctionEnricher):
-        async def open(self) -> None:
-            raise EnricherError("no route to the database")
-
-    async def look_up(key: int) -> Any:
-        return None
-
-    with pytest.raises(
-        PythonException, match=r"look_up, x\) could not be opened: EnricherError: no route to the database"
-    ):
-        enrich(df, Closed(look_up, "x long"), on="id").collect()
-
-
-def test_X5_a_timeout_fails_the_task_and_says_what_was_allowed(df: DataFrame) -> None:
-    async def look_up(key: int) -> Any:
-        await asyncio.sleep(3600 if key == 4 else 0)
-
-    message = failure_of(df, look_up, timeout=0.2)
-    assert "failed for key 4: ElementTimeoutError: " in message
-    assert "within its timeout of 0.2 s" in message
-
-
-WRONG = {
-    1: "7",
-    2: "[1, 2]",
-    3: "'text'",
-    4: "__import__('numpy').array([1])",
-    5: "{'x': 1.5}",
-    6: "{'x': 'five'}",
-    7: "{'x': 2 ** 70}",
-    8: "{'x': 8, 'y': 8}",
-    9: "[{'x': 9}, None]",
-    10: "object()",
-    11: "{'x': True}",
-    12: "{'x': [12]}",
-}
-
-
-@pytest.mark.parametrize("key", [1, 5])
-def test_X5_a_wrong_answer_fails_the_task_by_its_key(df: DataFrame, key: int) -> None:
-    wrong = WRONG[key]
-
-    async def look_up(k: int) -> Any:
-        return eval(wrong) if k == key else {"x": k}
-
-    message = failure_of(df, look_up)
-    assert f"look_up, x, y) returned an invalid result for key {key}: ResultError: " in message
-    assert ("a mapping of column names to values" if key == 1 else "column 'x' is int64") in message
-
-
-def test_X5_under_null_only_the_row_of_a_wrong_answer_suffers(spark: SparkSession, df: DataFrame) -> None:
-    wrong = dict(WRONG)
-
-    async def look_up(key: int) -> Any:
-        return eval(wrong[key]) if key in wrong else {"x": key, "y": "fine"}
-
-    metrics = EnrichmentMetrics(spark)
-    out = enrich(
-        df,
-        FunctionEnricher(look_up, "x long, y string"),
-        on="id",
-        on_error="null",
-        status_column="how",
-        metrics=metrics,
-    )
-    for row in out.collect():
-        if row.id in WRONG:
-            assert (row.x, row.y, row.how.status, row.how.error_type) == (None, None, "failed", "ResultError")
-        else:
-            assert (row.x, row.y, row.how.status, row.how.error_type) == (row.id, "fine", "found", None)
-    assert metrics.statistics().failures == len(WRONG)
 
 
 def mixed() -> FunctionEnricher:

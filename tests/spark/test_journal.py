@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -172,43 +171,6 @@ def test_J6_another_identity_or_other_columns_are_refused_and_a_name_makes_them_
     assert read_journal(spark, journal).count() == 2
     [description] = (tmp_path / "named" / "_journal").glob("description-*.json")
     assert "customers-v2" in description.read_text()
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "keys", "same"),
-    [
-        ("int", "bigint", [1, 2], [1, 2]),
-        ("double", "float", [0.0, 1.5, float("nan")], [-0.0, 1.5, float("nan")]),
-        ("string", "string", ["a", "A "], ["a", "A "]),
-    ],
-)
-def test_J6_keys_are_the_same_by_law_L10(
-    spark: SparkSession, calls: Calls, journal: Journal, first: str, second: str, keys: list[Any], same: list[Any]
-) -> None:
-    enrich(table(spark, keys, first), calls.source(), on="id", journal=journal).collect()
-    assert len(calls.new()) == len(keys)
-    found = enrich(table(spark, same, second), calls.source(), on="id", journal=journal)
-    assert [row.x is not None for row in found.collect()] == [True] * len(keys)
-    assert found.schema["id"].dataType.simpleString() == second
-    assert calls.new() == []
-
-
-def test_J7_the_writers_expiry_is_stored_and_a_readers_may_only_shorten_it(
-    spark: SparkSession, calls: Calls, journal: Journal
-) -> None:
-    df = table(spark, [1, 2])
-    enrich(df, calls.source(), on="id", journal=replace(journal, expire_after=1.0)).collect()
-    planned = enrich(df, calls.source(), on="id", journal=journal)
-    written = time.time()
-    calls.new()
-    enrich(df, calls.source(), on="id", journal=replace(journal, expire_after=0.001)).collect()
-    assert calls.new() == ["1", "2"], "a shorter life of the reader"
-    time.sleep(max(0.0, written + 1.1 - time.time()))
-    assert read_journal(spark, journal).count() == 0
-    planned.collect()
-    assert calls.new() == ["1", "2"], "what lives is decided when a job runs"
-    enrich(df, calls.source(), on="id", journal=journal).collect()
-    assert calls.new() == []
 
 
 def test_J9_faces_of_the_output_know_answers_of_the_journal(

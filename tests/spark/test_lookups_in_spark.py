@@ -20,11 +20,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from asyncio_operator import Cache, ConfigurationError, EnricherError, FixedBackoff, Retry
+from asyncio_operator import Cache, EnricherError, FixedBackoff, Retry
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.servers import PostgresServer
-from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, in_partitions, kill_workers, setting, wait_until
+from tests.spark.helpers import GONE, Hanging, in_partitions, kill_workers, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -213,28 +213,6 @@ def test_X10_a_stream_that_fails_and_starts_again_gives_each_row_once(
 # -- L7: on disk
 
 
-def test_L7_a_directory_that_cannot_be_used_fails_the_task_and_is_named(alone: SparkSession, source: Source) -> None:
-    source.calls_file.write_text("")
-    cache = Cache(store="rocksdb", directory=source.calls_file)
-    with pytest.raises(Exception, match=r"ConfigurationError: the directory '.*calls-a' of a cache cannot be used"):
-        job(alone, source, cache, on_error="null")
-    assert how(job(alone, source, Cache())) == FROM_CALLS
-
-
-def test_L7_a_new_worker_takes_over_what_a_killed_one_has_kept(
-    alone: SparkSession, source: Source, tmp_path: Path
-) -> None:
-    cache = Cache(store="rocksdb", directory=tmp_path / "cache", expire_after_write=3600)
-    assert how(job(alone, source, cache)) == FROM_CALLS
-    kill_workers()
-    assert how(job(alone, source, cache)) == FROM_THE_CACHE
-    kill_workers()
-    rows = job(alone, source, cache, count=25)
-    assert how(rows) == {**FROM_THE_CACHE, ("found", "call", 1): 4, ("missing", "call", 1): 1}
-    assert [(row.x, row.source) for row in rows] == [(key, "a") if key % 5 else (None, None) for key in range(25)]
-    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["0", "0.lock"]
-
-
 def test_L7_what_was_kept_when_a_worker_dies_in_the_middle_of_a_task_is_there(
     alone: SparkSession, source: Source, tmp_path: Path
 ) -> None:
@@ -311,114 +289,7 @@ def test_L6_what_has_expired_stands_in_while_the_source_is_down_and_the_status_s
     assert how(job(alone, source, cache)) == FROM_CALLS
 
 
-def test_L3_a_failure_is_not_kept(alone: SparkSession, source: Source) -> None:
-    source.down.touch()
-    assert {row.how.status for row in job(alone, source, Cache(), on_error="null")} == {"failed"}
-    source.down.unlink()
-    assert how(job(alone, source, Cache())) == FROM_CALLS
-
-
-def test_L6_an_old_answer_is_given_and_looked_up_again_before_the_task_ends(
-    alone: SparkSession, source: Source
-) -> None:
-    cache = Cache(refresh_after=0.001)
-    metrics = EnrichmentMetrics(alone)
-    assert how(job(alone, source, cache, metrics=metrics)) == FROM_CALLS
-    assert how(job(alone, source, cache, metrics=metrics)) == FROM_THE_CACHE
-    assert len(source.calls()) == 40
-    source.down.touch()
-    assert how(job(alone, source, cache, metrics=metrics)) == FROM_THE_CACHE
-    figures = metrics.statistics()
-    assert (figures.calls, figures.cache_hits, figures.failures) == (60, 40, 0)
-
-
-@pytest.mark.parametrize(("store", "on_error"), [("heap", "null"), ("rocksdb", "null"), ("rocksdb", "fail")])
-def test_L9_a_wrong_answer_fails_its_key_alone_and_is_not_kept(
-    alone: SparkSession, source: Source, tmp_path: Path, store: str, on_error: str
-) -> None:
-    cache = Cache(store=store, directory=tmp_path / "cache" if store == "rocksdb" else None)
-    source.wrong.touch()
-    if on_error == "fail":
-        with pytest.raises(Exception, match="an invalid result for key 3: ResultError"):
-            job(alone, source, cache)
-    else:
-        rows = job(alone, source, cache, on_error="null")
-        assert [row.id for row in rows if row.how.status == "failed"] == [3]
-        assert (rows[3].how.error_type, rows[3].how.source) == ("ResultError", "call")
-    source.wrong.unlink()
-    again = job(alone, source, cache)
-    assert not {"failed"} & {row.how.status for row in again}
-    assert again[3].how.source == "call"
-
-
 # -- L2, R1, R5: sharing, retries, limits of attempts
-
-
-def test_L2_keys_that_are_on_their_way_are_shared_and_the_figures_add_up(alone: SparkSession) -> None:
-    async def look_up(key: int) -> Any:
-        await asyncio.sleep(0.7)
-        return {"x": key}
-
-    metrics = EnrichmentMetrics(alone)
-    df = alone.range(0, 100, numPartitions=1).selectExpr("id % 10 AS id")
-    for cache in (Cache(), None):
-        metrics.reset()
-        with setting(alone, BATCH_SIZE, 10):
-            rows = enrich(
-                df,
-                FunctionEnricher(look_up, "x long"),
-                on="id",
-                cache=cache,
-                retry=Retry(),
-                status_column="how",
-                metrics=metrics,
-            ).collect()
-        assert [row.x for row in rows] == [*range(10)] * 10
-        sources = Counter(row.how.source for row in rows)
-        figures = metrics.statistics()
-        assert sources["call"] == figures.calls >= 10
-        assert sources["shared"] == figures.shared > 0
-        assert sources["cache"] == figures.cache_hits
-        assert figures.calls + figures.shared + figures.cache_hits == 100
-        assert {row.how.attempts for row in rows if row.how.source != "cache"} == {1}
-        assert all((row.how.latency_ms is None) == (row.how.source == "cache") for row in rows)
-
-
-def test_R5_R1_what_fails_or_hangs_first_is_found_in_a_later_attempt(alone: SparkSession, tmp_path: Path) -> None:
-    async def look_up(key: int) -> Any:
-        file = tmp_path / f"attempts-{key}"
-        attempt = file.stat().st_size + 1 if file.exists() else 1
-        file.write_text("x" * attempt)
-        if attempt <= key % 3:
-            if key >= 15:
-                await asyncio.sleep(3600)
-            raise EnricherError("not yet", retryable=True)
-        return {"x": attempt}
-
-    metrics = EnrichmentMetrics(alone)
-    out = enrich(
-        keys(alone, 30),
-        FunctionEnricher(look_up, "x int"),
-        on="id",
-        retry=Retry(3, FixedBackoff(0.05)),
-        attempt_timeout=0.3,
-        status_column="how",
-        metrics=metrics,
-    )
-    for row in out.collect():
-        assert (row.x, row.how.status, row.how.attempts) == (row.id % 3 + 1, "found", row.id % 3 + 1)
-        assert row.how.latency_ms >= row.id % 3 * (350 if row.id >= 15 else 50) - 5
-    figures = metrics.statistics()
-    assert (figures.calls, figures.retries, figures.failures, figures.timeouts) == (60, 30, 0, 0)
-
-
-def test_R5_when_attempts_run_out_the_task_fails_and_says_how_many_there_were(
-    alone: SparkSession, source: Source
-) -> None:
-    source.down.touch()
-    with pytest.raises(Exception, match="failed for key 0 in attempt 3: EnricherError: the source is down"):
-        enrich(keys(alone, 1), source.enricher(), on="id", retry=Retry(3, FixedBackoff(0.01))).collect()
-    assert len(source.calls()) == 3
 
 
 # -- a PostgreSQL in trouble
@@ -529,27 +400,3 @@ def test_X7_with_caches_and_retries_a_task_that_ends_early_leaves_nothing_but_wh
     wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
     # Where Spark has thrown the worker away, the next one takes its directory over.
     assert how(enrich(keys(alone, 3), enricher, on="id", **options).collect()) == {("found", "cache", 0): 3}
-
-
-@pytest.mark.parametrize("way", [{}, {"retry": Retry(2)}])
-def test_L12_a_task_asks_for_a_key_once_unless_told_otherwise(spark: SparkSession, way: dict[str, Any]) -> None:
-    df = spark.range(0, 3000, numPartitions=1).selectExpr("id % 100 AS product")
-
-    async def price(product: int) -> dict[str, Any]:
-        return {"price": product}
-
-    def figures(**options: Any) -> tuple[int, int, set[str]]:
-        metrics = EnrichmentMetrics(spark)
-        enricher = FunctionEnricher(price, "price long")
-        rows = enrich(df, enricher, on="product", status_column="s", metrics=metrics, **way, **options).collect()
-        assert all(row.price == row.product for row in rows)
-        taken = metrics.statistics()
-        return taken.calls, taken.shared, {row.s.source for row in rows}
-
-    with setting(spark, BATCH_SIZE, 300):
-        assert figures() == (100, 900, {"call", "shared"})
-        calls, shared, _ = figures(remember=0)
-        assert calls > 100
-        assert calls + shared == 1000
-        with pytest.raises(ConfigurationError, match="remember is -1"):
-            figures(remember=-1)

@@ -220,22 +220,6 @@ def test_V1_figures_move_while_a_task_runs(spark: SparkSession, metrics: Enrichm
     assert (figures.rows, figures.calls, figures.in_flight) == (600, 600, 0)
 
 
-def test_V1_a_task_that_fails_has_told_its_calls_and_none_of_its_rows(
-    spark: SparkSession, metrics: EnrichmentMetrics
-) -> None:
-    async def look_up(key: int) -> Any:
-        if key == 35:
-            raise ValueError("no such key")
-        return {"x": key}
-
-    out = enrich(spark.range(0, 40, numPartitions=1), FunctionEnricher(look_up, "x long"), on="id", metrics=metrics)
-    with setting(spark, BATCH_SIZE, 10), pytest.raises(Exception, match="no such key"):
-        out.collect()
-    figures = metrics.statistics()
-    assert figures.rows == 0
-    assert 36 <= figures.calls <= 40
-
-
 def test_V1_a_task_that_spark_ends_early_has_told_its_figures(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
     async def look_up(key: int) -> Any:
         await asyncio.sleep(0.001)
@@ -249,27 +233,3 @@ def test_V1_a_task_that_spark_ends_early_has_told_its_figures(spark: SparkSessio
     figures = metrics.statistics()
     assert 5 <= figures.rows <= figures.calls < 100_000
     assert figures.rows == figures.found
-
-
-def test_V1_so_has_a_short_one_of_whose_rows_spark_reads_a_part(
-    spark: SparkSession, metrics: EnrichmentMetrics
-) -> None:
-    out = enrich(spark.range(0, 5, numPartitions=1), known_below(9, "x"), on="id", metrics=metrics)
-    assert len(out.limit(2).collect()) == 2
-    wait_until(lambda: metrics.statistics().calls == 5, 60, "its calls")
-
-
-def test_V1_so_has_one_that_reported_before_its_first_row(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
-    async def look_up(key: int) -> Any:
-        await asyncio.sleep(1.5 if key == 0 else 0)
-        return {"x": key}
-
-    out = enrich(spark.range(0, 5, numPartitions=1), FunctionEnricher(look_up, "x long"), on="id", metrics=metrics)
-    assert len(out.limit(2).collect()) == 2
-    wait_until(lambda: metrics.statistics().rows == 5, 5, "its rows")
-
-
-def test_V1_the_runs_of_a_coalesced_task_count_together(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
-    df = spark.range(0, 40, numPartitions=4)
-    assert len(enrich(df, known_below(30, "x"), on="id", metrics=metrics).coalesce(1).collect()) == 40
-    assert (metrics.statistics().rows, metrics.statistics().found) == (40, 30)

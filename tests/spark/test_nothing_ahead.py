@@ -67,23 +67,6 @@ def test_X15_an_action_that_takes_some_rows_asks_for_no_more(
     assert taken <= settled(spark, service) <= taken + CAPACITY
 
 
-def test_X15_each_link_of_a_chain_is_ahead_by_its_capacity_at_most(spark: SparkSession, service: FakeService) -> None:
-    with FakeService(handler=lambda _request: {"other": "T"}) as second, FakeService({}) as third:
-        df = enrich(input_of(spark), post(service), on="id", capacity=CAPACITY)
-        df = enrich(df, HttpEnricher(third.url + "/{key}", schema="x int"), on="id")
-        enrich(df, post(second, "other"), on="id", capacity=3).take(2)
-        assert 2 <= settled(spark, service) <= 2 + CAPACITY
-        assert 2 <= settled(spark, second) <= 2 + 3
-
-
-def test_X15_a_chain_goes_on_when_a_later_link_drops_all_rows(spark: SparkSession, service: FakeService) -> None:
-    with FakeService({}) as none:
-        df = enrich(spark.range(0, 40, numPartitions=1), post(service), on="id", capacity=CAPACITY)
-        last = enrich(df, HttpEnricher(none.url + "/{key}", schema="x int"), on="id", how="inner")
-        assert last.collect() == []
-    assert len(service.requests) == 40
-
-
 def test_X15_in_sql(spark: SparkSession, service: FakeService) -> None:
     register_lookup(spark, "tickets", post(service), on="id", capacity=CAPACITY)
     input_of(spark).createOrReplaceTempView("ids")

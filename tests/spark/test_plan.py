@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import AdaptiveCapacity, Batching, Budget, Cache, ConfigurationError, Enricher, Limit, RateLimit
+from asyncio_operator import AdaptiveCapacity, Batching, Budget, ConfigurationError, Enricher, Limit, RateLimit
 from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
 from asyncio_operator.testing import FakeEnricher
 from enrichers import BlockingEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, SqlEnricher
 from tests.pages import run_programs, section_of
 from tests.servers import PostgresServer
-from tests.spark.helpers import BATCH_SIZE, in_partitions, jobs, setting
+from tests.spark.helpers import BATCH_SIZE, jobs, setting
 
 pytestmark = pytest.mark.spark
 
@@ -75,26 +75,6 @@ def test_the_enrichment_asks_for_what_its_plan_says(
         assert figures.calls + figures.shared == told.lookups
 
 
-@pytest.mark.parametrize("max_rows", [1000, 300])
-def test_with_a_cache_too(spark: SparkSession, max_rows: int) -> None:
-    df = spark.range(0, 4000, numPartitions=1).selectExpr("cast(500 * pow(rand(7), 3) AS long) AS product")
-    metrics, cache = EnrichmentMetrics(spark), Cache(max_rows=max_rows)
-    with setting(spark, BATCH_SIZE, 100):
-        told = plan(df, service(seed=max_rows), on="product", cache=cache)
-        enrich(df, service(seed=max_rows), on="product", cache=cache, metrics=metrics).collect()
-    figures = metrics.statistics()
-    assert figures.calls + figures.cache_hits + figures.shared == told.lookups
-    # What a small cache has dropped, the task remembers (law L13).
-    assert told.cached_calls == told.distinct_keys == figures.calls
-
-
-def test_keys_of_several_columns_with_hostile_names_and_nulls(spark: SparkSession) -> None:
-    rows = [("a", 1), ("a", 2), ("b", 1), (None, 1), ("a", None), ("a", 1)]
-    df = in_partitions(spark, rows, "`x.y` string, `SELECT 1; --` int", 1).withColumnRenamed("SELECT 1; --", "z`")
-    told = plan(df, service(), on=["x.y", "z`"])
-    assert (told.rows, told.null_keys, told.distinct_keys) == (6, 2, 3)
-
-
 def test_of_large_partitions_a_part_is_looked_at(spark: SparkSession) -> None:
     df = spark.range(0, 100_000, numPartitions=2).selectExpr("if(id % 2 = 0, null, id) AS product")
     with setting(spark, BATCH_SIZE, 1000):
@@ -146,11 +126,6 @@ def test_V3_its_figures_are_a_table_or_a_line(orders: DataFrame, capsys: pytest.
     told = str(plan(orders, service(), on="product", sample=1))
     assert told.startswith("2,000 rows in 2 tasks, 2 at once: ")
     assert told.endswith("without a cache 900 keys in 900 calls, with a cache 900 keys in 900 calls")
-
-
-def test_nothing_to_do_is_planned_too(spark: SparkSession) -> None:
-    told = plan(spark.range(5).where("id > 9"), service(), on="id", latency=1.0)
-    assert (told.rows, told.distinct_keys, told.calls, told.cached_calls, told.seconds) == (0, 0, 0, 0, 0.0)
 
 
 class Weighing(FakeEnricher):

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Cache, Journal
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
+from asyncio_operator.spark import enrich, register_lookup
 from enrichers import PostgresEnricher
 from tests.servers import PostgresServer
 
@@ -52,21 +52,6 @@ def shop(postgres: PostgresServer) -> PostgresServer:
 def orders(spark: SparkSession, rows: int = 5000, partitions: int = 2) -> DataFrame:
     """Customers 0 to 1,249, of which 1,000 exist; every 50th is null."""
     return spark.range(0, rows, 1, partitions).selectExpr("id", "IF(id % 50 = 0, NULL, CAST(id % 1250 AS INT)) AS who")
-
-
-def test_X1_rows_of_a_table_by_one_key(spark: SparkSession, shop: PostgresServer) -> None:
-    customers = PostgresEnricher(shop.dsn, table="shop.customers", key="id")
-    metrics = EnrichmentMetrics(spark)
-    rows = enrich(orders(spark), customers, on="who", prefix="c_", metrics=metrics).collect()
-    assert [row.id for row in rows] == list(range(5000))
-    for row in rows:
-        known = row.who is not None and row.who < 1000
-        assert row.c_name == (f"n{row.who}" if known else None)
-        assert row["c_home.town"] == (f"t{row.who}" if known and row.who % 3 else None)
-    figures = metrics.statistics()
-    found = sum(row.c_name is not None for row in rows)
-    assert (figures.rows, figures.found, figures.missing, figures.failures) == (5000, found, 5000 - found, 0)
-    assert 2 <= figures.calls <= 8
 
 
 def test_X1_composite_keys_and_several_rows(spark: SparkSession, shop: PostgresServer) -> None:
@@ -114,32 +99,6 @@ def test_L8_two_jobs_use_the_same_connections(spark: SparkSession, shop: Postgre
     # Idle workers take turns, and each keeps the connection of its first job.
     assert all(before <= after for before, after in itertools.pairwise(seen))
     assert len(seen[-1]) < 6
-
-
-def test_L9_a_key_that_no_text_of_the_server_can_be_is_a_miss_beside_others(
-    spark: SparkSession, shop: PostgresServer
-) -> None:
-    words = PostgresEnricher(shop.dsn, table="shop.words", key="word")
-    frame = spark.createDataFrame([(f"w{i}" if i != 57 else "w\0x",) for i in range(100)], "word string").coalesce(1)
-    rows = enrich(frame, words, on="word", status_column="status").collect()
-    assert [row.length for row in rows] == [None if i == 57 else i for i in range(100)]
-    assert [row.status.status for row in rows] == ["missing" if i == 57 else "found" for i in range(100)]
-
-
-def test_X12_decimals_of_any_scale_find_the_rows_of_a_numeric_without_one(
-    spark: SparkSession, shop: PostgresServer, tmp_path: Path
-) -> None:
-    numbers = PostgresEnricher(shop.dsn, table="shop.numbers", key="n")
-    large = spark.sql("SELECT CAST(1e30 AS DECIMAL(38, 0)) AS n").coalesce(1)
-    fine = spark.sql("SELECT CAST('1e-30' AS DECIMAL(38, 38)) AS n").coalesce(1)
-    for df, name in ((large, "large"), (fine, "fine")):
-        for options in ({}, {"cache": Cache()}, {"status_column": "status"}, {"journal": Journal(str(tmp_path))}):
-            assert [row.name for row in enrich(df, numbers, on="n", **options).collect()] == [name]
-    register_lookup(spark, "numbers_of", numbers)
-    large.createOrReplaceTempView("large")
-    assert [row.name for row in spark.sql("SELECT * FROM numbers_of(TABLE(large), on => 'n')").collect()] == ["large"]
-    with pytest.raises(ConfigurationError, match="never matches key column 'n'"):
-        enrich(spark.sql("SELECT 'x' AS n"), numbers, on="n")
 
 
 @pytest.mark.parametrize("number", ["double('NaN')", "double('Infinity')", "1e50D", "1e-50D"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,7 @@ from asyncio_operator import (
     BlockingFunction,
     Cache,
     ConfigurationError,
-    FixedBackoff,
     Record,
-    Retry,
     Watermark,
 )
 from asyncio_operator.spark import enrich, map_partitions
@@ -97,31 +94,6 @@ def test_O4_every_element_has_its_result(
 ) -> None:
     results = map_partitions(numbers, function, **options).collect()
     assert (results if options.get("mode", "ordered") == "ordered" else sorted(results)) == expected
-
-
-def test_R5_retries_are_made_in_the_task(numbers: RDD[int]) -> None:
-    class Flaky(AsyncFunction[int, tuple[int, int]]):
-        async def open(self) -> None:
-            self.asked: Counter[int] = Counter()
-
-        async def invoke(self, value: int) -> tuple[int, int]:
-            self.asked[value] += 1
-            if self.asked[value] <= value % 3:
-                raise OSError("not now")
-            return value, self.asked[value]
-
-    retry = Retry(max_attempts=3, backoff=FixedBackoff(0.01))
-    results = map_partitions(numbers, Flaky(), retry=retry).collect()
-    assert results == [(n, n % 3 + 1) for n in range(100)]
-
-
-def test_O13_records_and_watermarks_go_through(spark: SparkSession) -> None:
-    elements = [Record(1, 10), Record(2, 20), Watermark(15), Record(3, 30), 4]
-    rdd = spark.sparkContext.parallelize(elements, 1)
-    out = map_partitions(rdd, double, mode="unordered").collect()
-    assert out[2] == Watermark(15)
-    assert sorted(out[:2], key=repr) == [Record(2, 10), Record(4, 20)]
-    assert sorted(out[3:], key=repr) == [8, Record(6, 30)]
 
 
 @pytest.mark.parametrize("store", ["heap", "rocksdb"])
@@ -321,14 +293,6 @@ def test_X5_an_error_in_a_worker_names_the_element_and_the_cause(numbers: RDD[in
     assert "in seldom" in str(caught.value)
 
 
-def test_X5_errors_that_cannot_be_told_as_they_are_fail_the_task_and_never_hang_it(numbers: RDD[int]) -> None:
-    async def fails(number: int) -> int:
-        raise SystemExit from OSError("\udc80")
-
-    with pytest.raises(Exception, match=r"FunctionError: .*element 0.*SystemExit"):
-        map_partitions(numbers, fails).take(1)
-
-
 def test_one_operator_twice_in_a_stage_fails_and_says_so(numbers: RDD[int]) -> None:
     operator = AsyncWaitOperator(double)
     with pytest.raises(Exception, match=r"StateError: the operator is running.*make a second operator"):
@@ -364,35 +328,6 @@ def test_X7_take_leaves_nothing(numbers: RDD[int], server: Hanging, directly: bo
     function = opened(server.port, hangs_from(server.port, first=3))
     rdd = numbers.mapPartitions(AsyncWaitOperator(function)) if directly else map_partitions(numbers, function)
     assert rdd.take(3) == [0, 1, 2]
-    assert_nothing_is_left(numbers, server)
-
-
-def test_X7_take_ends_every_task_of_its_stage(numbers: RDD[int], server: Hanging) -> None:
-    first = map_partitions(numbers, opened(server.port, hangs_from(server.port, first=3))).map(int)
-    assert map_partitions(first, double).take(3) == [0, 2, 4]
-    assert_nothing_is_left(numbers, server)
-
-
-def test_X7_a_limit_behind_it_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
-    """Spark itself takes the rows, and says nothing when it has enough."""
-    rdd = spark.sparkContext.parallelize(range(200_000), 1)
-    df = map_partitions(rdd, opened(server.port, hangs_from(server.port, first=3))).map(lambda n: (n,)).toDF("n long")
-    assert df.limit(3).collect() == [(0,), (1,), (2,)]
-    assert_nothing_is_left(rdd, server)
-
-
-def test_X7_a_failing_task_leaves_nothing(numbers: RDD[int], server: Hanging) -> None:
-    with pytest.raises(JOB_FAILED, match="ValueError: enough"):
-        map_partitions(numbers, opened(server.port, hangs_from(server.port, first=3, fails=40))).collect()
-    assert_nothing_is_left(numbers, server)
-
-
-def test_X7_a_task_that_fails_behind_it_leaves_nothing(numbers: RDD[int], server: Hanging) -> None:
-    def fails(number: int) -> int:
-        raise ValueError("behind")
-
-    with pytest.raises(Exception, match="ValueError: behind"):
-        map_partitions(numbers, opened(server.port, hangs_from(server.port, first=3))).map(fails).collect()
     assert_nothing_is_left(numbers, server)
 
 

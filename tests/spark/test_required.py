@@ -6,14 +6,13 @@ import asyncio
 import pickle
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from asyncio_operator import Batching, Cache, ConfigurationError, EnricherError, MissingKeyError, Retry
@@ -25,7 +24,6 @@ from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import BlockingEnricher, FunctionEnricher, PostgresEnricher
 from tests.spark.helpers import FROM_4_1, in_partitions
-from tests.spark.test_streaming import finished, stream, to_parquet, write
 
 _numbers = iter(range(10**9))
 
@@ -100,11 +98,6 @@ def test_X11_a_miss_fails_the_task_whatever_is_asked_of_failures(
     assert sorted(((row["id"], row["x"]) for row in rows), key=repr) == sorted(expected, key=repr)
 
 
-def test_X11_a_miss_that_a_cache_keeps_is_a_miss() -> None:
-    with pytest.raises(MissingKeyError, match="key 11"):
-        run([11, 11, 1, 11], "cache")
-
-
 def test_X11_a_part_that_is_null_is_a_miss_and_the_key_is_told_as_a_whole() -> None:
     layout = Layout((1, 0), KNOWN.schema(), required=True)
     task = EnrichTask(KNOWN, f"required {next(_numbers)}", layout, LookupOptions(), KNOWN.schema(), "")
@@ -158,28 +151,6 @@ def test_X11_a_function_of_sql_fails_too(spark: SparkSession) -> None:
     assert spark.sql("SELECT * FROM known_rows(TABLE(some), how => 'required')").count() == 5
     with pytest.raises(PythonException, match=r"MissingKeyError: .* has no row for key 1[01]"):
         spark.sql("SELECT * FROM known_rows(TABLE(more), how => 'required')").collect()
-
-
-@pytest.mark.spark
-def test_X11_a_stream_fails_and_goes_on_once_the_row_is_there(spark: SparkSession, tmp_path: Path) -> None:
-    there = str(tmp_path / "there")
-
-    async def look_up(key: int) -> Any:
-        import os
-
-        return {"x": key} if key < 10 or os.path.exists(there) else None  # noqa: ASYNC240
-
-    def query() -> Any:
-        rows = enrich(stream(spark, tmp_path / "in"), FunctionEnricher(look_up, "x long"), on="id", how="required")
-        return to_parquet(rows, tmp_path, "out")
-
-    write(tmp_path / "in", [{"n": 1, "id": 1}])
-    write(tmp_path / "in", [{"n": 2, "id": 12}])
-    with pytest.raises(StreamingQueryException, match=r"MissingKeyError: .* has no row for key 12"):
-        finished(query())
-    Path(there).touch()
-    finished(query())
-    assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [1, 2]
 
 
 @pytest.mark.spark

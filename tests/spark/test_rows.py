@@ -173,34 +173,11 @@ def test_X1_a_left_join_keeps_a_large_partition_whole(spark: SparkSession) -> No
     assert (figures.rows, figures.found, figures.missing) == (100_000, row[2], 100_000 - row[2])
 
 
-def test_X2_unordered_rows_are_the_same_and_overtake_each_other(spark: SparkSession) -> None:
-    async def look_up(key: int) -> Any:
-        await asyncio.sleep(0.5 if key == 0 else 0)
-        return {"x": key}
-
-    with setting(spark, BATCH_SIZE, 10):
-        out = enrich(
-            spark.range(0, 100, numPartitions=1), FunctionEnricher(look_up, "x long"), on="id", mode="unordered"
-        )
-        ids = [row.id for row in out.collect()]
-    assert sorted(ids) == list(range(100))
-    assert ids[-1] == 0
-
-
 def test_X1_no_rows_no_partitions_no_matter(spark: SparkSession) -> None:
     empty = [spark.range(0), spark.range(10).where("id < 0"), in_partitions(spark, [], "id long", 3)]
     for df in empty:
         assert enrich(df, enricher(), on="id").collect() == []
     assert enrich(in_partitions(spark, [(4,)], "id long", 4), enricher(), on="id").collect() == [(4, 4)]
-
-
-def test_L2_a_key_that_occurs_several_times_in_a_batch_is_looked_up_once(spark: SparkSession) -> None:
-    metrics = EnrichmentMetrics(spark)
-    with setting(spark, BATCH_SIZE, 100):
-        df = spark.range(0, 1000, numPartitions=1).selectExpr("id % 10 * 7 AS k", "id")
-        assert enrich(df, enricher(), on="k", metrics=metrics).count() == 1000
-    statistics = metrics.statistics()
-    assert statistics.calls + statistics.shared == 10 * 10
 
 
 def test_L1_a_null_in_any_part_of_a_key_is_never_looked_up_and_is_a_miss(spark: SparkSession) -> None:

@@ -6,20 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from asyncio_operator import Cache
 from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
-from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
 from tests.spark.helpers import (
     BATCH_SIZE,
     Hanging,
     assert_nothing_is_left,
     hanging_from,
-    in_partitions,
     setting,
     through_sql,
 )
@@ -36,39 +32,11 @@ def ten_times() -> FunctionEnricher:
     return FunctionEnricher(look_up, "x long")
 
 
-@settings(max_examples=settings().max_examples // 20)  # an example is two Spark jobs
-@given(
-    rows=st.lists(st.tuples(st.integers(0, 12) | st.none(), st.integers(0, 30) | st.none()), max_size=150),
-    batch=st.sampled_from([1, 7, 1000]),
-    few=st.booleans(),
-)
-def test_X1_X2_rows_are_ordered_within_partitions_and_none_is_lost(
-    spark: SparkSession, rows: list[tuple[int | None, int | None]], batch: int, few: bool
-) -> None:
-    """Partitions that cross Arrow batches, batches of many partitions, partitions and keys that are null."""
-    df = in_partitions(spark, [(n, p, k) for n, (p, k) in enumerate(rows)], "n long, p long, k long", 2)
-    clause = f"PARTITION BY {'p % 2' if few else 'p'} ORDER BY n DESC"
-    with setting(spark, BATCH_SIZE, batch):
-        got = through_sql(df, enricher(), clause, on="k", on_error="null").collect()
-        expected = enrich(df, enricher(), on="k", on_error="null").collect()
-    assert sorted(got, key=repr) == sorted(expected, key=repr)
-    numbers: dict[Any, list[int]] = {}
-    for row in got:
-        numbers.setdefault(row.p if row.p is None or not few else row.p % 2, []).append(row.n)
-    assert all(ns == sorted(ns, reverse=True) for ns in numbers.values())
-
-
 @pytest.mark.parametrize("clause", ["", "PARTITION BY id % 3", "WITH SINGLE PARTITION"])
 def test_X1_X9_rows_of_many_batches_come_whole(spark: SparkSession, clause: str) -> None:
     out = through_sql(spark.range(0, 30_000, numPartitions=2), ten_times(), clause, on="id")
     [row] = out.selectExpr("count(*)", "count(DISTINCT id)", "count_if(x = 10 * id)").collect()
     assert tuple(row) == (30_000, 30_000, 30_000)
-
-
-@pytest.mark.parametrize("clause", ["", "PARTITION BY id"])
-def test_X1_no_rows_no_partitions_no_matter(spark: SparkSession, clause: str) -> None:
-    out = through_sql(spark.range(5).where("id > 10"), ten_times(), clause, on="id")
-    assert (out.columns, out.collect()) == (["id", "x"], [])
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["", "large_types"])
@@ -103,12 +71,6 @@ def test_O1_calls_of_many_arrow_batches_run_at_once(spark: SparkSession) -> None
         assert out.collect() == [(i, i) for i in range(12)]
 
 
-def test_O1_calls_of_many_partitions_run_at_once(spark: SparkSession) -> None:
-    with setting(spark, BATCH_SIZE, 5), setting(spark, "spark.sql.shuffle.partitions", 1):
-        out = through_sql(spark.range(0, 18, numPartitions=1), together(6), "PARTITION BY id", on="id", timeout=None)
-        assert sorted(out.collect()) == [(i, i) for i in range(18)]
-
-
 def test_X6_the_options_are_those_of_enrich(spark: SparkSession) -> None:
     """As SQL writes them: figures, statuses, and a cache for what comes again in a later Arrow batch."""
     metrics = EnrichmentMetrics(spark)
@@ -131,13 +93,6 @@ def test_X6_the_options_are_those_of_enrich(spark: SparkSession) -> None:
     assert {(row.status, row.source) for row in got} == {("found", "call"), ("found", "cache"), ("failed", "call")}
     figures = metrics.statistics()
     assert (figures.rows, figures.found, figures.failures, figures.cache_hits) == (21, 9, 3, 10)
-
-
-def test_X6_a_trace_is_that_of_enrich(spark: SparkSession) -> None:
-    trace = Trace()
-    out = through_sql(spark.range(0, 6, numPartitions=2), ten_times(), on="id", capacity=2, trace=trace)
-    assert out.collect() == [(i, 10 * i) for i in range(6)]
-    assert sorted(life.value for life in trace.story().lives) == [str(i) for i in range(6)]
 
 
 def test_X5_an_error_of_a_worker_names_enricher_key_and_cause(spark: SparkSession) -> None:

@@ -136,14 +136,6 @@ def test_X4_a_registration_is_refused_in_the_words_of_enrich(spark: SparkSession
     assert str(caught.value) == str(expected.value)
 
 
-@pytest.mark.parametrize("enricher", [None, FunctionEnricher, "look"])
-def test_X4_what_is_no_enricher_is_refused_in_the_words_of_enrich(spark: SparkSession, enricher: Any) -> None:
-    with pytest.raises(ConfigurationError) as expected:
-        enrich(spark.table("things"), enricher, on="id")
-    with pytest.raises(ConfigurationError, match=re.escape(str(expected.value))):
-        register_lookup(spark, "refused", enricher, on="id")
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

@@ -259,21 +259,6 @@ def test_X1_X2_X10_a_stream_gives_the_rows_that_a_batch_gives(
             assert numbers == sorted(numbers)
 
 
-def test_X10_rows_that_come_while_the_query_runs_are_enriched(spark: SparkSession, tmp_path: Path) -> None:
-    numbered(tmp_path / "in", files=1)
-    out = enrich(stream(spark, tmp_path / "in"), known(), on="id")
-    query = out.writeStream.format("memory").queryName("live").trigger(processingTime="0 seconds").start()
-    try:
-        for files in (1, 2, 3):
-            query.processAllAvailable()
-            assert [row.n for row in spark.table("live").where("nr IS NULL OR nr = 0").collect()] == [
-                *range(20 * files)
-            ]
-            numbered(tmp_path / "in", files=1)
-    finally:
-        query.stop()
-
-
 def test_continuous_processing_is_refused_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     out = enrich(spark.readStream.format("rate").load(), known(), on="value")
     writer = (

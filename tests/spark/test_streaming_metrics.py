@@ -67,16 +67,6 @@ def test_the_figures_of_each_micro_batch_are_there_after_the_query(
     assert capsys.readouterr().out.split()[:6] == ["rows", "70", "found", "63", "missing", "7"]
 
 
-def test_the_same_micro_batch_of_another_run_has_its_own_figures(
-    spark: SparkSession, files: Path, metrics: EnrichmentMetrics
-) -> None:
-    out = enrich(stream(spark, files), tenths_unknown(), on="id", metrics=metrics)
-    queries = [run(out), run(out)]
-    for query in queries:
-        assert [figures(metrics.statistics(progress)) for progress in query.recentProgress] == EXPECTED
-    assert metrics.statistics().rows == 2 * sum(SIZES)
-
-
 @pytest.fixture
 def listening(spark: SparkSession) -> Iterator[list[StreamingQueryListener]]:
     """Listeners to be removed."""
@@ -161,11 +151,3 @@ def test_in_foreach_batch_the_figures_are_complete_when_the_write_returns(
     assert seen == [[n, n] for n in sums]
     for one in (upstream, inside):
         assert [figures(one.statistics(progress)) for progress in query.recentProgress] == EXPECTED
-
-
-def test_what_was_forgotten_is_gone_from_micro_batches_too(
-    spark: SparkSession, files: Path, metrics: EnrichmentMetrics
-) -> None:
-    query = run(enrich(stream(spark, files), tenths_unknown(), on="id", metrics=metrics))
-    metrics.reset()
-    assert metrics.statistics(query.lastProgress) == metrics.statistics() == EnrichmentStatistics()

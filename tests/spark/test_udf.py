@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import random
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
-from asyncio_operator import AsyncFunction, BlockingFunction, FixedBackoff, Retry
 from asyncio_operator.spark import async_udf
 from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, hangs_from, in_partitions, setting, wait_until
 
@@ -87,40 +84,6 @@ def test_X5_a_failure_fails_the_task_with_the_arguments_and_the_cause(spark: Spa
     says = r"fails failed for arguments \(17, 'x'\): ValueError: enough; on_error=\"null\" lets the job go on without"
     with pytest.raises(Exception, match=says):
         spark.range(20).select(fails("id", F.lit("x"))).collect()
-
-
-def test_failures_misfits_and_timeouts_are_null_if_that_is_wanted(spark: SparkSession) -> None:
-    @async_udf("price decimal(5,2)", timeout=0.2, on_error="null")
-    async def price(n: int) -> Any:
-        if n == 1:
-            raise ValueError
-        if n == 2:
-            await asyncio.sleep(3600)
-        return {"price": "much" if n == 3 else Decimal(n)}
-
-    out = spark.range(0, 6, 1, 1).select("id", price("id").alias("answer")).collect()
-    assert [row.answer and row.answer.price for row in out] == [0, None, None, None, 4, 5]
-
-
-def test_retries_blocking_functions_and_functions_with_a_life(spark: SparkSession) -> None:
-    class Client(AsyncFunction[Any, str]):
-        async def open(self) -> None:
-            self.failing = {3, 4}
-            self.word = "open"
-
-        async def invoke(self, value: Any) -> str:
-            number, other = value
-            if number in self.failing:
-                self.failing.discard(number)
-                raise OSError
-            return f"{self.word} {number} {other}"
-
-    retry = Retry(max_attempts=2, backoff=FixedBackoff(0))
-    words = spark.range(0, 6, 1, 2).select("id", F.concat(F.lit("w"), "id").alias("word"))
-    client = async_udf("string", retry=retry)(Client())
-    assert [row[0] for row in words.select(client("id", "word")).collect()] == [f"open {n} w{n}" for n in range(6)]
-    length = async_udf("int")(BlockingFunction(len))
-    assert [row[0] for row in words.select(length("word")).collect()] == [2] * 6
 
 
 @pytest.fixture
@@ -221,13 +184,3 @@ def test_X7_enough_rows_leave_nothing_behind(spark: SparkSession, server: Hangin
     assert [row.x for row in df.take(3)] == [0, 1, 2]
     assert server.ever > 0
     wait_until(lambda: server.open == 0, GONE, "no running call")
-
-
-def test_dates_out_of_the_calendar_of_python_fail_the_task_and_say_so(spark: SparkSession) -> None:
-    @async_udf("string", on_error="null")
-    async def told(date: datetime.date) -> str:
-        return str(date)
-
-    df = spark.sql("SELECT DATE '+10000-01-01' AS day")
-    with pytest.raises(Exception, match=r"told is given a value of type date32\[day\] that Python cannot hold"):
-        df.select(told("day")).collect()

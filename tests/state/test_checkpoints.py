@@ -194,15 +194,6 @@ def test_S15_the_timers_of_a_batch_fire_after_it_was_restored(new, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_S15_an_empty_job_has_a_checkpoint(kind, new, tmp_path):
-    new(kind).save(tmp_path / "checkpoint")
-    again = new("heap")
-    again.load(tmp_path / "checkpoint")
-    assert again.backend.num_entries() == 0
-    again.fill()
-
-
 @pytest.mark.parametrize(("old", "parallelism"), [(2, 3), (3, 2), (4, 1), (1, 4)])
 @pytest.mark.parametrize("kinds", [("heap", "rocksdb"), ("rocksdb", "heap")])
 def test_T5_after_a_rescale_from_checkpoints_every_timer_fires_once_and_no_entry_is_lost(

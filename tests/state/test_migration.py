@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError
+from asyncio_operator.errors import StateError, StateMigrationError
 from asyncio_operator.state import (
     HeapStateBackend,
     MapStateDescriptor,
@@ -62,25 +62,6 @@ def test_S12_every_method_sees_what_the_old_value_held(steps):
         assert dict(state.items()) == expected
 
 
-def test_S12_time_to_live_goes_on(make):
-    clock = ManualClock()
-    backend = make(clock=clock)
-    ttl = StateTtlConfig(10, cleanup=())
-    old, new = ValueStateDescriptor("old", ttl=ttl), MapStateDescriptor("new", ttl=ttl)
-    for key in (1, 2):
-        backend.set_current_key(key)
-        backend.value_state(old).update({"a": key})
-    state: MigratingMapState[Any, Any] = MigratingMapState(backend, old, new)
-    clock.advance(6)
-    assert state.get("a") == 2
-    state.put("b", 3)
-    clock.advance(4)
-    assert dict(state.items()) == {"b": 3}
-    backend.set_current_key(1)
-    assert state.is_empty()
-    assert backend.num_entries("old") == 0
-
-
 def test_S12_only_one_side_may_have_time_to_live(make):
     clock = ManualClock()
     backend = make(clock=clock)
@@ -106,14 +87,6 @@ def test_S12_what_does_not_fit_stays_as_it_is(wrong, make):
             action()
     assert old.value() == wrong
     assert backend.num_entries("new") == 0
-
-
-def test_S12_names_differ_and_defaults_are_empty(make):
-    backend = make()
-    with pytest.raises(ConfigurationError, match="own"):
-        MigratingMapState(backend, OLD, MapStateDescriptor("old"))
-    with pytest.raises(ConfigurationError, match="default"):
-        MigratingMapState(backend, ValueStateDescriptor("other", default={1: 2}), NEW)
 
 
 @pytest.mark.parametrize("update_type", UpdateType)

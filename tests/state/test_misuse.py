@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from asyncio_operator.state import (
     KeySerializer,
     ListStateDescriptor,
     MapStateDescriptor,
-    MigratingMapState,
     ReducingStateDescriptor,
     RocksDBCachingPriorityQueueSet,
     RocksDBStateBackend,
@@ -291,18 +289,6 @@ def test_a_class_or_a_pair_in_place_of_an_object_is_refused(make_it, says):
         make_it()
 
 
-def test_all_key_groups_are_the_default(make):
-    assert make().key_groups == KeyGroupRange(0, 127)
-    assert make(max_parallelism=64).key_groups == KeyGroupRange(0, 63)
-    assert make(max_parallelism=256).key_groups == KeyGroupRange(0, 255)
-
-
-def test_a_backend_closes_with_its_block(make):
-    with make() as backend:
-        backend.set_current_key(1)
-    assert backend.closed
-
-
 def test_a_closed_backend_says_how_to_go_on(tmp_path):
     for backend, says in ((HeapStateBackend(), "restore a snapshot"), (RocksDBStateBackend(tmp_path / "s"), "again")):
         backend.close()
@@ -346,12 +332,6 @@ def test_a_star_import_needs_no_rocksdict():
     root = Path(__file__).resolve().parents[2]
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root)
     assert output.stdout == "HeapStateBackend False\n", output.stderr
-
-
-def test_the_names_of_both_backends_are_exported():
-    assert {"HeapSnapshot", "RocksDBSnapshot", "RocksDBStateBackend", "KeySerializer"} <= set(state.__all__)
-    assert not set(state.__all__) & set(dir(builtins))
-    assert MigratingMapState.__name__ in state.__all__
 
 
 def test_S10_a_reopened_directory_refuses_what_does_not_fit_and_keeps_what_it_holds(tmp_path):

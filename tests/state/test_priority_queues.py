@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import random
 import tracemalloc
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from decimal import Decimal
@@ -23,7 +21,6 @@ from asyncio_operator.state import (
     HeapPriorityQueue,
     HeapPriorityQueueSet,
     KeyGroupRange,
-    RocksDBCachingPriorityQueueSet,
     key_group,
     key_group_range,
     ordered,
@@ -61,18 +58,6 @@ def queue_set(request, tmp_path):
     yield queue
     if isinstance(request.param, ON_DISK):
         queue.close()
-
-
-def test_P1_the_smallest_first_or_none(queue):
-    assert queue.poll() is None
-    assert queue.peek() is None
-    elements = [(number * 37 % 101 - 50, 1) for number in range(101)]
-    queue.add_all(elements)
-    assert queue.peek() == (-50, 1)
-    assert len(queue) == 101
-    assert drain(queue) == sorted(elements)
-    assert queue.is_empty()
-    assert queue.poll() is None
 
 
 @pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS], ids=name_of)
@@ -130,17 +115,6 @@ def test_P1_the_rocksdb_set_follows_the_bytes(kind, tmp_path):
     queue.close()
 
 
-def test_P2_changes_of_the_head(queue):
-    assert queue.add((5, 1)) is True
-    assert queue.add((3, 1)) is True
-    assert queue.add((4, 1)) in ((False,) if not isinstance(queue, RocksDBCachingPriorityQueueSet) else (False, True))
-    elements = {e: e for e in queue}
-    assert queue.remove((9, 1)) is False
-    assert queue.remove(elements[3, 1]) is True
-    assert queue.peek() == (4, 1)
-    assert queue.add_all([(1, 1), (7, 1)]) is True
-
-
 @pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, ON_DISK)], ids=name_of)
 def test_P2_heap_queues_answer_exactly(kind, tmp_path):
     queue = make_queue(kind, tmp_path)
@@ -152,25 +126,6 @@ def test_P2_heap_queues_answer_exactly(kind, tmp_path):
         assert queue.add(second) is False
         assert queue.remove(second) is False
     assert queue.remove(first) is True
-
-
-def test_P3_sets_keep_one_of_equal_elements(queue_set):
-    assert queue_set.add((1, 2)) is True
-    assert queue_set.add((1, 2)) is False
-    assert len(queue_set) == 1
-    assert queue_set.remove(tuple([1, 2])) is True  # noqa: C409 - an equal copy, not the same object
-    assert queue_set.is_empty()
-
-
-def test_P3_elements_that_are_added_in_bulk_are_inside_once_in_a_set_and_each_in_the_plain_queue(queue):
-    elements = [(number, 1) for number in range(10)]
-    twice = [(number, 1) for number in range(10) for _ in range(2)]
-    queue.add_all(twice)
-    queue.add_all(elements)
-    times = 3 if isinstance(queue, HeapPriorityQueue) else 1
-    assert len(queue) == times * 10
-    assert sorted(queue) == sorted(elements * times)
-    assert drain(queue) == sorted(elements * times)
 
 
 def test_P3_elements_of_keys_that_python_calls_equal_are_different():
@@ -198,17 +153,6 @@ def test_P3_the_plain_queue_takes_equal_ones_and_removes_the_very_object():
     assert [queue.poll(), queue.poll(), queue.poll()] == [first, first, None]
 
 
-def test_P3_an_object_whose_priority_changed_goes_in_again():
-    queue: HeapPriorityQueue[list[int]] = HeapPriorityQueue(lambda element: element[0])
-    lane = [5]
-    queue.add(lane)
-    queue.remove(lane)
-    lane[0] = 3
-    queue.add(lane)
-    assert queue.poll() is lane
-    assert queue.is_empty()
-
-
 @pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
 def test_P4_what_was_removed_is_not_kept(kind, tmp_path):
     queue = make_queue(kind, tmp_path)
@@ -222,29 +166,6 @@ def test_P4_what_was_removed_is_not_kept(kind, tmp_path):
         queue.remove(elements[1])
         queue._check()
     assert list(queue) == [(0, 1)]
-
-
-def test_P4_the_plain_queue_lets_removed_elements_go():
-    class Element:
-        pass
-
-    queue, element = HeapPriorityQueue(id), Element()
-    reference = weakref.ref(element)
-    queue.add_all([Element(), element, Element()])
-    queue.remove(element)
-    del element
-    gc.collect()
-    assert reference() is None
-
-
-def test_P5_the_subset_of_a_key_group(queue_set):
-    elements = [(number * 13 % 100, number) for number in range(100)]
-    queue_set.add_all(elements)
-    for element in elements[::3]:
-        queue_set.remove(element)
-    left = [element for element in elements if element not in elements[::3]]
-    found = {group: sorted(queue_set.subset_for_key_group(group)) for group in ALL_GROUPS}
-    assert found == {group: sorted(e for e in left if key_group(e[1], 128) == group) for group in ALL_GROUPS}
 
 
 @pytest.mark.parametrize("kind", SETS, ids=name_of)
@@ -265,19 +186,6 @@ def test_P5_a_key_outside_the_range_is_refused(kind, tmp_path):
             queue.subset_for_key_group(wrong)
     if isinstance(kind, ON_DISK):
         queue.close()
-
-
-@pytest.mark.parametrize("cache_size", CACHE_SIZES)
-def test_P6_draining_and_adding_smaller_ones(cache_size, tmp_path):
-    queue = make_queue(cache_size, tmp_path / "queue")
-    queue.add_all((number, 0) for number in range(300))
-    assert [queue.poll() for _ in range(200)] == [(number, 0) for number in range(200)]
-    queue.add_all((number, 0) for number in range(-5, 5))
-    assert [queue.poll() for _ in range(10)] == [(number, 0) for number in range(-5, 5)]
-    assert len(drain(queue)) == 100
-    queue.add_all([(-(2**31), 0), (2**31 - 1, 0)])
-    assert drain(queue) == [(-(2**31), 0), (2**31 - 1, 0)]
-    queue.close()
 
 
 @pytest.mark.parametrize("cache_size", CACHE_SIZES)
@@ -369,15 +277,6 @@ def test_a_priority_that_cannot_be_read_or_compared_changes_nothing(kind, tmp_pa
         assert queue.remove(wrong) is False
     queue._check()
     assert drain(queue) == [(1, 1), (2, 1), (3, 1)]
-
-
-def test_clear_empties_and_the_queue_goes_on(queue):
-    queue.add_all([(number, 1) for number in range(20)])
-    queue.poll()
-    queue.clear()
-    assert (len(queue), list(queue), queue.peek()) == (0, [], None)
-    queue.add((3, 1))
-    assert drain(queue) == [(3, 1)]
 
 
 def test_iteration_is_not_disturbed_by_changes(queue):

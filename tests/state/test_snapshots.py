@@ -51,30 +51,6 @@ def contents(backends):
     return sorted(found)
 
 
-def test_S9_rescaling_loses_and_doubles_nothing(make):
-    def backends(parallelism, snapshots):
-        made = [
-            make(key_groups=key_group_range(128, parallelism, index), max_parallelism=128)
-            for index in range(parallelism)
-        ]
-        for backend in made:
-            backend.restore(snapshots)
-        return made
-
-    first = [make(key_groups=key_group_range(128, 4, index), max_parallelism=128) for index in range(4)]
-    fill(first, 128)
-    expected = contents(first)
-    assert len(expected) == len(KEYS)
-    snapshots = [backend.snapshot() for backend in first]
-    for parallelism in (2, 4, 15):
-        rescaled = backends(parallelism, snapshots)
-        assert contents(rescaled) == expected
-        assert sum(backend.num_entries() for backend in rescaled) == sum(backend.num_entries() for backend in first)
-        snapshots = [backend.snapshot() for backend in rescaled]
-        for backend in rescaled:
-            backend.close()
-
-
 @pytest.mark.parametrize(("before", "after"), [(15, 77), (77, 15), (1, 128)])
 def test_S9_rescaling_between_any_parallelisms(before, after):
     ranges = [key_group_range(128, before, index) for index in range(before)]
@@ -121,17 +97,6 @@ def test_S5_sequence_numbers_never_fall(make, tmp_path):
         successor.restore([backend.snapshot()])
         backend.close()
         backend = successor
-
-
-def test_S5_sequence_numbers_never_fall_after_reopening(tmp_path):
-    expected = []
-    for number in range(4):
-        backend = RocksDBStateBackend(tmp_path / "state")
-        backend.set_current_key("k")
-        backend.list_state(LIST).add(number)
-        expected.append(number)
-        assert backend.list_state(LIST).get() == expected
-        backend.close()
 
 
 def test_S9_an_open_directory_keeps_what_nobody_asks_for(tmp_path):

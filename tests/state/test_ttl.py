@@ -84,25 +84,6 @@ def test_E3_folds_begin_anew_or_go_on_once(visibility, make):
     assert backend.num_entries() == 0
 
 
-def test_E8_time_spent_stopped_counts(tmp_path):
-    clock = ManualClock(1000.0)
-    descriptor = ValueStateDescriptor("value", ttl=StateTtlConfig(10, cleanup=()))
-    backend = RocksDBStateBackend(tmp_path / "state", clock=clock)
-    for key in (1, 2):
-        backend.set_current_key(key)
-        backend.value_state(descriptor).update(key)
-        clock.advance(5)
-    backend.close()
-    clock.advance(3)
-    again = RocksDBStateBackend(tmp_path / "state", clock=clock)
-    found = []
-    for key in (1, 2):
-        again.set_current_key(key)
-        found.append(again.value_state(descriptor).value())
-    assert found == [None, 2]
-    again.close()
-
-
 def test_E9_no_default_with_time_to_live(make):
     backend = make()
     backend.set_current_key(1)
@@ -554,25 +535,6 @@ def test_E7_compaction_by_itself_keeps_what_is_stored_bounded(make):
     for entry in range(100):
         entries.put(entry, None)
     assert backend.num_entries() < 100 + every
-
-
-def test_E7_compaction_by_itself_begins_with_what_a_snapshot_held(make):
-    clock = ManualClock()
-    old = make(clock=clock)
-    descriptor = MapStateDescriptor("map", ttl=StateTtlConfig(1, cleanup=CleanupInCompaction(every=100_000)))
-    old.set_current_key(1)
-    old.map_state(descriptor).put_all(dict.fromkeys(range(1000)))
-    backend = make(clock=clock)
-    backend.restore([old.snapshot()])
-    entries = backend.map_state(descriptor)
-    backend.set_current_key(2)
-    clock.set(2)
-    for removed in (256, 512, 768):
-        entries.put(0, None)
-        # One of those that were looked at may be the living one.
-        assert 1001 - removed <= backend.num_entries() <= 1002 - removed
-    entries.put(0, None)
-    assert backend.num_entries() == 1
 
 
 @pytest.mark.parametrize("every", [0, True, 1.5])

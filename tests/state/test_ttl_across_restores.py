@@ -22,14 +22,12 @@ from asyncio_operator.state import (
     ReducingStateDescriptor,
     StateTtlConfig,
     StateVisibility,
-    UpdateType,
     ValueStateDescriptor,
 )
 from asyncio_operator.testing.time import ManualClock
 
 TTL = 0.1
 RETURN_EXPIRED = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
-EMPTY: tuple[Any, ...] = (None, [], None, None, None)
 
 
 class Total:
@@ -101,89 +99,6 @@ class World:
 
 def holds(last, total):
     return last, [last], last, total, str(total)
-
-
-def test_E1_E8_a_write_expires_at_its_time_whatever_restores_come_between(make):
-    world = World(make)
-    world.at(0).write(1)
-    world.move()
-    assert world.at(20).read() == holds(1, 1)
-    world.at(50).write(2)
-    world.move()
-    assert world.at(120).read() == holds(2, 3)
-    world.at(170).write(4)
-    world.move()
-    assert world.at(269).read() == holds(4, 4)
-    assert world.at(270).read() == EMPTY
-    assert world.backend.num_entries() == 0
-
-
-def test_E2_E8_a_read_that_refreshes_is_in_the_next_snapshot(make):
-    world = World(make, update_type=UpdateType.ON_READ_AND_WRITE)
-    world.at(0).write(1)
-    for milliseconds in (50, 120, 219):
-        assert world.at(milliseconds).read() == holds(1, 1)
-    world.move()
-    assert world.at(318).read() == holds(1, 1)
-    world.move()
-    assert world.at(418).read() == EMPTY
-    assert world.backend.num_entries() == 0
-
-
-@pytest.mark.parametrize("update_type", UpdateType)
-def test_E3_E8_what_expired_before_a_restore_is_returned_once(update_type, make):
-    world = World(make, update_type=update_type, visibility=RETURN_EXPIRED)
-    world.at(0).write(1)
-    world.move()
-    assert world.at(120).read() == holds(1, 1)
-    assert world.backend.num_entries() == 0
-    assert world.read() == EMPTY
-
-
-def test_S4_None_clears_a_value_with_time_to_live(make):
-    world = World(make, visibility=RETURN_EXPIRED)
-    world.at(0).value.update(1)
-    assert world.value.value() == 1
-    world.value.update(None)
-    assert world.value.value() is None
-    assert world.backend.num_entries() == 0
-
-
-@pytest.mark.parametrize(("what", "cleanup"), [("key", CleanupFullSnapshot()), ("namespace", ())], ids=["full", "none"])
-def test_E6_keys_and_namespaces_expire_each_at_their_own_time_across_restores(what, cleanup, make):
-    """What a full snapshot left out does not come back when the clock goes back."""
-    world = World(make, cleanup=cleanup)
-    back = bool(cleanup)
-    world.at(0, **{what: "b"}).write(1)
-    world.at(50, **{what: "a"}).write(1)
-    world.at(50, **{what: "b"}).write(2)
-    world.clock.set(0.12)
-    world.move()
-    assert world.at(120, **{what: "a"}).read() == holds(1, 1)
-    assert world.at(120, **{what: "b"}).read() == holds(2, 3)
-    world.at(170, **{what: "b"}).write(4)
-    world.clock.set(0.23)
-    world.move()
-    then = 149 if back else 230
-    assert world.at(then, **{what: "a"}).read() == EMPTY
-    assert world.at(230, **{what: "b"}).read() == holds(4, 4)
-    world.clock.set(0.3)
-    world.move()
-    assert world.at(230 if back else 300, **{what: "b"}).read() == EMPTY
-    assert world.backend.num_entries() == 0
-
-
-def test_S9_E8_a_restore_takes_back_later_writes_and_their_times(make):
-    world = World(make)
-    world.at(0, "a").write(1)
-    world.at(50, "a").write(2)
-    world.at(100, "b").write(1)
-    snapshot = world.backend.snapshot()
-    world.at(170, "a").write(4)
-    world.at(170, "b").write(4)
-    world.restore(snapshot)
-    assert world.at(180, "a").read() == EMPTY
-    assert world.at(180, "b").read() == holds(1, 1)
 
 
 def test_S9_E5_cleaning_up_changes_no_snapshot(make):

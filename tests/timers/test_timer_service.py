@@ -14,8 +14,6 @@ from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import BatchTimerService, InternalTimerService, RocksDBQueues, Timer
 from asyncio_operator.timers.queues import deserialize_timer, serialize_timer
 
-PROCESSED = (("processing", 1), ("processing", 2))
-
 
 class Fixture:
     """A service that notes what fires, with the current key and the watermark at that moment."""
@@ -69,54 +67,6 @@ def test_T1_unique_per_kind_key_namespace_and_timestamp(world):
     world.clock.set(0.005)
     service.advance_processing_time()
     assert len(world.take()) == 12
-
-
-def test_T1_a_deleted_timer_does_not_fire(world):
-    service = world.service
-    service.current_key = "a"
-    for timestamp in (3, 1, 2):
-        service.register_event_time_timer(timestamp)
-        service.register_processing_time_timer(timestamp)
-    service.delete_event_time_timer(1)
-    service.delete_processing_time_timer(3)
-    world.clock.set(1)
-    service.advance_watermark(1000)
-    service.advance_processing_time()
-    assert world.take() == [(kind, at, "a", None) for kind, at in (("event", 2), ("event", 3), *PROCESSED)]
-
-
-def test_T1_a_deleted_timer_leaves_those_of_other_keys_and_namespaces(world):
-    service = world.service
-    for key in ("a", "b"):
-        service.current_key = key
-        for namespace in ("v", "w"):
-            service.register_event_time_timer(10, namespace)
-            service.register_processing_time_timer(10, namespace)
-    assert len(list(service.event_time_timers("v"))) == len(list(service.processing_time_timers("w"))) == 2
-    for key, namespace in (("a", "w"), ("b", "v")):
-        service.current_key = key
-        service.delete_event_time_timer(10, namespace)
-        service.delete_processing_time_timer(10, namespace)
-    world.clock.set(0.01)
-    service.advance_watermark(10)
-    service.advance_processing_time()
-    left = [(10, "a", "v"), (10, "b", "w")]
-    fired = world.take()
-    assert sorted(fired) == [(kind, *timer) for kind in ("event", "processing") for timer in left]
-    assert not [*service.event_time_timers(), *service.processing_time_timers()]
-
-
-def test_T2_the_watermark_is_set_first_and_timers_fire_in_order(world):
-    service = world.service
-    for timestamp, key in [(30, "a"), (-10, "b"), (20, "c"), (40, "d"), (-(2**63), "e")]:
-        service.current_key = key
-        service.register_event_time_timer(timestamp)
-    watermarks: list[int] = []
-    world.react = lambda kind, timer: watermarks.append(service.current_watermark)
-    service.advance_watermark(30)
-    assert [at for _, at, _, _ in world.take()] == [-(2**63), -10, 20, 30]
-    assert watermarks == [30] * 4
-    assert [timer.timestamp for timer in service.event_time_timers()] == [40]
 
 
 def test_T2_what_a_callback_registers_in_time_fires_in_the_same_pass(world):

@@ -210,19 +210,6 @@ async def test_a_lease_that_is_cancelled_while_it_opens_leaves_nothing_open(afte
 
 
 @virtual
-async def test_a_lease_that_is_cancelled_while_it_waits_for_a_predecessor_opens_nothing() -> None:
-    clients, enricher = Clients(), Life("b")
-    await clients.lease("1", Life(closing=4.0))
-    await clients.release("1")
-    await asyncio.sleep(IDLE + 1)
-    lease = asyncio.create_task(clients.lease("1", enricher))
-    await asyncio.sleep(1)
-    lease.cancel()
-    await asyncio.sleep(10)
-    assert enricher.events == []
-
-
-@virtual
 async def test_one_specification_has_no_two_clients_open_though_a_lease_between_them_is_cancelled() -> None:
     clients, events = Clients(), list[Any]()
     await clients.lease("1", Life("a", events, closing=4.0))
@@ -234,19 +221,6 @@ async def test_one_specification_has_no_two_clients_open_though_a_lease_between_
     await asyncio.sleep(0.1)
     await clients.lease("1", Life("c", events))
     assert events == [*OPENED, "close a", "closed a", "open c", "opened c"]
-
-
-@virtual
-async def test_a_cancelled_lease_does_not_disturb_the_others() -> None:
-    clients, enricher = Clients(), Life(opening=5.0)
-    first, second = (asyncio.create_task(clients.lease("1", enricher)) for _ in range(2))
-    await asyncio.sleep(1)
-    first.cancel()
-    assert await second is enricher
-    assert enricher.events == OPENED
-    await clients.release("1")
-    await asyncio.sleep(IDLE + 1)
-    assert enricher.events == OPENED + CLOSED
 
 
 @virtual

@@ -211,41 +211,6 @@ def plain(item: tuple[str, Any]) -> Any:
     return name, value
 
 
-def test_C1_no_input_is_no_output(ordered: bool) -> None:
-    tasks = [task_of(name, same, ordered=ordered) for name in "abc"]
-    assert list(chained(tasks, iter([]))) == []
-    assert rows_of(chained(tasks, batches_of(0, 0))) == []
-
-
-def test_C2_what_a_lookup_drops_never_reaches_the_next(ordered: bool) -> None:
-    asked: list[int] = []
-
-    async def some(key: int) -> Any:
-        if key % 3 == 2:
-            raise ValueError(key)
-        return {"a": -key} if key % 3 else None
-
-    async def note(key: int) -> Any:
-        asked.append(key)
-        return {"b": 10 * key}
-
-    first = task_of("a", some, ordered=ordered, fail=False, inner=True, drop_failed=True)
-    rows = rows_of(chained([first, task_of("b", note, 1, ordered=ordered)], batches_of(7, 6)))
-    assert sorted(rows, key=lambda row: row["id"]) == [{"id": i, "a": -i, "b": -10 * i} for i in (1, 4, 7, 10)]
-    assert sorted(asked) == [-10, -7, -4, -1]
-
-
-def test_C2_a_lookup_that_drops_every_row_ends_the_next_without_a_call(ordered: bool) -> None:
-    async def none(key: int) -> Any:
-        return None
-
-    async def never(key: int) -> Any:
-        raise AssertionError(key)
-
-    first = task_of("a", none, ordered=ordered, inner=True)
-    assert rows_of(chained([first, task_of("b", never, ordered=ordered)], batches_of(100, 3))) == []
-
-
 def test_C1_event_time_bounds_the_order_of_a_later_lookup_too() -> None:
     gate = Gate()
 

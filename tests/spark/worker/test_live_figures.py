@@ -128,20 +128,6 @@ def test_V1_a_short_task_has_told_all_when_it_ends_because_spark_may_drop_its_re
     assert (ledger.sum().rows, ledger.sum().calls, len(messages)) == (7, 7, 1)
 
 
-def test_V1_so_has_a_longer_one_whatever_it_has_told_before(
-    service: DriverService, ledger: Ledger, messages: list[list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = Task(service.address, ledger)
-    task.begin()
-    wait(lambda: bool(messages))
-    monkeypatch.setattr(live_figures, "EVERY", 60)
-    monkeypatch.setattr(live_figures, "MOMENT", SOON)
-    time.sleep(0.1)  # The pause that has begun is still a short one.
-    task.rows = 7
-    task.end("succeeded")
-    assert (ledger.sum().rows, ledger.in_flight()) == (7, 0)
-
-
 def test_V1_a_driver_that_does_not_answer_holds_up_a_short_task_for_a_moment(ledger: Ledger) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         task = Task(DriverAddress("127.0.0.1", silent.getsockname()[1], b"t" * 32), ledger)
@@ -191,18 +177,6 @@ def test_V1_a_driver_that_cannot_be_reached_holds_up_nothing(
     assert time.monotonic() - begun < live_figures.LAST
     assert len(asked) == 1
     assert "figures arrive when tasks have ended: the driver at 127.0.0.1" in caplog.text
-
-
-def test_V1_a_driver_that_does_not_answer_holds_up_the_end_of_a_failed_task_for_a_moment(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_figures, "LAST", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        task = Task(DriverAddress("127.0.0.1", silent.getsockname()[1], b"t" * 32), ledger)
-        task.begin()
-        begun = time.monotonic()
-        task.end("failed")
-        assert time.monotonic() - begun < 5
 
 
 def test_V1_figures_move_again_after_code_of_the_user_has_cancelled_all_tasks(

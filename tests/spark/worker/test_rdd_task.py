@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
@@ -90,17 +89,6 @@ def test_X7_closed_early_it_cancels_what_runs_and_closes_the_function() -> None:
     assert Counted.done["early closed"] == 1
 
 
-def test_X7_dropped_as_take_does_it_ends_too() -> None:
-    Counted.done.clear()
-
-    def take(results: Iterator[int], count: int) -> list[int]:
-        return [next(results) for _ in range(count)]
-
-    taken = take(PartitionTask(Counted("dropped", hangs=3), {})(range(100)), 3)
-    assert taken == [0, 1, 2]
-    assert Counted.done["dropped closed"] == 1
-
-
 @pytest.mark.parametrize("between", [False, True])
 def test_X7_a_task_ends_with_the_one_that_reads_its_results(between: bool) -> None:
     """It waits in a thread that cannot be interrupted, and has nothing more to give."""
@@ -125,15 +113,6 @@ def test_X5_a_failure_names_the_element_and_the_cause() -> None:
         list(PartitionTask(fails, {})(range(10)))
     assert (caught.value.element, caught.value.attempts) == ("7", 1)
     assert isinstance(caught.value.__cause__, ValueError)
-
-
-def test_X5_an_error_whose_traceback_is_no_text_is_told_all_the_same() -> None:
-    async def fails(number: int) -> int:
-        raise OSError("no such file: \udc80.txt")
-
-    with pytest.raises(FunctionError, match=r"element 0.*OSError: no such file: \\udc80\.txt") as caught:
-        list(PartitionTask(fails, {})(range(10)))
-    assert "in fails" in "".join(traceback.format_exception(caught.value)).encode().decode()
 
 
 def test_an_error_of_the_input_passes_through() -> None:

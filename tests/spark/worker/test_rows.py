@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +36,6 @@ def keys_of(array: Any, *more: Any) -> tuple[list[Any], list[int]]:
 
 # -- keys
 
-NEW_YORK = pa.timestamp("us", "America/New_York")
 NOON = dt.datetime(2020, 1, 1, 12)
 
 
@@ -233,12 +231,6 @@ def enrich_batch(batch: pa.RecordBatch, outcomes: dict[Any, Any], **layout: Any)
     return [row for part in output for row in part.to_pylist()]
 
 
-def test_X1_several_rows_of_a_key_stand_in_the_order_of_the_enricher() -> None:
-    several = [{"x": 3}, {"x": 1}, {"x": 2}]
-    rows = enrich_batch(batch_of(k=[1, 2, 1]), {1: several, 2: {"x": 9}})
-    assert [(row["k"], row["x"]) for row in rows] == [(1, 3), (1, 1), (1, 2), (2, 9), (1, 3), (1, 1), (1, 2)]
-
-
 def test_X15_answers_that_come_while_rows_leave_make_no_room_before_their_rows_leave() -> None:
     class Filling(list[Any]):
         """Outcomes that arrive just after they were read."""
@@ -263,34 +255,6 @@ def test_X9_a_key_with_a_hundred_thousand_rows_leaves_in_batches_of_bounded_rows
         values += part.column(1).to_pylist()
     assert max(sizes) == pieces.OUTPUT_ROWS
     assert values == [*range(100_000), None, *range(100_000), -1]
-
-
-def test_X9_one_large_value_that_many_rows_have_leaves_in_batches_of_bounded_bytes() -> None:
-    keyed = key_batch(batch_of(k=[1, 2] * 5000), [0])
-    keyed.outcomes = told([{"y": "d" * 500_000}, {"y": "small"}])
-    output, _ = enrichment(status=True).leading(keyed, 2)
-    rows = size = 0
-    for part in output:
-        assert part.get_total_buffer_size() < 2 * pieces.OUTPUT_BYTES
-        rows += part.num_rows
-        size += int(pc.sum(pc.binary_length(part.column(2))).as_py())
-    assert (rows, size) == (10_000, 5000 * 500_005)
-
-
-def test_X9_a_large_input_row_that_fans_out_leaves_in_batches_of_bounded_bytes() -> None:
-    keyed = key_batch(batch_of(k=[1, 2], wide=["w" * 3_000_000, ""]), [0])
-    keyed.outcomes = [[{"x": i} for i in range(1000)], [{"x": i} for i in range(1000)]]
-    output, _ = enrichment().leading(keyed, 2)
-    values = []
-    for part in output:
-        assert part.get_total_buffer_size() < 2 * pieces.OUTPUT_BYTES
-        values += part.column(2).to_pylist()
-    assert values == [*range(1000), *range(1000)]
-
-
-def test_X1_nothing_found_at_all_is_no_output_of_an_inner_join() -> None:
-    assert enrich_batch(batch_of(k=[1, None]), {}, inner=True) == []
-    assert enrich_batch(batch_of(k=pa.array([], pa.int64())), {}) == []
 
 
 def test_L9_absent_fields_are_null_others_are_ignored_and_an_empty_sequence_is_a_miss() -> None:

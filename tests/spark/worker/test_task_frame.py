@@ -113,11 +113,6 @@ def test_X1_every_row_comes_out_once(ordered: bool, buffer: int) -> None:
     assert (ids if ordered else sorted(ids)) == list(range(sum(sizes)))
 
 
-def test_no_input_is_no_output() -> None:
-    assert list(task_of(double)(iter([]))) == []
-    assert ids_of(task_of(double)(batches_of(0, 0))) == []
-
-
 def test_X9_ready_rows_leave_although_a_key_of_their_batch_is_slow(ordered: bool) -> None:
     signal, came = Signal(), list[int]()
 
@@ -137,21 +132,6 @@ def test_X9_ready_rows_leave_although_a_key_of_their_batch_is_slow(ordered: bool
     signal.set()
     thread.join(ENDS)
     assert came == (list(range(10)) if ordered else [*early, 5])
-
-
-def test_X2_unordered_a_later_batch_overtakes_one_that_waits() -> None:
-    signal = Signal()
-
-    async def look_up(key: int) -> Any:
-        if key == 0:
-            await signal.wait()
-        return {"x": key}
-
-    output = task_of(look_up, ordered=False)(batches_of(1, 1, 1))
-    first = [next(output).column(0).to_pylist() for _ in range(2)]
-    assert first == [[1], [2]]
-    signal.set()
-    assert ids_of(output) == [0]
 
 
 def test_X9_nothing_is_read_without_bound_ahead_of_a_consumer_that_rests(ordered: bool) -> None:
@@ -214,16 +194,6 @@ def test_X5_what_is_no_exception_fails_the_task_and_never_hangs_it(error: BaseEx
     assert ids_of(task_of(double)(batches_of(3))) == [0, 1, 2], "the loop lives on"
 
 
-def test_X5_a_wrong_answer_fails_the_task_or_its_row_alone() -> None:
-    async def look_up(key: int) -> Any:
-        return 7 if key == 1 else {"x": 1.5} if key == 2 else {"x": key}
-
-    with pytest.raises(FunctionError, match=r"invalid result for key [12]: .*"):
-        list(task_of(look_up)(batches_of(4)))
-    [batch] = task_of(look_up, fail=False)(batches_of(4))
-    assert batch.column(1).to_pylist() == [0, None, None, 3]
-
-
 def told(error: BaseException) -> str:
     """What PySpark writes of an error."""
     return "".join(traceback.format_exception(error)).encode().decode()
@@ -259,16 +229,6 @@ def test_X5_an_error_whose_traceback_is_no_text_is_told_all_the_same(where: str)
     text = told(caught.value)
     assert "no such file: \\udc80.txt" in text
     assert "in look_up" in text
-
-
-def test_X5_an_error_of_the_input_whose_traceback_is_no_text_is_told_all_the_same() -> None:
-    def source() -> Iterator[pa.RecordBatch]:
-        yield from batches_of(3)
-        raise EOFError("\udc80")
-
-    with pytest.raises(EOFError, match=r"\\udc80") as caught:
-        list(task_of(double)(source()))
-    assert "in source" in told(caught.value)
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000_000, "one\n" * 2_000_000])

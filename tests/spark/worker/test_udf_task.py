@@ -30,11 +30,10 @@ from asyncio_operator import (
 )
 from asyncio_operator.arrow import columns
 from asyncio_operator.arrow.columns import array_of
-from asyncio_operator.loop.channels import ToLoop
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.udf import ColumnFunction
-from asyncio_operator.spark.worker import udf_arguments, udf_results, udf_task
+from asyncio_operator.spark.worker import udf_results, udf_task
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
 from tests.spark.helpers import wait_until
 
@@ -69,33 +68,6 @@ def test_X2_the_nth_result_is_that_of_the_nth_row(
     ]
     expected = [None if n == 9 else {"n": n, "s": s} for rows in batches for n, s in rows]
     assert results(echo, *arrays) == expected
-
-
-async def test_X1_rows_are_not_over_while_some_are_left_of_the_last_batch() -> None:
-    """A thread that waits for more learns of the end when another one has begun the last batch."""
-    source = ToLoop(asyncio.get_running_loop(), READ_AHEAD)
-    rows = udf_arguments.Rows(source)
-    waiting = asyncio.create_task(rows.ready())
-    await asyncio.sleep(0)
-    feeder = threading.Thread(target=source.feed, args=([udf_arguments.Batch([[1, 2]], True)],))
-    feeder.start()
-    feeder.join(10)
-    assert next(iter(rows)) == 1
-    assert await waiting
-    assert list(rows) == [2]
-    assert not await rows.ready()
-
-
-def test_calls_of_one_batch_run_while_those_of_the_one_before_do() -> None:
-    """No call passes the barrier before the rows of three batches have arrived."""
-    barrier = asyncio.Barrier(30)
-
-    @async_udf("long", capacity=30, timeout=20.0)
-    async def together(n: int) -> int:
-        await barrier.wait()
-        return n
-
-    assert results(together, *(ints(*range(start, start + 10)) for start in range(0, 60, 10))) == list(range(60))
 
 
 def test_X9_what_is_ready_leaves_before_its_batch_is_complete() -> None:
@@ -288,15 +260,6 @@ def test_an_error_of_open_fails_the_task_as_it_is() -> None:
         results(async_udf("string", on_error="null")(Broken()), ints(1))
 
 
-def test_a_timeout_names_the_arguments() -> None:
-    @async_udf("long", timeout=0.05)
-    async def hangs(n: int) -> None:
-        await asyncio.sleep(3600)
-
-    with pytest.raises(FunctionError, match=r"hangs failed for arguments \(7,\): ElementTimeoutError: .* of 0\.05 s"):
-        results(hangs, ints(7))
-
-
 class Client(AsyncFunction[Any, str]):
     def __init__(self) -> None:
         self.life: list[str] = []
@@ -327,15 +290,6 @@ def test_blocking_and_batch_functions_work_too() -> None:
     words = pa.array(["tea", "coffee", "ink"])
     assert results(async_udf("long", batching=Batching(max_size=3))(Lengths()), words) == [303, 306, 303]
     assert results(async_udf("long")(BlockingFunction(len)), words) == [3, 6, 3]
-
-
-def test_no_rows_give_no_results() -> None:
-    @async_udf("long")
-    async def never(n: int) -> int:
-        raise AssertionError
-
-    assert results(never) == []
-    assert results(never, ints(), ints()) == []
 
 
 def test_large_results_leave_in_arrays_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
