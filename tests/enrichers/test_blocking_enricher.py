@@ -10,12 +10,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import missing_here
-from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking
@@ -191,19 +189,6 @@ async def test_a_failing_setup_is_no_keys_fault_and_is_tried_again() -> None:
     assert attempts == [1, 1, 1, 0]
 
 
-async def test_what_an_error_of_setup_says_of_itself_is_kept() -> None:
-    def connect() -> None:
-        raise EnricherError("too many clients", retryable=True, retry_after=3.0, overload=True)
-
-    enricher = BlockingEnricher(None, "a int", setup=connect, function_many=lambda client, keys: keys)
-    await enricher.open()
-    with pytest.raises(EnricherError, match="too many clients") as raised:
-        await enricher.lookup_many([1, 2])
-    error = raised.value
-    assert (error.retryable, error.retry_after, error.overload, error.any_key) == (True, 3.0, True, True)
-    await enricher.close()
-
-
 def needs_a_variable() -> Any:
     return os.environ["NO_SUCH_DSN"]
 
@@ -271,21 +256,6 @@ async def test_an_import_that_fails_is_no_keys_fault(function: Any, says: str) -
         assert "some key" not in str(raised.value)
         assert raised.value.__cause__ is not None
         await enricher.close()
-
-
-async def test_another_error_after_an_import_that_failed_is_left_as_it_is() -> None:
-    def fall_back(key: str) -> Any:
-        try:
-            return needs_a_module()
-        except ImportError:
-            return ROWS[key]
-
-    enricher = BlockingEnricher(fall_back, "name string")
-    await enricher.open()
-    assert await enricher.lookup("JFK") == ROWS["JFK"]
-    with pytest.raises(KeyError, match="XXX"):
-        await enricher.lookup("XXX")
-    await enricher.close()
 
 
 async def test_a_client_that_is_made_by_open_serves_the_first_lookup() -> None:
@@ -383,22 +353,6 @@ async def test_it_has_to_be_open() -> None:
         await BlockingEnricher(airport, "name string").lookup("JFK")
 
 
-def test_L8_equal_fields_are_equal() -> None:
-    enricher = BlockingEnricher(airport, "name string")
-    assert enricher == BlockingEnricher(airport, pa.schema([("name", pa.string())]))
-    assert hash(enricher) == hash(BlockingEnricher(airport, "name string"))
-    for other in (
-        BlockingEnricher(airport, "name string", 5),
-        BlockingEnricher(airports, "name string"),
-        BlockingEnricher(airport, "city string"),
-    ):
-        assert enricher != other
-        assert fingerprint(enricher) != fingerprint(other)
-    plain, with_client = BlockingEnricher(max, "a int"), BlockingEnricher(max, "a int", setup=dict)
-    assert plain != with_client
-    assert fingerprint(plain) != fingerprint(with_client)
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -421,7 +375,3 @@ def test_L8_equal_fields_are_equal() -> None:
 def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         BlockingEnricher(**{"function": airport, "schema": "name string"} | arguments)
-
-
-def test_repr_names_the_function_and_the_columns() -> None:
-    assert repr(BlockingEnricher(airport, "name string, height int")) == "BlockingEnricher(airport, name, height)"

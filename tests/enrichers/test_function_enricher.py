@@ -90,33 +90,6 @@ def test_a_wrong_schema_is_a_configuration_error_at_the_decorator() -> None:
         enricher("a intt")
 
 
-def test_L8_equal_fields_are_equal() -> None:
-    same = FunctionEnricher(weather, "temperature double")
-    assert same == FunctionEnricher(weather, pa.schema([("temperature", pa.float64())]))
-    assert hash(same) == hash(FunctionEnricher(weather, "temperature double"))
-    assert same != FunctionEnricher(weather, "temperature float")
-    assert same != FunctionEnricher(decorated.lookup, "temperature double")
-    assert same != weather
-
-
-async def test_it_survives_cloudpickle_with_what_it_captured() -> None:
-    from pyspark import cloudpickle
-
-    offset = 4
-
-    async def shifted(key: int) -> dict[str, int]:
-        return {"a": key + offset}
-
-    for original, key, row in [
-        (FunctionEnricher(shifted, "a int"), 1, {"a": 5}),
-        (FunctionEnricher(weather, "temperature double"), "JFK", {"temperature": 1.5}),
-        (decorated, 2, {"temperature": 2.0}),
-    ]:
-        copy = cloudpickle.loads(cloudpickle.dumps(original))
-        assert await copy.lookup(key) == row
-        assert copy.schema() == original.schema()
-
-
 def test_it_survives_cloudpickle_from_main_into_another_process() -> None:
     program = """
 import sys, asyncio
@@ -136,10 +109,6 @@ print(asyncio.run(pickle.load(sys.stdin.buffer).lookup(5)))
     pickled = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, check=True).stdout
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", reader], input=pickled, capture_output=True, check=True)
     assert run.stdout.decode().strip() == "{'a': 15}"
-
-
-def test_repr_names_the_function_and_the_columns() -> None:
-    assert repr(decorated) == "FunctionEnricher(decorated, temperature, wind)"
 
 
 def test_an_asynchronous_generator_is_told_what_to_do_instead() -> None:

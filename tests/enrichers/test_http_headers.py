@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import traceback
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -85,49 +82,3 @@ async def test_a_lookup_that_is_cancelled_takes_the_headers_from_nobody() -> Non
         assert await second == {"v": "1"}
         with pytest.raises(asyncio.CancelledError):
             await first
-
-
-async def test_X5_a_header_function_that_fails_is_told_without_its_words() -> None:
-    def vault() -> dict[str, str]:
-        raise LookupError("hunter2hunter2")
-
-    def wrong() -> Any:
-        return {"Authorization": "hunter2hunter2\r\nX: y"}
-
-    async with FakeService() as service:
-        for function, why in ((vault, "vault raised LookupError"), (wrong, "printable ASCII")):
-            async with asked(service, "/rows/{key}", headers=function) as enricher:
-                error = await failure(enricher, "x")
-                assert why in str(error)
-                assert "hunter2" not in str(error) + repr(error.__cause__)
-                assert (error.retryable, error.any_key) == (None, True)
-        assert service.requests == []
-
-
-async def test_what_a_header_function_lacks_here_is_named_no_keys_fault_and_final() -> None:
-    def of_environment() -> dict[str, str]:
-        return {"Authorization": "Bearer " + os.environ["NO_SUCH_API_TOKEN"]}
-
-    async def behind_another_error() -> dict[str, str]:
-        try:
-            return of_environment()
-        except KeyError as error:
-            raise RuntimeError("hunter2hunter2") from error
-
-    def of_nothing() -> Any:
-        return {"X-Api-Key": os.environ.get("NO_SUCH_API_TOKEN")}
-
-    async with FakeService() as service:
-        for function, retryable, why in (
-            (of_environment, False, "the environment variable 'NO_SUCH_API_TOKEN' is not set in this process"),
-            (behind_another_error, False, "the environment variable 'NO_SUCH_API_TOKEN' is not set in this process"),
-            (of_nothing, None, "X-Api-Key: its value is of type NoneType"),
-            (lambda: None, None, "returned None; if it reads an environment variable, that is not set"),
-        ):
-            async with asked(service, "/rows/{key}", headers=function) as enricher:
-                error = await failure(enricher, "x")
-                assert why in str(error)
-                assert "'x'" not in str(error)
-                assert "hunter2" not in "".join(traceback.format_exception(error))
-                assert (error.retryable, error.any_key) == (retryable, True)
-        assert service.requests == []

@@ -60,31 +60,6 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("key", HOSTILE)
-async def test_a_hostile_key_stays_in_its_segment_its_parameter_and_its_body(key: str) -> None:
-    def echo(incoming: FakeRequest) -> Any:
-        parts = incoming.target.partition("?")[0].split("/")
-        return {"path": unquote(parts[2]), "parts": len(parts), "query": incoming.query, "body": incoming.json()}
-
-    async with (
-        FakeService(handler=echo) as service,
-        asked(
-            service,
-            "/a/{key}/z?q={key}&fixed=1",
-            method="POST",
-            params={"p": "<{key}>"},
-            json_body={"k": "{key}", "{key}": ["x{key}y"]},
-            schema="path string, parts int, query map<string,array<string>>, body map<string,string>",
-            extract=lambda answer: answer | {"body": {"k": json.dumps(answer["body"])}},
-        ) as enricher,
-    ):
-        row: Any = await enricher.lookup(key)
-        assert row["path"] == key
-        assert row["parts"] == 4
-        assert dict(row["query"]) == {"q": [key], "fixed": ["1"], "p": [f"<{key}>"]}
-        assert json.loads(dict(row["body"])["k"]) == {"k": key, key: [f"x{key}y"]}
-
-
 @given(st.text())
 def test_any_text_is_read_back_as_it_was_or_refused(key: str) -> None:
     if key in ("", ".", ".."):

@@ -148,17 +148,6 @@ def _key() -> str:
     return "sk-s3cr3t-" + "0123456789"
 
 
-async def test_M4_what_a_function_for_the_key_says_is_not_shown() -> None:
-    def failing() -> str:
-        raise RuntimeError(KEY)
-
-    for function in (failing, lambda: KEY + "\n", lambda: None):
-        async with FakeService() as service, opened(secretive(service, api_key=function)) as enricher:
-            error = await failure(enricher, ("row", "Ann"))
-        assert hidden(told(error)), told(error)
-        assert "api_key" in str(error)
-
-
 @pytest.mark.parametrize(
     "options",
     [

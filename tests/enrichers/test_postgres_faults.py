@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import asyncpg
 import pytest
 
-from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import missing_here
+from asyncio_operator import EnricherError
 from asyncio_operator.services import closing
 from asyncio_operator.services.postgres_causes import cause_of, lookup_error, source_error
 from enrichers import PostgresEnricher, pool
@@ -223,28 +221,6 @@ async def test_a_dsn_function_that_fails_in_a_worker_is_an_error_of_the_lookup(p
     failing = False
     assert await enricher.lookup(1) == {"v": None}
     await enricher.close()
-
-
-async def test_X5_what_a_worker_lacks_is_told_when_it_opens(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that no key is blamed for it."""
-    monkeypatch.setenv("SHOP_DSN", postgres.dsn)
-    for dsn, lack in [
-        (lambda: os.environ["SHOP_DSN"], "raised KeyError: the environment variable 'SHOP_DSN' is not set in this"),
-        (lambda: os.environ.get("SHOP_DSN"), "returned None; if it reads an environment variable, that is not set in"),
-    ]:
-        enricher = PostgresEnricher(dsn, query=SLEEP, key="id")  # type: ignore[arg-type]
-        enricher.schema()
-        with monkeypatch.context() as worker:
-            worker.delenv("SHOP_DSN")
-            with pytest.raises(ConfigurationError) as caught:
-                await enricher.open()
-        assert lack in str(caught.value)
-        assert (missing_here(caught.value) is not None) is ("KeyError" in lack), (
-            "whoever reports it can tell the remedy"
-        )
-        await enricher.close()
 
 
 async def test_X5_an_error_names_the_enricher_the_key_and_the_cause(postgres: PostgresServer) -> None:

@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import pickle
-import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -116,28 +115,6 @@ async def test_X4_a_dsn_function_that_gives_no_dsn_is_told_by_name_without_its_s
     with pytest.raises(ConfigurationError, match="dsn: the function Vault"):
         await enricher.open()
     await enricher.close()
-
-
-async def test_X4_a_plain_function_that_gives_a_coroutine_is_told_and_leaves_none_behind() -> None:
-    with pytest.raises(
-        ConfigurationError, match="<lambda> returned no usable connection string: dsn is of type coroutine"
-    ):
-        make(lambda: with_an_argument_async("db")).schema()
-
-
-async def test_X4_a_dsn_function_that_hangs_is_given_up_after_the_connect_timeout() -> None:
-    released = threading.Event()
-
-    def hanging() -> str:
-        released.wait()
-        return ""
-
-    enricher = make(hanging, connect_timeout=0.05)
-    try:
-        with pytest.raises(ConfigurationError, match=r"hanging returned nothing within 0.05 s \(connect_timeout\)"):
-            await enricher.open()
-    finally:
-        released.set()
 
 
 def test_a_dsn_from_the_environment_is_read_where_it_is_used(

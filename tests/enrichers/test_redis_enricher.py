@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import functools
 import json
-import os
 import traceback
 import uuid
 from collections.abc import AsyncIterator
@@ -17,7 +15,6 @@ from typing import Any
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing import check_enricher
 from enrichers.redis import RedisEnricher
 from tests.redis_service import RedisServer, needs_redis, redis_server
@@ -301,23 +298,6 @@ async def test_a_url_from_a_function_is_asked_for_every_connection() -> None:
             assert len(asked) > connections
 
 
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        (lambda: None, "returned None"),
-        (lambda: 7, "of type int"),
-        (lambda: "redis://:s3cret@host:port", "port cannot be read"),
-        (lambda: "redis://:x@localhost?unheard_of=s3cret", "does not take its options"),
-        (lambda: 1 // 0, "raised ZeroDivisionError"),
-        (lambda: os.environ["NO_SUCH_URL"], "environment variable 'NO_SUCH_URL'"),
-    ],
-)
-async def test_a_function_that_gives_no_url_fails_open(source: Any, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says) as raised:
-        await RedisEnricher(source, schema=SCHEMA).open()
-    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
-
-
 async def test_tls() -> None:
     needs_redis()
     with RedisServer(tls=True) as server:
@@ -382,18 +362,6 @@ def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> 
     assert "s3cret" not in str(raised.value).replace(json.dumps(arguments.get("url")), "")
 
 
-def test_L8_equal_fields_are_equal() -> None:
-    enricher = RedisEnricher("redis://localhost", schema=SCHEMA)
-    same = RedisEnricher("redis://localhost", schema=SCHEMA)
-    assert enricher == same
-    assert hash(enricher) == hash(same)
-    assert fingerprint(enricher) == fingerprint(same)
-    for options in ({"kind": "hash"}, {"key_template": "a{key}"}, {"schema": "name string"}, {"url": "redis://b"}):
-        other = RedisEnricher(**{"url": "redis://localhost", "schema": SCHEMA} | options)  # type: ignore[arg-type]
-        assert enricher != other
-        assert fingerprint(enricher) != fingerprint(other)
-
-
 def test_repr_shows_where_it_leads_and_no_secret() -> None:
     enricher = RedisEnricher("rediss://me:s3cret@cache:6380/2?ssl_password=s3cret", schema=SCHEMA, kind="hash")
     assert repr(enricher) == "RedisEnricher('rediss://cache:6380/2', hash at '{key}')"
@@ -401,20 +369,6 @@ def test_repr_shows_where_it_leads_and_no_secret() -> None:
 
 async def later() -> str:
     return "redis://localhost"
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        (later, "url is .*later.*, an `async def` function; it must be an ordinary function"),
-        (lambda host: host, "url is .*, which takes arguments; it must be an ordinary function without arguments"),
-        (functools.partial(lambda password, host: host, "s3cret"), "which takes arguments"),
-    ],
-)
-def test_a_function_for_the_url_that_could_never_give_it_is_told_when_it_is_made(url: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message) as caught:
-        RedisEnricher(url, schema="name string")
-    assert "s3cret" not in str(caught.value)
 
 
 async def test_V4_its_spans_name_the_server_and_the_command(server: RedisServer) -> None:

@@ -18,10 +18,9 @@ import pytest
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.arrow.key_arrays import distinct, key_array, python_keys
 from asyncio_operator.arrow.key_index import match
-from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher, check_enricher
 from enrichers.postgres import PostgresEnricher
@@ -241,11 +240,6 @@ async def test_a_key_column_of_nulls_has_no_row() -> None:
     await enricher.close()
 
 
-async def test_it_has_to_be_open() -> None:
-    with pytest.raises(EnricherError, match="not open"):
-        await TableEnricher(AIRPORTS, "faa").lookup("JFK")
-
-
 async def test_the_schema_of_an_asynchronous_source_is_asked_for_within_a_running_loop() -> None:
     assert TableEnricher(give_later, "faa").schema().names == ["name", "height"]
 
@@ -335,22 +329,6 @@ async def test_a_path_that_is_not_of_parquet_is_told_what_is_taken(tmp_path: Pat
             enricher.schema()
         assert str(raised.value).count("TableEnricher(") == 1
     await enricher.close()
-
-
-def test_L8_equal_fields_are_equal() -> None:
-    enricher = TableEnricher(AIRPORTS, "faa", ["name"])
-    same = TableEnricher(pa.table(AIRPORTS.to_pydict(), AIRPORTS.schema), ["faa"], ("name",))
-    assert enricher == same
-    assert hash(enricher) == hash(same)
-    assert fingerprint(enricher) == fingerprint(same)
-    for other in (
-        TableEnricher(AIRPORTS.slice(1), "faa", ["name"]),
-        TableEnricher(AIRPORTS, "faa", ["height"]),
-        TableEnricher(give_table, "faa", ["name"]),
-        TableEnricher(give_table, "faa", ["name"], 5),
-    ):
-        assert enricher != other
-        assert fingerprint(enricher) != fingerprint(other)
 
 
 def test_repr_shows_where_the_table_is_from_and_no_secret() -> None:

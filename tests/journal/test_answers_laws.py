@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import math
 from decimal import Decimal
 from pathlib import Path
@@ -29,12 +28,6 @@ from tests.journal.helpers import NOW, Watched, answers_of, batch, described, re
 @pytest.fixture
 def place(tmp_path: Path) -> LocalPlace:
     return LocalPlace(str(tmp_path / "deep" / "journal"))
-
-
-def test_J1_answers_with_one_row_several_rows_and_none_are_read_back(place: LocalPlace) -> None:
-    description = described(place)
-    write(place, description, batch({1: ["a"], 2: [], 3: ["x", "y", "z"]}))
-    assert read(place, description, [3, 9, 2, 1]) == {3: ["x", "y", "z"], 2: [], 1: ["a"]}
 
 
 def test_J1_all_types_of_spark_come_back_as_they_were(place: LocalPlace) -> None:
@@ -100,41 +93,6 @@ def test_J4_a_file_twice_gives_an_answer_once(place: LocalPlace, tmp_path: Path)
     [path] = (tmp_path / "deep" / "journal").glob("*.parquet")
     path.with_name(path.name.replace("000000.parquet", "000077.parquet")).write_bytes(path.read_bytes())
     assert read(place, description, [1, 2]) == {1: ["a", "b"], 2: []}
-
-
-def test_J4_a_file_that_is_half_written_is_ignored(
-    place: LocalPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    description = described(place)
-    write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
-    first, second = sorted((tmp_path / "deep" / "journal").glob("*.parquet"))
-    data = second.read_bytes()
-    for cut in (0, 1, 11, len(data) // 2, len(data) - 1):
-        second.write_bytes(data[:cut])
-        with caplog.at_level(logging.WARNING, "asyncio_operator"):
-            assert read(place, description, [1, 2]) == {1: ["a"]}
-        assert "not complete and is ignored" in caplog.text
-    assert first.exists()
-
-
-def test_J4_a_file_that_was_changed_is_an_error_and_no_other_answer(place: LocalPlace, tmp_path: Path) -> None:
-    description = described(place)
-    write(place, description, batch({1: ["abcdefgh"]}))
-    [file] = (tmp_path / "deep" / "journal").glob("*.parquet")
-    file.write_bytes(file.read_bytes().replace(b"abcdefgh", b"abcdefgx", 1))
-    with pytest.raises(OSError, match="CRC"):
-        read(place, description, [1])
-
-
-def test_J4_a_file_whose_footer_was_changed_is_named(place: LocalPlace, tmp_path: Path) -> None:
-    description = described(place)
-    write(place, description, batch({1: ["a"]}))
-    [file] = (tmp_path / "deep" / "journal").glob("*.parquet")
-    data = file.read_bytes()
-    size = int.from_bytes(data[-8:-4], "little")
-    file.write_bytes(data[: -8 - size] + bytes([255]) * size + data[-8:])
-    with pytest.raises(OSError, match=f"{file.name} cannot be read"):
-        read(place, description, [1])
 
 
 def test_J4_a_file_of_another_journal_is_an_error(place: LocalPlace, tmp_path: Path) -> None:

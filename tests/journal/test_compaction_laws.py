@@ -101,17 +101,6 @@ def test_J7_many_files_become_few_and_the_old_ones_stay_for_grace(place: LocalPl
     assert list((tmp_path / "_journal").glob("compaction-*")) == [], "nothing is left of what it names"
 
 
-def test_J7_expired_answers_are_dropped_and_an_empty_journal_stays_one(place: LocalPlace) -> None:
-    description, clock = described(place), ManualClock(NOW + 100)
-    write(place, description, batch({1: ["a"], 2: ["b"]}), expire_after=50)
-    done = compact(place, description, grace=0, clock=clock)
-    assert (done.rows_read, done.rows_written, done.files_written, done.files_deleted) == (2, 0, 0, 1)
-    assert list_journal(place).files == ()
-    assert compact(place, description, clock=clock).files_read == 0
-    write(place, description, batch({1: ["new"]}, NOW + 100))
-    assert read(place, description, [1]) == {1: ["new"]}
-
-
 @pytest.mark.parametrize("bucket", [1, 500, 1 << 30])
 def test_J5_compaction_in_buckets_gives_the_same(place: LocalPlace, tmp_path: Path, bucket: int) -> None:
     description = described(place)
@@ -179,17 +168,6 @@ def test_J7_a_compaction_that_cannot_be_read_back_is_not_recorded(place: LocalPl
     with pytest.raises(StateError, match="is not complete after it was written"):
         compactor.commit([name], inputs)
     assert list((tmp_path / "_journal").glob("compaction-*")) == []
-
-
-def test_J7_a_half_written_file_is_not_replaced(place: LocalPlace, tmp_path: Path) -> None:
-    description = described(place)
-    write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
-    _, path = sorted(tmp_path.glob("answers-*"))
-    data = path.read_bytes()
-    path.write_bytes(data[:-5])
-    compact(place, description, grace=0, clock=lambda: NOW)
-    path.write_bytes(data)  # A mounted store that shows a file before it is whole.
-    assert read(place, description, [1, 2]) == {1: ["a"], 2: ["b"]}
 
 
 def test_J7_what_a_killed_writer_left_is_deleted_after_a_day(place: LocalPlace, tmp_path: Path) -> None:

@@ -139,21 +139,3 @@ def test_J2_a_wrong_secret_is_refused_and_not_repeated(
     with pytest.raises(JournalError, match=r"after [0-2]\.\d seconds.*ACCESS_DENIED"):
         writer.close()
     assert files(store) == []
-
-
-def test_J4_a_half_object_is_ignored(place: Place, store: FailingServer, caplog: pytest.LogCaptureFixture) -> None:
-    description = described(place)
-    write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
-    first, second = sorted(files(store))
-    store.objects[second] = store.objects[second][:-9]
-    assert read(place, description, [1, 2]) == {1: ["a"]}
-    assert "is not complete and is ignored" in caplog.text
-    assert first != second
-
-
-def test_J7_many_keys_are_compacted_in_buckets(place: Place, store: FailingServer) -> None:
-    description = described(place)
-    write(place, description, *(batch({key: [str(n)] for key in range(50)}, NOW + n) for n in range(3)))
-    done = compact(place, description, grace=0, bucket=2_000, clock=lambda: NOW)
-    assert done.rows_written == 50
-    assert read(place, description, range(50)) == {key: ["2"] for key in range(50)}

@@ -386,6 +386,19 @@ async def test_it_opens_and_closes_the_enricher_once_and_may_be_opened_again() -
 
 
 @virtual
+async def test_O8_closing_a_lookup_that_was_never_opened_does_nothing() -> None:
+    enricher = Recorded(slowly)
+    lookup = Lookup(enricher)
+    await lookup.close()
+    async with lookup:
+        assert await lookup.get(1) == {"x": 1}
+        await lookup.close()
+        await lookup.close()
+    with pytest.raises(StateError, match="not open"):
+        await lookup.get(1)
+
+
+@virtual
 async def test_closing_cancels_what_runs_and_tells_those_who_wait() -> None:
     enricher = Life(lambda key: forever())
     lookup = Lookup(enricher, capacity=1)

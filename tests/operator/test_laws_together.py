@@ -6,10 +6,11 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
-from asyncio_operator import AsyncWaitOperator, Watermark
+from asyncio_operator import AsyncWaitOperator, Record, Watermark
 from tests.operator.attempts import retry, stop
-from tests.operator.helpers import collect, now, same, virtual
+from tests.operator.helpers import Life, collect, now, same, virtual
 
 
 @virtual
@@ -72,3 +73,22 @@ async def test_O8_O10_results_at_hand_when_a_run_is_closed_are_in_its_snapshot_a
     assert [element for element, _ in snapshot.elements] == [1, 2, Watermark(7)]
     again = AsyncWaitOperator(same, **any_mode).process([], restore=snapshot)
     assert await collect(again) == [1, 2, Watermark(7)]
+
+
+@virtual
+async def test_O13_each_value_goes_once_through_a_chain_with_its_timestamp():
+    async def double(value: int) -> int:
+        await asyncio.sleep(value % 3)
+        return value * 2
+
+    async def plus_one(elements: Any) -> Any:
+        async for record in elements:
+            yield Record(record.value + 1, record.timestamp)
+
+    first, second = Life(double), Life(double)
+    upper = AsyncWaitOperator(first, mode="ordered", capacity=6)
+    lower = AsyncWaitOperator(second, mode="unordered", capacity=3)
+    got = await collect(lower.process(plus_one(upper.process(Record(5 + n, n) for n in range(5)))))
+    assert sorted(got, key=lambda record: record.value) == [Record(22 + 4 * n, n) for n in range(5)]
+    assert first.events[0] == second.events[0] == "open"
+    assert first.events[-1] == second.events[-1] == "close"

@@ -20,7 +20,7 @@ from asyncio_operator.errors import (
     EnricherError,
     ResultError,
 )
-from asyncio_operator.policies.retry import ExponentialBackoff, Retry
+from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
 
 PLAIN = ExponentialBackoff(0.5, 2.0, 10.0, jitter=False)
 
@@ -112,6 +112,14 @@ def test_R7_the_wait_is_computed_from_the_number_of_attempts_alone(attempts, ini
     assert wait <= backoff.wait(attempts + 1, no_chance)
     if attempts <= 50:
         assert wait == min(initial + more, initial * multiplier ** (attempts - 1))
+
+
+def test_R7_the_waits_grow_up_to_the_maximum():
+    waits = [PLAIN.wait(attempts, no_chance) for attempts in (1, 2, 3, 4, 5, 6, 7, 2000, 10**400)]
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0, 10.0]
+    assert ExponentialBackoff(0, jitter=False).wait(10**6, no_chance) == 0
+    assert ExponentialBackoff(1, 1, jitter=False).wait(10**400, no_chance) == 1
+    assert FixedBackoff(3).wait(10**400, no_chance) == 3
 
 
 @given(st.integers(1, 40), st.floats(0, 1, exclude_max=True))

@@ -103,20 +103,6 @@ def test_J7_a_compaction_that_cannot_write_says_where_and_why(spark: SparkSessio
 
 
 @pytest.mark.parametrize("most_named", [0, 32])
-def test_J4_a_half_written_file_is_ignored(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
-) -> None:
-    monkeypatch.setattr(journal_files, "MOST_NAMED", most_named)
-    place = open_place(Journal(tmp_path).location)
-    write(place, described(place), batch({1: ["a"], 2: []}, time.time()))
-    (tmp_path / HALF).write_bytes(b"PAR1 and then the machine was gone")
-    (tmp_path / f".{HALF}.x.part").write_bytes(b"PAR1")
-    assert values(read_journal(spark, tmp_path)) == {1: ["a"], 2: []}
-    assert compact_journal(spark, tmp_path).files_written == 1
-    assert values(read_journal(spark, Journal(tmp_path, keep_missing=False))) == {1: ["a"]}
-
-
-@pytest.mark.parametrize("most_named", [0, 32])
 def test_J4_a_file_with_another_name_holds_no_answers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
 ) -> None:
@@ -156,15 +142,6 @@ def test_J4_a_file_of_another_journal_or_format_is_an_error_on_the_driver(spark:
     pq.write_table(next_format, one / file.name)
     with pytest.raises(StateError, match="is of format '2', not 1"):
         read_journal(spark, one)
-
-
-def test_J4_a_file_that_was_changed_is_an_error_and_no_other_answer(spark: SparkSession, tmp_path: Path) -> None:
-    place = open_place(Journal(tmp_path).location)
-    write(place, described(place), batch({1: ["abcdefgh"]}, time.time()))
-    [file] = tmp_path.glob("*.parquet")
-    file.write_bytes(file.read_bytes().replace(b"abcdefgh", b"abcdefgx", 1))
-    with pytest.raises(Exception, match=f"reading file .*{file.name}"):
-        read_journal(spark, tmp_path).collect()
 
 
 def test_J7_a_compaction_loses_no_file_that_the_session_would_pass_over(spark: SparkSession, tmp_path: Path) -> None:

@@ -67,10 +67,6 @@ def test_L1_a_call_that_ended_before_a_row_came_is_not_its_own() -> None:
     assert "are not recorded" not in report.undecided["L2"]
 
 
-def test_L1_a_call_that_failed_is_no_source_of_an_answer() -> None:
-    assert broken(Story().task().row(0, 1, key="a", source="call").call(0, 1, ["a"], "error")) >= {"L1"}
-
-
 def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
     def story(second: float, outcome: str = "result", **setting: Any) -> Story:
         story = Story(remember=0, **setting).task()
@@ -87,28 +83,6 @@ def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
     assert "L2" not in broken(story(0.9, timeout=0.9))
 
 
-def test_Y2_L2_a_retry_that_a_row_left_at_its_deadline_may_go_on_for_other_keys() -> None:
-    """Seed 40008828. The call at 1.9 may belong to the lookup before, whose deadline is at 2 s."""
-
-    def story(at: float) -> Story:
-        story = Story(timeout=2.0, max_attempts=3, delay=0.1, on_error="null", mode="unordered").task()
-        story.row(0, 2, 0, key="a", source="call", status="timed_out", attempts=1).call(0, 1.8, ["a"], "error")
-        story.row(1.9, 9, 1, key="a", source="call").call(1.9, 2.4, ["a"], "error").call(2.5, 2.6, ["a"], "error")
-        return story.call(3.7, 9, ["a", "b"]).row(3.7, 9, 2, key="b", source="call").call(at, 9, ["a"])
-
-    assert "L2" not in broken(story(3.9))
-    assert "L2" in broken(story(3.8))
-
-
-def test_Y2_rows_of_a_key_that_a_table_is_asked_for_again_are_no_attempts() -> None:
-    def story(**setting: Any) -> Story:
-        story = Story(remember=0, on_error="null", **setting).task().row(0, 9, key="a", source="call")
-        return story.call(0, 1, ["a"], "error").call(2, 3, ["a"])
-
-    assert "R5" in broken(story())
-    assert "R5" not in broken(story(asks_per_batch=True))
-
-
 def test_Y2_an_answer_that_no_call_gave_is_seen() -> None:
     def story(answer: Any, source: str = "call") -> Story:
         story = Story(mode="unordered").task().row(0, 1, 0, key="a", source="call", answer=[1])
@@ -117,27 +91,6 @@ def test_Y2_an_answer_that_no_call_gave_is_seen() -> None:
     assert judged(story([1], "shared"), "L2")
     assert broken(story([2], "shared")) == {"L2"}
     assert broken(story([2])) == {"L2"}
-
-
-def test_Y2_L1_a_row_may_share_an_older_answer_when_a_circuit_breaker_refused_the_call() -> None:
-    """Seed 20004688."""
-
-    def story(failures: int) -> Story:
-        story = Story(
-            on_error="null",
-            cache={"expire_after_write": 1.0, "stale_if_error": True},
-            circuit_breaker={"minimum_calls": 2, "failure_ratio": 0.5, "open_for": 9.0},
-        )
-        story.task(end=1.0, task="before", worker="w").row(0, 1, 0, key="a", task="before", source="call", answer=[1])
-        story.call(0, 0.5, ["a"], task="before", answers=[[1]]).task(2.0, worker="w")
-        for row in range(failures):
-            error = {"status": "failed", "source": "call", "error": "E"}
-            story.row(3, 4, row, key=row, **error).call(3, 4, [row], "error", error="E")
-        story.row(5, 6, 8, key="a", source="stale", error="CircuitOpenError", answer=[1])
-        return story.row(5, 6, 9, key="a", source="shared", error="CircuitOpenError", answer=[1])
-
-    assert broken(story(failures=2)) == set()
-    assert "L1" in broken(story(failures=0))
 
 
 def test_Y2_an_error_that_is_taken_for_a_miss_is_seen() -> None:
@@ -290,20 +243,6 @@ def test_Y2_a_stale_answer_without_a_failure_is_seen() -> None:
     assert broken(story("error")) == {"L6"}
 
 
-def test_Y2_a_stale_answer_for_a_call_that_timed_out_and_runs_on_is_right() -> None:
-    def story(attempt_timeout: float, **retry: Any) -> Story:
-        cache = {"stale_if_error": True, "expire_after_write": 5.0}
-        story = Story(cache=cache, attempt_timeout=attempt_timeout, on_error="null", **retry).task()
-        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
-        return story.row(20.0, 22.0, 1, key="a", source="stale", answer=[1]).call(20.0, 25.0, ["a"], "timed_out")
-
-    assert broken(story(2.0)) == set()
-    assert broken(story(3.0)) == {"L6"}
-    # An earlier call of the key was retried: the limit of this one runs from its own start.
-    again = story(2.0, max_attempts=2, delay=0.5).call(17.0, 17.5, ["a"], "error").row(17.0, 22.0, 2, key="a")
-    assert "L6" not in broken(again)
-
-
 def test_Y2_a_stale_answer_beside_a_good_one_is_seen() -> None:
     def story(**end: Any) -> Story:
         story = cached(answered(1, 21.0, source="stale", at=20.0), stale_if_error=True)
@@ -323,14 +262,3 @@ def test_Y2_workers_do_not_share_a_cache_in_memory() -> None:
     assert broken(story("w", "heap")) == set()
     assert broken(story("x", "heap")) == {"L1"}
     assert broken(story("x", "redis")) == set()
-
-
-def test_L12_a_row_may_share_an_answer_that_is_later_found_to_be_of_no_use() -> None:
-    def story(answers: list[Any]) -> Story:
-        story = Story(remember=60.0, on_error="null").task(end=5.0)
-        story.row(0, 3, 0, key="a", status="failed", source="call", attempts=1)
-        story.row(2, 3, 1, key="a", status="failed", source="shared", attempts=1)
-        return story.call(0, 1, ["a"], answers=answers)
-
-    assert "L12" not in broken(story([{"invalid": "text"}]))
-    assert "L12" in broken(story([["x"]]))

@@ -37,17 +37,6 @@ def test_Y2_halves_may_wait_for_a_place_until_the_deadline(keys: list[int], laws
     assert broken(story.call(0, 0.5, keys, "error")) == laws
 
 
-def test_Y2_a_call_after_the_attempt_of_a_batch_is_no_half_of_it() -> None:
-    def story(again: float, end: float) -> Story:
-        story = Story(attempt_timeout=1.0, max_attempts=2, delay=0.1, on_error="null", batch={"max_size": 2}).task()
-        story.row(0, end, 0, key=0, source="call", attempts=2).row(0, 9, 1, key=1, status="timed_out", source="call")
-        return story.call(0, 0.5, [0, 1], "error").call(again, end, [0])
-
-    assert broken(story(1.1, 1.9)) == set()
-    assert "R1" in broken(story(1.1, 2.2))
-    assert "R5" in broken(story(0.6, 0.9))
-
-
 @pytest.mark.parametrize(("again", "laws"), [(1.2, set()), (0.7, {"R5"})])
 def test_Y2_a_batch_may_be_cut_before_a_half_of_it_starts(again: float, laws: set[str]) -> None:
     story = Story(attempt_timeout=1.0, max_attempts=2, delay=0.1, on_error="null", batch={"max_size": 2}).task()
@@ -88,30 +77,6 @@ def test_Y2_a_failing_batch_that_is_not_halved_is_seen() -> None:
     assert "B4" in broken(story([0, 1], [2, 3], overload=True))
 
 
-def test_Y2_halves_may_wait_for_a_budget_until_their_attempt_is_cut() -> None:
-    def story(**setting: Any) -> Story:
-        story = Story(on_error="null", batch={"max_size": 2, "linger": 0.0}, budget="b", **setting).task()
-        for row in range(2):
-            story.row(0, 0.2, row, key=row, status="failed", source="call", attempts=1)
-        return story.call(0, 0.1, [0, 1], "error")
-
-    assert broken(story(attempt_timeout=0.2)) == set()
-    assert "B4" in broken(story())
-
-
-def test_Y2_halves_are_one_attempt() -> None:
-    story = batch(2, max_attempts=1).call(0, 1, [0, 1], "error").call(1, 2, [0]).call(1, 2, [1])
-    assert judged(story, "R5")
-
-
-def test_Y2_a_half_that_waits_for_the_other_half_until_the_end_of_its_attempt_is_a_part_of_it() -> None:
-    """Seed 20001992."""
-    story = Story(capacity=1, attempt_timeout=1.0, batch={"max_size": 2}, max_attempts=2, delay=0.5, on_error="null")
-    story.task().row(0, 2.5, 0, key=0, source="call", attempts=2).row(0, 1.7, 1, key=1, source="call", attempts=2)
-    story.call(0, 0.5, [0, 1], "error").call(0.5, 1.0, [0], "error").call(1.0, 1.0, [1], "timed_out")
-    assert broken(story.call(1.5, 1.7, [1]).call(1.7, 1.9, [0])) & {"R1", "R5"} == set()
-
-
 @pytest.mark.parametrize(("slack", "laws"), [(0.001, set()), (0.0, {"R5"})])
 def test_Y2_a_clock_may_show_a_next_attempt_a_little_before_the_end_of_the_last(slack: float, laws: set[str]) -> None:
     """Seed 40021070."""
@@ -133,28 +98,6 @@ def test_Y2_a_half_that_begins_at_the_end_of_its_attempt_is_a_part_of_it(
     assert broken(story.call(1.5, 1.7, [0, 1])) & {"R5"} == laws
 
 
-def test_Y2_the_back_off_after_an_attempt_that_was_cut_begins_when_it_is_cut() -> None:
-    def story(cut: float) -> Story:
-        story = Story(max_attempts=3, delay=0.2, timeout=1.0, attempt_timeout=cut, budget="b").task()
-        story.row(0, 1.0, key=0, status="timed_out", source="call", attempts=1)
-        # It goes on for 0.05 s after its cancellation.
-        return story.call(0, cut + 0.05, [0], outcome="timed_out")
-
-    assert "R3" not in broken(story(0.78))
-    assert "R3" in broken(story(0.9))
-
-
-def test_Y2_an_error_that_may_have_come_after_the_limit_of_its_attempt_may_be_retried() -> None:
-    def story(end: float) -> Story:
-        story = Story(max_attempts=3, delay=0.0, attempt_timeout=0.1, on_error="null").about(slack=0.001).task()
-        story.row(0, 0.55, key=0, source="call", attempts=2)
-        story.call(0, end, [0], outcome="error", retryable=False)
-        return story.call(0.5, 0.55, [0])
-
-    assert broken(story(0.0995)) == set()
-    assert broken(story(0.09)) == {"R5"}
-
-
 def paired(first: str, copy: str, copy_ends: float, status: str = "found", **more: Any) -> Story:
     """A call, its copy, and the next attempt at 3 s, if there is one."""
     setting = {"attempt_timeout": 2.0, "timeout": 90.0, "max_attempts": 2, "delay": 1.0, "on_error": "null"}
@@ -169,32 +112,6 @@ def test_R4_R5_a_copy_without_an_answer_that_can_be_used_is_no_result() -> None:
     """Seeds 30020845 and 30029661."""
     assert broken(paired("timed_out", "result", 0.5).call(3.0, 4.0, ["a"])) == set()
     assert broken(paired("timed_out", "result", 0.5, status="timed_out").call(3.0, 5.0, ["a"], "timed_out")) == set()
-
-
-def test_R7_an_attempt_whose_copy_is_cut_waits_for_its_own_back_off() -> None:
-    """Seed 30035048: what the source asked for with the first error does not count any more."""
-    asked: dict[str, Any] = {"retryable": True, "retry_after": 0.5}
-    assert broken(paired("error", "timed_out", 2.0, **asked).call(3.0, 4.0, ["a"])) == set()
-    assert broken(paired("error", "timed_out", 2.0, **asked).call(2.5, 4.0, ["a"])) == {"R7"}
-
-
-@pytest.mark.parametrize(("breaker", "laws"), [({"minimum_calls": 1}, set()), (None, {"R5"})])
-def test_R5_halves_that_a_circuit_breaker_refused_are_tried_again(breaker: Any, laws: set[str]) -> None:
-    """Seed 30021865."""
-    story = batch(2, max_attempts=2, delay=0.5, circuit_breaker=breaker)
-    story.call(0, 1.0, [0, 1], "error", retryable=False)
-    assert broken(story.call(1.5, 2.0, [0, 1])) & {"R5"} == laws
-
-
-def test_O6_a_table_that_is_asked_for_a_key_twice_may_be_asked_again_in_halves() -> None:
-    def story(keys: list[str], **setting: Any) -> Story:
-        story = Story(batch={"max_size": 2}, **setting).task(outcome="failed", end=2.0)
-        story.row(0, None, 0, key="a").row(0, None, 1, key="a").call(0, 1.0, keys, "error")
-        return story.call(1.1, 1.2, ["a"])
-
-    assert broken(story(["a", "a"], asks_per_batch=True)) == set()
-    assert "O6" in broken(story(["a"], asks_per_batch=True))
-    assert "L10" in broken(story(["a", "a"]))
 
 
 def split(*halves: list[int], **setting: Any) -> Story:

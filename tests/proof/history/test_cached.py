@@ -88,12 +88,6 @@ def test_L1_a_hit_is_a_use_of_its_key() -> None:
     assert broken(story(1.7)) == set()
 
 
-def test_L1_a_hit_of_another_key_may_push_out_this_one() -> None:
-    story = other(other(again(max_rows=2), 0.5, "x"), 2, "y")
-    assert broken(story) == {"L1"}
-    assert broken(story.row(1.5, 3, 8, key="x", source="cache", answer=[1])) == set()
-
-
 @pytest.mark.parametrize("worker", ["w", "x"])
 def test_L1_a_cache_belongs_to_its_worker(worker: str) -> None:
     assert broken(again(worker=worker)) == ({"L1"} if worker == "w" else set())
@@ -126,12 +120,6 @@ def test_L1_a_refresh_asks_for_what_the_cache_has() -> None:
 
     assert broken(story(False)) == {"L1"}
     assert "L1" not in broken(story(None)) | broken(story(True))
-
-
-def test_L1_beside_a_journal_it_is_not_known_what_a_cache_has() -> None:
-    story = again()
-    story.before[0]["journal"] = {"name": "j", "flush_every": 100.0}
-    assert "journal" in story.report().undecided["L1"]
 
 
 def failing(status: str = "failed", others: int = 0, outcome: str = "error", **setting: Any) -> Story:

@@ -9,28 +9,6 @@ import pytest
 from tests.proof.history.stories import Story, broken, judged
 
 
-def two_tasks(*refreshes: tuple[float, float, str], second: float = 6.0) -> Story:
-    """Two tasks of a worker. Both have the answer that came at 1 s, at 6 s and a later time."""
-    story = Story(mode="unordered", cache={"refresh_after": 5.0}).task(worker="w").task(worker="w", task="u")
-    story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
-    story.row(6.0, 6.0, 1, key="a", source="cache", answer=[1])
-    story.row(second, second, 2, key="a", source="cache", answer=[1], task="u")
-    for start, end, task in refreshes:
-        story.call(start, end, ["a"], refresh=True, answers=[[1]], task=task)
-    return story
-
-
-def test_L6_a_refresh_that_waits_for_a_place_may_follow_that_of_another_task() -> None:
-    assert judged(two_tasks((6.0, 7.0, "t"), (7.5, 8.0, "u")), "L6")
-    # The rows of this task had no old answer.
-    assert broken(two_tasks((6.0, 7.0, "t"), (7.5, 8.0, "u"), second=5.5)) == {"L6"}
-
-
-def test_L6_the_refresh_of_another_task_brings_the_answer_too() -> None:
-    assert judged(two_tasks((6.0, 7.0, "t"), second=6.5), "L6")
-    assert broken(two_tasks(second=6.5)) == {"L6"}
-
-
 def beside_a_journal(*paid: float, source: str | None = "journal", cache: Any = None) -> Story:
     """An answer that came at 1 s, rows that had it from a journal, and one that has it from the cache at 9 s."""
     cache = cache or {"expire_after_write": 5.0}
@@ -46,12 +24,6 @@ def test_L5_an_answer_that_came_into_the_cache_from_a_journal_expires(cache: dic
     assert judged(beside_a_journal(4.5, cache=cache), "L5")
     assert broken(beside_a_journal(3.9, cache=cache)) == {"L5"}
     assert broken(beside_a_journal(cache=cache)) == {"L5"}
-
-
-def test_L5_without_sources_an_answer_may_have_come_from_a_journal() -> None:
-    report = beside_a_journal(3.0, source=None).report()
-    assert not report.broken
-    assert {"L4", "L5"} <= set(report.undecided)
 
 
 def test_L4_an_answer_of_a_journal_is_a_use_of_its_key() -> None:
@@ -86,17 +58,3 @@ def test_L5_a_row_that_did_not_leave_may_have_used_its_key(end: float, laws: set
     story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
     story.row(3, None, 0, key="a", task="cut")
     assert broken(story.row(9, 9, 1, key="a", source="cache", answer=[1])) == laws
-
-
-def test_L2_a_row_may_share_an_old_answer_of_another_task() -> None:
-    def story(outcome: str, **cache: Any) -> Story:
-        story = Story(mode="unordered", on_error="null", cache={"expire_after_write": 2.0, **cache})
-        story.task(worker="w").task(worker="w", task="u")
-        # The task has an answer of its own, and then the other task a newer one.
-        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
-        story.row(4, 5, 0, key="a", source="call", answer=[2], task="u").call(4, 5, ["a"], answers=[[2]], task="u")
-        story.row(8, 9, 1, key="a", source="stale", answer=[2]).call(8, 9, ["a"], outcome, answers=None)
-        return story.row(8.5, 9, 2, key="a", source="shared", answer=[2])
-
-    assert judged(story("error", stale_if_error=True), "L2")
-    assert "L1" in broken(story("error"))

@@ -62,13 +62,6 @@ def test_R10_a_call_that_tries_the_circuit_and_fails_opens_it_again() -> None:
     assert broken(circuit(*OPENED, (2.5, 3.0, "error"), (3.9, 4.5, "result"))) == {"R10"}
 
 
-def test_R10_what_was_counted_before_the_circuit_closed_is_forgotten() -> None:
-    closed = [*OPENED, (0.9, 5.0, "error"), (2.0, 2.5, "result")]
-    again = [(3.0, 3.1, "error"), (3.0, 3.2, "result"), (3.0, 3.3, "result")]
-    assert judged(circuit(*closed, *again, (5.5, 6.0, "result")), "R10")
-    assert broken(circuit(*closed, *again, (4.0, 4.1, "error"), (4.5, 5.0, "result"))) == {"R10"}
-
-
 @pytest.mark.parametrize(("outcome", "error"), [("cancelled", None), ("error", "ResultError")])
 def test_R10_calls_that_may_not_count_leave_the_circuit_undecided(outcome: str, error: str | None) -> None:
     story = circuit(*OPENED[:3])
@@ -76,48 +69,3 @@ def test_R10_calls_that_may_not_count_leave_the_circuit_undecided(outcome: str, 
     story.row(0, 90, 9, key=9, source="call").call(1.5, 1.6, [9])
     assert broken(story) == set()
     assert "R10" in story.report().undecided
-
-
-def test_R10_a_call_that_was_cut_counts_from_its_limit_on() -> None:
-    def story(returns: float) -> Story:
-        calls = [*OPENED[:3], (0.0, returns, "timed_out")]
-        return circuit(*calls, (1.9, 2.0, "result"), attempt_timeout=1.0)
-
-    assert broken(story(1.0)) == {"R10"}
-    # It may have ignored its cancellation, or it was cut late: that cannot be seen.
-    assert broken(story(1.5)) == set()
-
-
-def test_R10_a_result_after_its_limit_proves_nothing() -> None:
-    calls = [*OPENED, (2.0, 3.5, "result")]
-    assert "R10" not in broken(circuit(*calls, (3.6, 3.7, "result"), attempt_timeout=1.2))
-    assert "R10" in circuit(*calls, (3.6, 3.7, "result"), attempt_timeout=1.2).report().undecided
-
-
-def test_R10_the_loser_of_two_calls_does_not_count() -> None:
-    def story(copy_of: str | None) -> Story:
-        story = circuit(*OPENED[1:3], hedge={"after": 0.1, "extra": 1.0})
-        story.row(0, 90, 7, key=7, source="call").call(0, 0.8, [7], call="first")
-        story.call(0.5, 1.0, [7], "error", copy_of="first")
-        return story.row(0, 90, 9, key=9, source="call").call(1.5, 1.6, [9])
-
-    assert "R10" not in broken(story("first"))
-
-
-def test_R10_a_refusal_begins_the_time_of_a_row_before_its_first_call() -> None:
-    """The result comes in time by the start of its call, and too late by the refusal: the next row asks again."""
-
-    def story(end: float, failures: int = 1) -> Story:
-        breaker = {"minimum_calls": 2, "failure_ratio": 0.5, "open_for": 0.5}
-        setting = {"max_attempts": 3, "delay": 0.9, "timeout": 1.0, "remember": 60.0, "on_error": "null"}
-        story = Story(mode="unordered", circuit_breaker=breaker, **setting).task()
-        for row in range(failures):
-            story.row(0, 0.1, row, key=row, source="call", status="failed").call(
-                0, 0.1, [row], "error", retryable=False
-            )
-        story.row(0.2, 1.2, 8, key="a", source="call", status="timed_out").call(1.1, end, ["a"])
-        return story.row(2, 2.1, 9, key="a", source="call").call(2, 2.1, ["a"])
-
-    assert broken(story(1.3)) == set()
-    assert "L12" in broken(story(1.19))
-    assert "L12" in broken(story(1.3, failures=0))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.proof.history.stories import Story, broken, judged
 
 
@@ -72,22 +70,6 @@ def test_Y2_a_status_that_does_not_count_the_copy_is_seen() -> None:
     assert broken(story(1)) == {"H3"}
 
 
-@pytest.mark.parametrize(("first", "laws"), [(None, set()), (True, {"B4", "H3", "R5", "R7"})])
-def test_Y2_of_a_batch_and_its_copy_that_both_fail_the_error_of_the_batch_counts(
-    first: bool | None, laws: set[str]
-) -> None:
-    story = Story(
-        hedge={"after": 0.2, "extra": 0.9}, batch={"max_size": 2}, max_attempts=2, delay=0.5, on_error="null"
-    ).task()
-    for row, key in enumerate("ab"):
-        story.row(0, 0.6, row, key=key, source="call", attempts=2)
-    story.call(0, 0.3, ["a", "b"], "error", call="first", retryable=first)
-    story.call(0.2, 0.5, ["a", "b"], "error", copy_of="first", retryable=True)
-    story.call(0.5, 0.6, ["a"]).call(0.5, 0.6, ["b"])
-    assert broken(story) <= laws
-    assert bool(broken(story)) == bool(laws)
-
-
 def both(status: str = "found", out: float = 1.0, first: str = "error", copy: str = "result", **more: Any) -> Story:
     """A call that ends at 0.5 s, and its copy, which ends at 1 s."""
     story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null", mode="unordered", **more).task()
@@ -103,18 +85,6 @@ def test_H1_a_copy_is_awaited_when_its_call_fails() -> None:
     assert broken(both("failed", 0.5, copy="error")) == {"H1"}
     # A limit may have cut it.
     assert broken(both("timed_out", copy="cancelled", timeout=1.0)) == set()
-
-
-def test_H1_a_call_is_awaited_when_its_copy_fails() -> None:
-    def story(first: str, status: str = "found", out: float = 2.0) -> Story:
-        story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null", mode="unordered").task()
-        story.row(0, out, key="a", source="call", status=status)
-        story.row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
-        return story.call(0, 2.0, ["a"], first, call="first").call(0.2, 1.0, ["a"], "error", copy_of="first")
-
-    assert judged(story("result"), "H1")
-    assert broken(story("cancelled", "failed")) == {"H1"}
-    assert broken(story("error", "failed", 1.0)) == {"H1"}
 
 
 def test_H1_no_retry_starts_while_the_copy_runs() -> None:
@@ -135,14 +105,6 @@ def test_H2_a_call_that_was_refused_or_failed_before_is_not_repeated() -> None:
 
     assert judged(story(1), "H2")
     assert broken(story(2)) == {"H2"}
-
-
-@pytest.mark.parametrize(("attempts", "laws"), [(2, set()), (3, {"H2"})])
-def test_H2_the_status_of_a_row_shows_that_its_call_was_refused_before(attempts: int, laws: set[str]) -> None:
-    story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", circuit_breaker={}, max_attempts=3).task()
-    story.row(0, 0.5, key="a", source="call", attempts=attempts).row(0, 0.1, 1, key="b", source="call")
-    story.call(0, 0.1, ["b"]).call(0, 0.5, ["a"], "cancelled", call="first")
-    assert broken(story.call(0.2, 0.5, ["a"], copy_of="first")) == laws
 
 
 def test_H1_an_answer_of_no_use_does_not_win() -> None:

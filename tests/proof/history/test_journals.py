@@ -30,44 +30,6 @@ def test_Y2_an_answer_that_is_paid_twice_is_seen() -> None:
     assert broken(journaled(11.0, end=2.0)) == {"J1"}
 
 
-def test_Y2_an_expired_answer_may_be_paid_again() -> None:
-    assert broken(journaled(11.0, expire_after=10.0)) == set()
-    assert broken(journaled(11.0, expire_after=10.1)) == {"J1"}
-
-
-def test_J1_J7_an_answer_expires_by_the_clock_of_who_reads_it() -> None:
-    assert broken(journaled(11.0, expire_after=10.1).about(clocks=0.2)) == set()
-    assert broken(journaled(11.0, expire_after=10.1).about(clocks=0.05)) == {"J1"}
-    assert judged(from_journal([1], expire_after=9.9).about(clocks=0.2), "J7")
-    assert broken(from_journal([1], expire_after=9.9).about(clocks=0.05)) == {"J7"}
-
-
-def test_J4_the_latest_answer_is_so_by_the_clocks_of_those_who_wrote() -> None:
-    def story(clocks: float) -> Story:
-        story = from_journal([1]).about(clocks=clocks).task(at=0.5, end=9.0, task="v")
-        return story.row(0.5, 1.2, 0, key="a", task="v", source="call", answer=[2]).call(
-            0.5, 1.2, ["a"], answers=[[2]], task="v"
-        )
-
-    assert judged(story(0.3), "J4")
-    assert broken(story(0.1)) == {"J4"}
-
-
-def test_J1_a_worker_may_refresh_its_own_old_answer_though_the_journal_has_a_newer_one() -> None:
-    def story(worker: str) -> Story:
-        story = Story(mode="unordered", journal={"name": "j"}, cache={"refresh_after": 5.0})
-        # Two that began before either had an answer, in different workers, and a third one afterwards.
-        for task, begin, where in ("t", 0, "w"), ("u", 0, "x"), ("v", 11, worker):
-            story.task(begin, begin + 10, task=task, worker=where)
-        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
-        story.row(0, 8, 0, key="a", source="call", answer=[1], task="u").call(0, 8, ["a"], answers=[[1]], task="u")
-        story.row(11, 11, 0, key="a", source="cache", answer=[1], task="v")
-        return story.call(11, 12, ["a"], answers=[[1]], task="v")
-
-    assert broken(story("w")) == set()
-    assert "J1" in broken(story("x"))
-
-
 def test_Y2_a_kill_that_costs_more_than_it_may_is_seen() -> None:
     assert judged(journaled(11.0, outcome="killed", end=3.9), "J2")
     assert broken(journaled(11.0, outcome="killed", end=4.1)) == {"J2"}

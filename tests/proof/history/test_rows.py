@@ -74,55 +74,6 @@ def test_Y2_a_removed_row_needs_a_reason() -> None:
     assert "O4" in story(None, how="inner").report().undecided
 
 
-@pytest.mark.parametrize(
-    ("setting", "laws"),
-    [
-        # The cache may have given the miss, and so the other row's call is one too many.
-        ({"cache": {}}, {"L3"}),
-        ({"cache": {"cache_missing": False}}, {"O4"}),
-        ({"cache": {"missing_ttl": 2.0}}, {"O4"}),
-        # The miss is on hand, and so the other row must not fail.
-        ({"cache": {"missing_ttl": 2.0, "stale_if_error": True}}, {"L6"}),
-        # The journal may have given the miss, and so the other row's call is one too many.
-        ({"journal": {"name": "j"}}, {"J1"}),
-        ({}, {"O4"}),
-    ],
-)
-def test_Y2_a_row_may_be_removed_by_a_miss_of_another_task(setting: dict[str, object], laws: set[str]) -> None:
-    story = Story(how="inner", on_error="null", **setting).task(end=1, task="u")
-    story.row(0, None, 0, key=1, task="u").call(0, 0.5, [1], answers=[[]], task="u")
-    story.task(2).row(3, 3.5, 0, key=1, status="failed", source="call").call(3, 3.5, [1], "error")
-    assert broken(story.row(3.4, None, 1, key=1)) == laws
-
-
-def test_Y2_a_miss_of_a_journal_may_come_from_a_cache() -> None:
-    def story(**setting: object) -> Story:
-        story = Story(how="inner", on_error="null", journal={"name": "j"}, **setting).task(end=9)
-        story.row(0, 1, 0, key=1, status="failed", source="call").call(0, 1, [1], "error")
-        story.task(end=3, task="u", worker="w").row(2, None, 0, key=1, task="u")
-        return story.call(2, 3, [1], answers=[[]], task="u").row(6, None, 1, key=1)
-
-    assert broken(story(cache={})) == set()
-    assert broken(story()) == {"O4"}
-
-
-def test_Y2_a_later_miss_of_another_task_removes_no_row() -> None:
-    story = Story(how="inner", on_error="null", cache={}).task(end=2)
-    story.row(0, 0.5, 0, key=1, status="failed", source="call").call(0, 0.5, [1], "error").row(0.1, None, 1, key=1)
-    story.task(3, task="u").row(3, None, 0, key=1, task="u").call(3, 4, [1], answers=[[]], task="u")
-    assert broken(story) == {"O4"}
-
-
-@pytest.mark.parametrize(("failures", "laws"), [(1, {"O4"}), (2, set())])
-def test_Y2_a_circuit_breaker_may_refuse_a_row_after_enough_failures(failures: int, laws: set[str]) -> None:
-    breaker = {"failure_ratio": 0.5, "minimum_calls": 4}
-    story = Story(on_error="drop", circuit_breaker=breaker).task()
-    story.row(0, 1, 0, key=0, source="call").call(0, 1, [0], answers=[[1]])
-    for key in range(1, failures + 1):
-        story.row(2, None, key, key=key).call(2, 3, [key], "error")
-    assert broken(story.row(4, None, 9, key=0)) == laws
-
-
 @pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
 def test_Y2_a_row_is_not_removed_before_its_deadline(limit: str) -> None:
     def story(returned: float, end: float = 100.0) -> Story:

@@ -24,31 +24,11 @@ def test_L2_an_error_that_is_remembered_is_seen(setting: dict[str, Any], law: st
     assert broken(after_a_call(0.5, "failed", "error", **setting)) == set()
 
 
-def test_L2_a_lookup_may_fail_at_its_deadline_while_no_call_runs() -> None:
-    retry: dict[str, Any] = {"max_attempts": 2, "delay": 3.0, "timeout": 5.0}
-    assert broken(after_a_call(4.9, "timed_out", "error", **retry)) == set()
-    assert broken(after_a_call(5.1, "timed_out", "error", **retry)) == {"L2"}
-    assert broken(after_a_call(4.9, "found", **retry)) == {"L1", "L2"}
-
-
-def test_L2_beside_a_circuit_breaker_a_row_may_share_a_refusal() -> None:
-    assert "L2" in after_a_call(5.0, "failed", "error", circuit_breaker={}).report().undecided
-
-
 def test_L12_an_answer_that_is_remembered_too_long_is_seen() -> None:
     assert judged(after_a_call(2.0, remember=1.0), "L12")
     assert broken(after_a_call(2.1, remember=1.0)) == {"L12"}
     assert broken(after_a_call(499.0, remember=1.0)) == {"L12"}
     assert broken(after_a_call(2.0)) == {"L1", "L2"}
-
-
-def test_L12_an_answer_is_remembered_from_the_end_of_its_batch_of_rows() -> None:
-    def story(left: float) -> Story:
-        story = after_a_call(5.0, remember=1.0).row(0, left, 2, key="b", source="call", answer=[1])
-        return story.call(0, left, ["b"], answers=[[1]])
-
-    assert broken(story(4.5)) == set()
-    assert broken(story(3.5)) == {"L12"}
 
 
 def test_L2_an_older_answer_than_that_of_the_shared_call_is_seen() -> None:

@@ -78,34 +78,6 @@ def test_Y2_a_row_that_failed_without_a_reason_is_seen() -> None:
     assert judged(one("failed", ("error",), on_error="null"), "R5")
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"budget": "b"},
-        {"circuit_breaker": {"minimum_calls": 1}},
-        {"journal": {"name": "j"}},
-        {"cache": {"store": "redis"}},
-        {"timeout": 1.0},
-        {"attempt_timeout": 0.5},
-        {"max_attempts": 2},
-    ],
-)
-def test_Y2_what_may_have_failed_a_row_is_undecided(setting: dict[str, Any]) -> None:
-    story = one("failed", on_error="null", **setting)
-    assert broken(story) == set()
-    assert "a row may fail" in str(story.report()) or "a result may have come" in str(story.report())
-
-
-def test_Y2_an_answer_that_fails_its_key_is_a_reason() -> None:
-    def story(second: Any) -> Story:
-        story = Story(on_error="null", batch={"max_size": 2}).task().row(0, 1, 1, "b", status="failed")
-        story.row(0, 1, 0, "a", status="failed", error="E", source="call", attempts=1)
-        return story.call(0, 1, ["a", "b"], answers=[[1], second])
-
-    assert broken(story([2])) == {"R5"}
-    assert broken(story({"invalid": "x"})) == set()
-
-
 # -- hedged calls
 
 
@@ -116,17 +88,6 @@ def test_Y2_a_copy_of_a_retry_is_seen(numbered: bool, laws: set[str]) -> None:
     attempts = (1, 2, 2) if numbered else (None, None, None)
     story.call(0, 1, ["a"], "error", attempt=attempts[0]).call(1, 3, ["a"], "cancelled", call="c", attempt=attempts[1])
     assert broken(story.call(2, 3, ["a"], copy_of="c", answers=[[7]], attempt=attempts[2])) == laws
-
-
-def test_Y2_a_copy_of_a_half_of_a_batch_is_seen() -> None:
-    def story(whole: str, start: float) -> Story:
-        story = Story(batch={"max_size": 2}, on_error="null", hedge={"after": 0.5, "extra": 0.5}).task()
-        story.row(0, 3, 0, "a", source="call").row(0, 3, 1, "b", source="call")
-        story.call(0, 1, ["a", "b"], "error", call="ab").call(1, 3, ["a"], call="a").call(1, 2, ["b"])
-        return story.call(start, start + 0.4, ["a", "b"][: 1 if whole == "a" else 2], "error", copy_of=whole)
-
-    assert broken(story("a", 2)) == {"H2"}
-    assert judged(story("ab", 0.6), "H2")
 
 
 def test_R9_a_call_that_times_out_without_a_limit_is_seen() -> None:

@@ -46,27 +46,6 @@ def test_R7_the_latest_start_of_a_retry(setting: dict[str, Any], latest: float) 
     assert broken(retried(latest + 0.01, **setting)) == {"R7"}
 
 
-def test_R7_a_half_that_got_no_place_before_its_limit_is_retried_after_that() -> None:
-    """Seeds 20005500 and 20006820."""
-
-    def story(start: float) -> Story:
-        setting = {"capacity": 1, "attempt_timeout": 2.0, "max_attempts": 2, "delay": 0.5, "on_error": "null"}
-        story = Story(batch={"max_size": 2, "linger": 0.0}, **setting).task()
-        story.row(0, 90, 0, key=0, source="call").row(0, 90, 1, key=1, status="failed", source="call", error="E")
-        story.call(0, 1.0, [1, 0], "error", error="E").call(1.0, 2.0, [1], "error", error="E", retryable=False)
-        return story.call(start, start + 0.5, [0])
-
-    assert judged(story(2.5), "R7")
-    assert broken(story(2.6)) == {"R7"}
-
-
-@pytest.mark.parametrize("setting", [{"adaptive": True}, {"circuit_breaker": {}}, {"budget": "b"}, {"capacity": None}])
-def test_R7_what_else_may_hold_a_retry_leaves_it_undecided(setting: dict[str, Any]) -> None:
-    story = retried(5.0, **setting)
-    assert broken(story) == set()
-    assert "R7" in story.report().undecided
-
-
 def full(start: float, rows: int = 2, running: float = 0.0, **setting: Any) -> Story:
     """Keys that come at 1 s and wait for their batch. Before, a call shows that the service is open."""
     setting = {"capacity": 1, "batch": {"max_size": 2, "linger": 9.0}, **setting}
@@ -87,28 +66,10 @@ def test_B1_a_full_batch_is_called_when_there_is_room() -> None:
     assert judged(full(1.1, rows=1), "B1")
 
 
-def test_B1_a_cache_on_the_heap_holds_no_batch() -> None:
-    assert judged(full(1.0, cache={}), "B1")
-    assert broken(full(1.1, cache={})) == {"B1"}
-
-
 def test_B1_a_row_that_waits_too_long_breaks_the_law_once() -> None:
     story = Story(batch={"max_size": 4, "linger": 0.1}, capacity=2).task()
     story.row(0, 1, 0, key=0, source="call").call(0, 1, [0])
     assert story.row(2, 3, 1, key=1, source="call").call(2.11, 3, [1]).report().broken == {"B1": 1}
-
-
-def test_B1_rows_that_the_buffer_holds_back_fill_no_batch() -> None:
-    assert broken(full(1.1, buffer=2, chunk=1)) == set()
-    assert broken(full(1.1, buffer=3)) == {"B1"}
-
-
-@pytest.mark.parametrize(
-    "setting", [{"adaptive": True}, {"limits": [{"rate": 1}]}, {"journal": {}}, {"cache": {"store": "redis"}}]
-)
-def test_B1_what_else_may_hold_a_batch_leaves_it_undecided(setting: dict[str, Any]) -> None:
-    assert "B1" not in broken(full(1.1, **setting))
-    assert "B1" in full(1.1, **setting).report().undecided
 
 
 def test_B1_a_batch_of_several_is_called_after_linger() -> None:
@@ -131,17 +92,3 @@ def test_B1_a_batch_that_waits_longer_than_linger_is_seen() -> None:
 
     assert judged(story(2.1), "B1")
     assert broken(story(2.11)) == {"B1"}
-
-
-def test_B1_a_row_that_has_left_waits_for_no_call() -> None:
-    def story(left: float, source: str | None) -> Story:
-        story = Story(batch={"max_size": 4, "linger": 0.1}, capacity=2, cache={"expire_after_access": 1.0})
-        story.task().task(end=1.5, task="u").row(1, 1.4, 0, key=1, task="u", source="call").call(1, 1.4, [1], task="u")
-        story.row(0, 1, 0, key=0, source="call").call(0, 1, [0])
-        return story.row(2, left, 1, key=1, source=source).row(3.1, 4, 2, key=1, source="call").call(3.2, 4, [1])
-
-    assert broken(story(2, "cache")) == set()
-    assert broken(story(4, "call")) == {"B1"}
-    # In order it may have had its answer for long.
-    assert broken(story(4, None)) == set()
-    assert "B1" in story(4, None).report().undecided

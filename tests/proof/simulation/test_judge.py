@@ -113,17 +113,6 @@ def test_Y1_a_row_is_not_lost_by_what_was_the_fate_of_others(service: Service, l
     assert 10 < left < 25
 
 
-@pytest.mark.parametrize("on_error", ["null", "drop", "fail"])
-@pytest.mark.parametrize("errors", [0.0, 0.3])
-def test_Y1_A6_a_batch_may_time_out_in_calls_of_which_each_is_short(on_error: str, errors: float) -> None:
-    options = {"timeout": 0.12, "on_error": on_error, "remember": None, "mode": "unordered"}
-    service = Service(mean=0.03, errors=errors)
-    lookup = Lookup(options, service, batches=3, columns=True, table=True)
-    for seed in range(4):
-        scenario = Scenario(seed, (lookup,), (Task(tuple(range(20)) * 2, batch=20),))
-        assert Simulation.from_scenario(scenario).violations() == []
-
-
 def test_Y1_X6_a_row_whose_lookup_failed_is_null_and_not_lost() -> None:
     options = {"on_error": "null", "how": "inner", "status_column": "status"}
     scenario = one_task(options, errors=1.0)
@@ -215,12 +204,6 @@ def spent(error: BudgetExceeded, *kills: Kill) -> list[str]:
 def test_Y1_G6_a_budget_is_not_spent_while_the_heaviest_call_of_a_batch_fits() -> None:
     wrong = spent(BudgetExceeded("", unit="tokens", limit=100, spent=90))
     assert any("a call may still be made" in one for one in wrong)
-
-
-@pytest.mark.parametrize(("kills", "accused"), [([Kill(1, 0.001)], False), ([Kill(1, 1.001)], True), ([], True)])
-def test_Y1_G6_a_fault_after_an_error_is_no_reason_for_what_was_spent(kills: list[Kill], accused: bool) -> None:
-    wrong = spent(BudgetExceeded("", unit="tokens", limit=100, spent=99), *kills)
-    assert any("3 tokens were spent" in one for one in wrong) is accused
 
 
 @pytest.mark.parametrize("status", [True, False])

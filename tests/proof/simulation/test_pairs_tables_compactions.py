@@ -147,16 +147,3 @@ def test_Y1_A6_a_table_of_the_user_may_be_asked_for_a_key_by_two_batches_at_once
         simulation = Simulation(seed, lambda _: kind(lambda: table, key="key"), rows=ROWS, lookups=(bare,))
         assert simulation.violations() == []
         assert per_batch(simulation)
-
-
-@pytest.mark.parametrize("seed", [56, 160, 202])
-def test_Y1_A6_options_that_are_fixed_to_nothing_do_not_hide_that_batches_are_asked_for(seed: int) -> None:
-    simulation = Simulation(seed, cache=None, retry=None)
-    assert simulation.violations() == []
-    assert per_batch(simulation)
-
-
-@pytest.mark.parametrize("options", [{"attempt_timeout": 1.0}, {"status_column": "status"}, {"retry": 3}])
-def test_Y1_A6_a_table_with_an_option_that_needs_each_key_is_not_asked_for_batches(options: dict[str, Any]) -> None:
-    assert per_batch(in_memory(Service(mean=0.0), timeout=1.0, on_error="null", cache=None))
-    assert not per_batch(in_memory(Service(mean=0.0), **options))

@@ -80,12 +80,6 @@ def test_Y1_a_program_has_the_rows(value: Any) -> None:
     assert run(Simulation.from_scenario(scenario).program())["scenario"] == scenario
 
 
-def test_Y1_a_program_has_rows_that_are_no_number() -> None:
-    scenario = scenario_of({1: {"name": float("nan")}})
-    [row] = run(Simulation.from_scenario(scenario).program())["scenario"].rows.values()
-    assert row["name"] != row["name"]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -98,13 +92,6 @@ def test_Y1_a_program_has_rows_that_are_no_number() -> None:
 def test_Y1_a_program_imports_what_its_options_name(options: dict[str, Any]) -> None:
     scenario = scenario_of(**options)
     assert run(Simulation.from_scenario(scenario).program())["scenario"] == scenario
-
-
-def test_Y1_what_cannot_be_written_is_a_comment() -> None:
-    scenario = scenario_of(retry=Retry(if_result=lambda value: False))
-    program = Simulation.from_scenario(scenario).program()
-    assert "missing_1 = None  # put in its place: <function" in program
-    assert run(program)["scenario"] == scenario_of(retry=Retry())
 
 
 def test_Y1_a_program_does_not_show_the_address_of_a_coordinator() -> None:

@@ -46,10 +46,6 @@ def test_G6_what_calls_really_used_is_spent_and_not_what_was_estimated() -> None
         assert "BudgetExceeded" in [event.get("error") for event in of_kind(simulation, "task_ended")]
 
 
-def test_G6_what_a_worker_held_whose_last_message_was_lost_counts_as_spent() -> None:
-    Simulation(20010297).check()
-
-
 @pytest.mark.parametrize("refills", [False, True])
 @pytest.mark.parametrize("lenient", [False, True])
 def test_G5_all_tasks_keep_what_the_source_says_of_its_quota(refills: bool, lenient: bool) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from asyncio_operator import Budget, Limit
 from asyncio_operator.testing import Simulation
-from asyncio_operator_proof.simulation.scenario import Compaction, Kill, Lookup, Scenario, Service, Task, changed
+from asyncio_operator_proof.simulation.scenario import Compaction, Kill, Lookup, Scenario, Service, Task
 from asyncio_operator_proof.simulation.shrink import MOST_SECONDS, shrunk
 from tests.proof.simulation.test_own_enrichers import Names
 
@@ -78,14 +78,6 @@ def test_Y1_the_budget_of_a_program_is_the_one_that_failed(given: dict[str, Any]
     assert names["scenario"] == scenario
 
 
-def test_Y1_a_budget_is_made_small() -> None:
-    budget = Budget("shared", Limit(10, 1.0), Limit(5.0, 1.0, "tokens"), in_flight=30, spend={"calls": 9.0}, patience=2)
-    scenario = Scenario(1, (Lookup({"budget": True}),), (Task((1,)),), budget=budget)
-    small = shrunk(scenario, lambda one: one.budget is not None).scenario
-    assert small.budget == Budget("shared", spend={"calls": 9.0})
-    assert changed(budget, limits=budget.limits[:1]).patience == 2
-
-
 @pytest.mark.parametrize("limit", [{"timeout": 0.5}, {"timeout": None, "attempt_timeout": 0.5}, {}])
 def test_Y1_no_call_is_made_to_hang_for_ever(limit: dict[str, Any]) -> None:
     scenario = Scenario(1, (Lookup(limit, Service(hangs=0.1, errors=0.3)),), (Task((1, 2, 3)),))
@@ -93,13 +85,6 @@ def test_Y1_no_call_is_made_to_hang_for_ever(limit: dict[str, Any]) -> None:
     assert small.lookups[0].service == Service(hangs=0.1)
     options = small.lookups[0].options
     assert options.get("timeout", 30.0) or options.get("attempt_timeout")
-
-
-def test_Y1_a_call_that_hangs_for_ever_already_may_go_on_to_do_so() -> None:
-    scenario = Scenario(1, (Lookup({"timeout": None}, Service(hangs=0.1)),), (Task((1, 2)),))
-    options = {"timeout": None}
-    small = shrunk(scenario, lambda one: one.lookups[0].options == options and bool(one.lookups[0].service.hangs))
-    assert small.scenario.tasks == (Task(()),)
 
 
 def test_Y1_a_scenario_is_made_small_for_a_limited_time() -> None:
@@ -114,13 +99,6 @@ def test_Y1_a_scenario_is_made_small_for_a_limited_time() -> None:
     small, complete = shrunk(scenario, never, lambda: next(times))
     assert (small, complete, len(seen)) == (scenario, False, 4)
     assert shrunk(scenario, lambda one: len(one.tasks[0].keys) > 2).complete
-
-
-def test_Y1_the_message_says_that_a_program_may_become_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncio_operator_proof.simulation.shrink.MOST_RUNS", 1)
-    failing = next(one for seed in range(20) if (one := Simulation(seed, LosesTheLast, rows=ROWS)).violations())
-    with pytest.raises(AssertionError, match="A program, which may become shorter with more time, that fails alone"):
-        failing.check()
 
 
 def test_Y1_a_failure_that_does_not_come_again_is_reported() -> None:

@@ -150,10 +150,6 @@ def test_Y1_a_clock_that_is_too_fast_widens_long_times_and_not_short_ones() -> N
     assert begin["slack"] <= 1e-6
 
 
-def test_Y1_R7_a_timer_that_is_rounded_is_not_early() -> None:
-    Simulation(7500296).check()
-
-
 @pytest.mark.parametrize("last_fails", [False, True])
 def test_C4_O6_no_call_of_another_lookup_starts_while_a_failed_one_waits_for_its_calls(last_fails: bool) -> None:
     quick = Lookup({"capacity": 1}, Service(mean=0.01))
@@ -163,17 +159,3 @@ def test_C4_O6_no_call_of_another_lookup_starts_while_a_failed_one_waits_for_its
         simulation = Simulation.from_scenario(Scenario(seed, lookups, (Task(tuple(range(30)), batch=1),)))
         assert simulation.violations() == []
         assert simulation.outcome().attempts[0].outcome == "failed"
-
-
-def test_O6_no_row_leaves_while_a_failed_lookup_waits_for_its_calls() -> None:
-    fails = Lookup({"mode": "unordered", "capacity": 3}, Service(latency="uniform", mean=0.03, bad=0.2, ignores=0.3))
-    for seed in range(6):
-        simulation = Simulation.from_scenario(Scenario(seed, (fails,), (Task(tuple(range(30))),)))
-        assert simulation.violations() == []
-
-
-def test_O6_no_row_leaves_a_cancelled_lookup_that_waits_for_its_calls() -> None:
-    fails = Lookup({"buffer": 3, "retry": Retry()}, Service(mean=0.001, errors=0.6))
-    late = {"capacity": 1, "timeout": 0.05, "on_error": "null", "status_column": "status"}
-    waits = Lookup(late, Service(hangs=0.1, ignores=0.2, opens=0.01), from_before=True)
-    assert Simulation.from_scenario(Scenario(8540678, (fails, waits), (Task((35, 29, 27)),))).violations() == []
