@@ -11,8 +11,8 @@ With time to live on both sides an entry keeps the time its value was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
 from asyncio_operator.state.backend import StateBackend
@@ -25,7 +25,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class MigratingMapState(Generic[K, V]):
+class MigratingMapState(MapState[K, V]):
     """A map state that takes over the dict of a value state when a key is first accessed.
 
     Args:
@@ -58,56 +58,20 @@ class MigratingMapState(Generic[K, V]):
             raise ConfigurationError(
                 f"the old state {old.name!r} has the default {describe(old.default)}: a map has none, so leave it out"
             )
-        self._backend = backend
+        self._owner = backend
         self._name = old.name
         self._old = backend.cells(old, ValueStateDescriptor)
-        self._new = backend.cells(new, MapStateDescriptor)
         self._map: MapState[K, V] = backend.map_state(new)
-
-    def get(self, key: K) -> V | None:
-        """As of `MapState`."""
-        return self._moved().get(key)
-
-    def put(self, key: K, value: V) -> None:
-        """As of `MapState`."""
-        self._moved().put(key, value)
-
-    def put_all(self, entries: Mapping[K, V]) -> None:
-        """As of `MapState`."""
-        self._moved().put_all(entries)
-
-    def remove(self, key: K) -> None:
-        """As of `MapState`."""
-        self._moved().remove(key)
-
-    def contains(self, key: K) -> bool:
-        """As of `MapState`."""
-        return self._moved().contains(key)
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        """As of `MapState`."""
-        return self._moved().items()
-
-    def keys(self) -> Iterator[K]:
-        """As of `MapState`."""
-        return self._moved().keys()
-
-    def values(self) -> Iterator[V]:
-        """As of `MapState`."""
-        return self._moved().values()
-
-    def is_empty(self) -> bool:
-        """As of `MapState`."""
-        return self._moved().is_empty()
+        super().__init__(backend.cells(new, MapStateDescriptor), new)
+        self._backend = _Moving(self._moved)
 
     def clear(self) -> None:
         """As of `MapState`; an old value goes too, in the same batch."""
-        slot = self._backend.slot or self._backend.require_slot()
-        batch = self._backend.new_batch()
-        if self._name in self._backend.metas:
+        slot, batch = self._slot(), self._owner.new_batch()
+        if self._name in self._owner.metas:
             self._old.stage(batch, slot, (), clear=True)
-        self._new.stage(batch, slot, (), clear=True)
-        self._new.commit(batch, slot)
+        self._cells.stage(batch, slot, (), clear=True)
+        self._cells.commit(batch, slot)
 
     def finish(self) -> None:
         """Moves what is left in the old state, of all keys and namespaces. The current key and namespace stay.
@@ -119,19 +83,24 @@ class MigratingMapState(Generic[K, V]):
             StateMigrationError: an old value does not fit; it stays, and so do those behind it.
             StateError: the backend is closed.
         """
-        self._backend.settle()
-        if self._name in self._backend.metas:
+        self._owner.settle()
+        if self._name in self._owner.metas:
             for slot, sub, stored in self._old.table.entries():
                 self._move(slot + sub, stored)
 
-    def _moved(self) -> MapState[K, V]:
-        """The map state, after the current key's old value, if there is one, has moved into it."""
-        slot = self._backend.slot or self._backend.require_slot()
-        if self._name in self._backend.metas:
+    def _slot(self) -> bytes:
+        backend = self._map._backend  # Its own, which refuses to work when the new state was dropped.
+        slot: bytes = backend.slot or backend.require_slot()
+        return slot
+
+    def _moved(self) -> bytes:
+        """The current slot, after its old value, if there is one, has moved into the map."""
+        slot = self._slot()
+        if self._name in self._owner.metas:
             stored = self._old.stored(slot, b"")
             if stored is not None:
                 self._move(slot, stored)
-        return self._map
+        return slot
 
     def _move(self, slot: bytes, stored: Any) -> None:
         # This also removes an expired value, which must not move.
@@ -139,27 +108,36 @@ class MigratingMapState(Generic[K, V]):
         if old is ABSENT:
             return
         if not isinstance(old, dict):
-            raise self._refused(slot, f"the old value {describe(old)} is not a dict")
-        batch = self._backend.new_batch()
+            raise self._unfit(slot, f"the old value {describe(old)} is not a dict")
+        batch = self._owner.new_batch()
         try:
-            entries = [(self._map.sub_of(slot, key), value) for key, value in old.items()]
-            if isinstance(self._old, TtlCells) and isinstance(self._new, TtlCells):
+            entries = [(self.sub_of(slot, key), value) for key, value in old.items()]
+            if isinstance(self._old, TtlCells) and isinstance(self._cells, TtlCells):
                 # The read above may have renewed the old value, whose time then counts, or removed it.
                 touched = self._old.stored(slot, b"")
                 age = self._old.codec.timestamp(stored if touched is None else touched)
-                self._new.stage_aged(batch, slot, entries, age)
+                self._cells.stage_aged(batch, slot, entries, age)
             else:
-                self._new.stage(batch, slot, entries, clear=True)
+                self._cells.stage(batch, slot, entries, clear=True)
         except StateError as error:
-            raise self._refused(slot, f"the old value {describe(old)} does not fit: {error}") from error
+            raise self._unfit(slot, f"the old value {describe(old)} does not fit: {error}") from error
         # In the same batch: after a crash a key is in one state, and never in both or in neither.
         self._old.table.stage(batch, slot, (), clear=True)
-        self._new.commit(batch, slot)
+        self._cells.commit(batch, slot)
 
-    def _refused(self, slot: bytes, what: str) -> StateMigrationError:
+    def _unfit(self, slot: bytes, what: str) -> StateMigrationError:
         error = StateMigrationError(
             f"{what}; correct it through the old value state, or give the new state other serialisers"
         )
         located = self._old.located(error, slot)
         assert isinstance(located, StateMigrationError)
         return located
+
+
+class _Moving:
+    """What the map takes for its backend. It has no slot at hand, so every access asks for it: `moved`."""
+
+    slot = None
+
+    def __init__(self, moved: Callable[[], bytes]) -> None:
+        self.require_slot = moved

@@ -186,7 +186,7 @@ class MapState(State, Generic[K, V]):
         slot = self._backend.slot or self._backend.require_slot()
         if not isinstance(entries, Mapping):
             raise self._cells.located(StateError(f"put_all({describe(entries)}): a mapping is needed, a dict"), slot)
-        self._cells.write(slot, [(self._at(key)[1], value) for key, value in entries.items()])
+        self._cells.write(slot, [(self.sub_of(slot, key), value) for key, value in entries.items()])
 
     def remove(self, key: K) -> None:
         """Removes one entry, if it is there."""
