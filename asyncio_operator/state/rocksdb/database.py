@@ -155,6 +155,25 @@ class Database:
             raise self.error(error, name) from error
         self._names.discard(name)
 
+    def get(self, name: str, key: bytes) -> bytes | None:
+        """The value of a key in a column family, or None."""
+        try:
+            value: bytes | None = self.family(name).get(key)
+        except Exception as error:
+            raise self.error(error, name) from error
+        return value
+
+    def put(self, name: str, key: bytes, value: bytes | None) -> None:
+        """Writes the value of a key, at once; None deletes it."""
+        family = self.family(name)
+        try:
+            if value is None:
+                family.delete(key)
+            else:
+                family.put(key, value)
+        except Exception as error:
+            raise self.error(error, name) from error
+
     def new_batch(self) -> WriteBatch:
         """An empty batch."""
         return WriteBatch(raw_mode=True)

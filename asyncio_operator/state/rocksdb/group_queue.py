@@ -40,21 +40,11 @@ class QueueRows:
 
     def holds(self, row: bytes) -> bool:
         """Whether there is such a row."""
-        try:
-            return self.database.family(self.name).get(row) is not None
-        except Exception as error:
-            raise self.database.error(error, self.name) from error
+        return self.database.get(self.name, row) is not None
 
     def change(self, row: bytes, element: Any, present: bool) -> None:
         """Adds or removes the row of an element."""
-        family = self.database.family(self.name)
-        try:
-            if present:
-                family.put(row, b"")
-            else:
-                family.delete(row)
-        except Exception as error:
-            raise self.database.error(error, self.name) from error
+        self.database.put(self.name, row, b"" if present else None)
         if self._size is not None:
             self._size += 1 if present else -1
 

@@ -32,7 +32,6 @@ class Records:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._family = database.family("default")
 
     def require_format(self) -> dict[str, Any]:
         """The format record.
@@ -160,10 +159,7 @@ class Records:
         self.end_restore()
 
     def _read(self, key: bytes) -> Any:
-        try:
-            data = self._family.get(key)
-        except Exception as error:
-            raise self._database.error(error) from error
+        data = self._database.get("default", key)
         try:
             return None if data is None else BUILTIN.deserialize(data)
         except StateError as error:
@@ -173,16 +169,10 @@ class Records:
             ) from error
 
     def _write(self, key: bytes, value: Any) -> None:
-        try:
-            self._family.put(key, BUILTIN.serialize(value))
-        except Exception as error:
-            raise self._database.error(error) from error
+        self._database.put("default", key, BUILTIN.serialize(value))
 
     def _delete(self, key: bytes) -> None:
-        try:
-            self._family.delete(key)
-        except Exception as error:
-            raise self._database.error(error) from error
+        self._database.put("default", key, None)
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

@@ -53,8 +53,8 @@ class OrderOfUse:
     def __init__(self, database: Database, next_number: Callable[[], int]) -> None:
         self._database = database
         self._next_number = next_number
-        self._place_of = database.family(_PLACES).get
-        database.family(_ORDER)
+        for name in (_ORDER, _PLACES):
+            database.family(name)
         # By slot, in the order of use.
         self._unwritten: dict[bytes, bytes] = {}
         # By number: the first rows of the order. All that are not here have a larger number.
@@ -152,11 +152,7 @@ class OrderOfUse:
         return bool(rows)
 
     def _place(self, slot: bytes) -> bytes | None:
-        try:
-            place: bytes | None = self._place_of(slot)
-        except Exception as error:
-            raise self._database.error(error, _PLACES) from error
-        return place
+        return self._database.get(_PLACES, slot)
 
     def _check(self) -> None:
         """Every invariant of the structure, for tests."""
