@@ -75,11 +75,11 @@ def blocking_call(trace: Trace) -> Iterable[str]:
     trace.started(time.monotonic())
     for number, element in enumerate(ELEMENTS):
         trace.admitted(time.monotonic(), number, element)
-        trace.attempt_started(time.monotonic(), number, attempt=1)
+        trace.record("attempt_started", time.monotonic(), number, 1)
         answer = ask(element)
-        trace.attempt_ended(time.monotonic(), number, attempt=1, outcome="result")
-        trace.completed(time.monotonic(), number, "result")
-        trace.emitted(time.monotonic(), number)
+        trace.record("attempt_ended", time.monotonic(), number, 1, "result")
+        trace.record("completed", time.monotonic(), number, "result")
+        trace.record("emitted", time.monotonic(), number)
         yield answer
 
 

@@ -79,13 +79,13 @@ def slow_keys() -> Trace:
     trace.started(0.0)
     for number, key in enumerate(["lamp", "tea", "ink", "oil", "rope"]):
         trace.admitted(0.0, number, key)
-        trace.attempt_started(0.0, number, 1)
-        trace.attempt_ended(2.4 - number / 3, number, 1, "error", "EnricherError: status 503")
-        trace.attempt_started(2.5 - number / 3, number, 2)
-        trace.attempt_ended(2.9 - number / 3, number, 2, "result")
-        trace.completed(2.9 - number / 3, number, "result")
-        trace.emitted(3.0, number)
-    trace.ended(3.0)
+        trace.record("attempt_started", 0.0, number, 1)
+        trace.record("attempt_ended", 2.4 - number / 3, number, 1, "error", "EnricherError: status 503")
+        trace.record("attempt_started", 2.5 - number / 3, number, 2)
+        trace.record("attempt_ended", 2.9 - number / 3, number, 2, "result")
+        trace.record("completed", 2.9 - number / 3, number, "result")
+        trace.record("emitted", 3.0, number)
+    trace.record("ended", 3.0)
     return trace
 
 

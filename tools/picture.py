@@ -70,11 +70,11 @@ def gathered(spark: SparkSession) -> Trace:
     trace.started(min(row.started for row in rows))
     for row in rows:
         trace.admitted(row.started, row.id, row.id)
-        trace.attempt_started(row.started, row.id, attempt=1)
-        trace.attempt_ended(row.ended, row.id, attempt=1, outcome="result")
-        trace.completed(row.ended, row.id, "result")
-        trace.emitted(row.ended, row.id)
-    trace.ended(max(row.ended for row in rows))
+        trace.record("attempt_started", row.started, row.id, 1)
+        trace.record("attempt_ended", row.ended, row.id, 1, "result")
+        trace.record("completed", row.ended, row.id, "result")
+        trace.record("emitted", row.ended, row.id)
+    trace.record("ended", max(row.ended for row in rows))
     return trace
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from asyncio_operator.errors import StateError, describe_error
+from asyncio_operator.errors import StateError
+from asyncio_operator.trace.events import text_of_error
 from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class TraceRecorder(Recorder):
 
     def watermark(self, entry: object, timestamp: int, number: int, now: float) -> None:
         self._watermarks[entry] = number
-        self._trace.watermark(now, number, timestamp)
+        self._trace.record("watermark", now, number, timestamp)
 
     def attempt_started(self, flight: Flight, now: float) -> None:
         self._running[flight] = None
         # A lane reads the clock before it takes the element, and traces of tasks are joined by time.
-        self._trace.attempt_started(max(now, flight.admitted), flight.number, flight.attempts + 1)
+        self._trace.record("attempt_started", max(now, flight.admitted), flight.number, flight.attempts + 1)
 
     def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
         if flight.copies and flight not in self._running:
@@ -84,38 +85,36 @@ class TraceRecorder(Recorder):
         self._running.pop(flight, None)
         if outcome == "timed_out" and flight.late:
             self._cut[flight] = None
-        text = None if error is None else describe_error(error)
-        self._trace.attempt_ended(now, flight.number, flight.attempts + 1, outcome, text)
+        self._trace.record("attempt_ended", now, flight.number, flight.attempts + 1, outcome, text_of_error(error))
 
     def copy_started(self, flight: Flight, now: float) -> None:
         self._copies[flight] = None
-        self._trace.copy_started(now, flight.number, flight.attempts + 1)
+        self._trace.record("copy_started", now, flight.number, flight.attempts + 1)
 
     def copy_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
         del self._copies[flight]
-        text = None if error is None else describe_error(error)
-        self._trace.copy_ended(now, flight.number, flight.attempts + 1, outcome, text)
+        self._trace.record("copy_ended", now, flight.number, flight.attempts + 1, outcome, text_of_error(error))
 
     def backing_off(self, flight: Flight, now: float, until: float) -> None:
-        self._trace.backing_off(now, flight.number, until)
+        self._trace.record("backing_off", now, flight.number, until)
 
     def completed(self, flight: Flight, outcome: Any, now: float) -> None:
-        self._trace.completed(now, flight.number, outcome)
+        self._trace.record("completed", now, flight.number, outcome)
 
     def call_returned(self, flight: Flight, now: float) -> None:
         self._cut.pop(flight, None)
-        self._trace.call_returned(now, flight.number)
+        self._trace.record("call_returned", now, flight.number)
 
     def emitted(self, entry: object | None, flight: Flight | None, now: float) -> None:
         if flight is not None:
-            self._trace.emitted(now, flight.number)
+            self._trace.record("emitted", now, flight.number)
         elif entry is not None:
-            self._trace.emitted(now, self._watermarks.pop(entry))
+            self._trace.record("emitted", now, self._watermarks.pop(entry))
 
     def circuit(self, state: str | None, now: float) -> None:
         if state is not None and state != self._circuit:
             self._circuit = state
-            self._trace.circuit(now, state)
+            self._trace.record("circuit", now, state)
 
     def ended(self, now: float) -> None:
         _recording.pop(id(self._trace), None)
@@ -126,7 +125,7 @@ class TraceRecorder(Recorder):
         for flight in list(self._cut):
             # One of the last calls, which the run waited for or left behind.
             self.call_returned(flight, now)
-        self._trace.ended(now)
+        self._trace.record("ended", now)
 
 
 SILENT = Recorder()

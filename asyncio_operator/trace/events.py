@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from reprlib import Repr
 from typing import Any
 
-from asyncio_operator.errors import describe
+from asyncio_operator.errors import describe, describe_error
 
 VALUE_LIMIT = 40
 TEXT_LIMIT = 200
@@ -20,20 +20,24 @@ SMALL = 10 ** (VALUE_LIMIT - 1)
 """Integers between this and its negative have a text of at most `VALUE_LIMIT` characters."""
 
 FIELDS: dict[str, tuple[str, ...]] = {
-    "started": (),
-    "admitted": ("element", "value", "key"),
-    "watermark": ("element", "timestamp"),
+    "started": (),  # a run
+    "admitted": ("element", "value", "key"),  # read from the input
+    "watermark": ("element", "timestamp"),  # read from the input; "emitted" with the same number: it left
     "attempt_started": ("element", "attempt"),
-    "attempt_ended": ("element", "attempt", "outcome", "text"),
-    "copy_started": ("element", "attempt"),
-    "copy_ended": ("element", "attempt", "outcome", "text"),
-    "backing_off": ("element", "until"),
-    "call_returned": ("element", "attempt"),
-    "completed": ("element", "outcome"),
-    "emitted": ("element",),
-    "circuit": ("state",),
-    "ended": (),
+    "attempt_ended": ("element", "attempt", "outcome", "text"),  # or its timeout has expired
+    "copy_started": ("element", "attempt"),  # the call of this attempt was made a second time (`Hedge`)
+    "copy_ended": ("element", "attempt", "outcome", "text"),  # or it was cancelled, because the first one has answered
+    "backing_off": ("element", "until"),  # it waits for its next attempt
+    "call_returned": (
+        "element",
+        "attempt",
+    ),  # a cancelled call has returned its slot: the last one, or that of `attempt`
+    "completed": ("element", "outcome"),  # it leaves when the queue allows it
+    "emitted": ("element",),  # the watermark, or all outputs of the element (there may be none), were handed over
+    "circuit": ("state",),  # the circuit breaker is in this state now
+    "ended": (),  # the run
 }
+"""The kinds of events, each with its fields. Elements and watermarks share one count, in input order from 0."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,7 +45,7 @@ class Event:
     """One thing that happened. Fields that its kind does not have are None.
 
     Attributes:
-        kind: the name of the method of `Trace` that recorded it.
+        kind: what happened: one of `FIELDS`.
         time: seconds since the start of the run.
         element: number of the element or watermark in input order, from 0.
         value, key: short texts of the element's value, and of its key if the element has one.
@@ -103,6 +107,11 @@ def text_of(value: Any) -> Text:
     return Text(printable(text, VALUE_LIMIT))
 
 
+def text_of_error(error: BaseException | None) -> str | None:
+    """The beginning of an error's text, so that no long one stays in memory."""
+    return None if error is None else describe_error(error)[: TEXT_LIMIT + 1]
+
+
 def printable(text: str, limit: int) -> str:
     """The text, cut at `limit` characters; unprintable characters are escaped as in ``repr``."""
     text = text[: limit + 1]  # Escaping only makes it longer: what is behind the limit is never shown.
@@ -117,7 +126,7 @@ def decoded(recorded: Iterable[tuple[Any, ...]], start: float) -> list[Event]:
 
 
 def _event(kind: str, time: float, start: float, rest: list[Any]) -> Event:
-    found = dict(zip(FIELDS[kind], rest, strict=True))
+    found = dict(zip(FIELDS[kind], rest, strict=False))
     if kind == "admitted":
         found["value"] = str(text_of(found["value"]))
         found["key"] = None if found["key"] is None else str(text_of(found["key"]))

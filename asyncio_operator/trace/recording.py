@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import Any, Literal
+from typing import Any
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.trace.events import TEXT_LIMIT, Event, Text, decoded, keepable, text_of
-
-AttemptOutcome = Literal["result", "error", "timed_out", "cancelled"]
-Outcome = Literal["result", "timeout", "failed", "skipped"]
+from asyncio_operator.trace.events import Event, Text, decoded, keepable, text_of
 
 
 class Recording:
@@ -51,53 +48,9 @@ class Recording:
         """An element was read from the input."""
         self._recorded.append(("admitted", now, element, keepable(value), None if key is None else keepable(key)))
 
-    def watermark(self, now: float, element: int, timestamp: int) -> None:
-        """A watermark was read from the input. `emitted` with the same number records when it left."""
-        self._recorded.append(("watermark", now, element, timestamp))
-
-    def attempt_started(self, now: float, element: int, attempt: int) -> None:
-        """A call began. `attempt` is its number for this element, from 1."""
-        self._recorded.append(("attempt_started", now, element, attempt))
-
-    def attempt_ended(
-        self, now: float, element: int, attempt: int, outcome: AttemptOutcome, text: str | None = None
-    ) -> None:
-        """A call ended, or its timeout expired."""
-        self._recorded.append(("attempt_ended", now, element, attempt, outcome, _cut(text)))
-
-    def copy_started(self, now: float, element: int, attempt: int) -> None:
-        """The call of this attempt was made a second time (`Hedge`)."""
-        self._recorded.append(("copy_started", now, element, attempt))
-
-    def copy_ended(
-        self, now: float, element: int, attempt: int, outcome: AttemptOutcome, text: str | None = None
-    ) -> None:
-        """The second call of this attempt ended, or was cancelled because the first one has answered."""
-        self._recorded.append(("copy_ended", now, element, attempt, outcome, _cut(text)))
-
-    def call_returned(self, now: float, element: int, attempt: int | None = None) -> None:
-        """A cancelled call returned and gave its slot back. Without `attempt` it is the last cancelled one."""
-        self._recorded.append(("call_returned", now, element, attempt))
-
-    def backing_off(self, now: float, element: int, until: float) -> None:
-        """The element waits until `until` for its next attempt."""
-        self._recorded.append(("backing_off", now, element, until))
-
-    def completed(self, now: float, element: int, outcome: Outcome) -> None:
-        """The element has its outcome. It leaves when the queue allows it."""
-        self._recorded.append(("completed", now, element, outcome))
-
-    def emitted(self, now: float, element: int) -> None:
-        """The watermark, or all outputs of the element (there may be none), were handed over."""
-        self._recorded.append(("emitted", now, element))
-
-    def circuit(self, now: float, state: str) -> None:
-        """The circuit breaker is now "closed", "open" or "half_open"."""
-        self._recorded.append(("circuit", now, state))
-
-    def ended(self, now: float) -> None:
-        """The run is over."""
-        self._recorded.append(("ended", now))
+    def record(self, kind: str, now: float, *fields: Any) -> None:
+        """Any other event happened; `FIELDS` has the fields of each kind, of which the last may be absent."""
+        self._recorded.append((kind, now, *fields))
 
     def clear(self) -> None:
         """Drop everything."""
@@ -182,8 +135,3 @@ class Recording:
     def __repr__(self) -> str:
         events = len(self._recorded) + (self._start is not None)
         return f"{type(self).__name__}(limit={self._recorded.maxlen}, events={events}, dropped={self.dropped})"
-
-
-def _cut(text: str | None) -> str | None:
-    """The text, or its beginning, so that no long error stays in memory."""
-    return text if text is None or len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT + 1]

@@ -77,11 +77,11 @@ def test_the_picture_of_the_readme_names_both_sides_with_their_times(tmp_path: P
         trace = Trace()
         trace.started(0.0)
         trace.admitted(0.0, 0, 0)
-        trace.attempt_started(0.0, 0, attempt=1)
-        trace.attempt_ended(seconds, 0, attempt=1, outcome="result")
-        trace.completed(seconds, 0, "result")
-        trace.emitted(seconds, 0)
-        trace.ended(seconds)
+        trace.record("attempt_started", 0.0, 0, 1)
+        trace.record("attempt_ended", seconds, 0, 1, "result")
+        trace.record("completed", seconds, 0, "result")
+        trace.record("emitted", seconds, 0)
+        trace.record("ended", seconds)
         return trace
 
     picture.draw({"by hand": recorded(0.6), "enrich": recorded(0.15)}, tmp_path / "both.svg")

@@ -137,7 +137,7 @@ def test_slices_are_nested_or_apart_whatever_the_times(tmp_path_factory, calls):
     for element, (start, length, late) in enumerate(calls):
         trace.admitted(at(0), element, element)
         call(trace, element, start, start + length, "timed_out")
-        trace.call_returned(at(start + length + late), element, 1)
+        trace.record("call_returned", at(start + length + late), element, 1)
     path = tmp_path_factory.mktemp("chrome") / "run.json"
     trace.chrome(path)
     events = json.loads(path.read_text())["traceEvents"]

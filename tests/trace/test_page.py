@@ -82,15 +82,15 @@ def test_V2_the_slowest_keys_are_those_of_the_live_page(write):
     trace = new_trace()
     for number, key in enumerate(["waits for its turn", "slow", "never called"]):
         trace.admitted(1_000.0, number, key)
-    trace.attempt_started(1_000.0, 1, 1)
-    trace.copy_started(1_000.5, 1, 1)
-    trace.copy_ended(1_000.6, 1, 1, "error", "OSError: only the copy")
-    trace.attempt_ended(1_001.0, 1, 1, "error", "OSError: gone")
-    trace.attempt_started(1_002.0, 1, 2)
-    trace.attempt_started(1_050.0, 0, 1)
+    trace.record("attempt_started", 1_000.0, 1, 1)
+    trace.record("copy_started", 1_000.5, 1, 1)
+    trace.record("copy_ended", 1_000.6, 1, 1, "error", "OSError: only the copy")
+    trace.record("attempt_ended", 1_001.0, 1, 1, "error", "OSError: gone")
+    trace.record("attempt_started", 1_002.0, 1, 2)
+    trace.record("attempt_started", 1_050.0, 0, 1)
     for number in (0, 1):
-        trace.attempt_ended(1_050.5, number, 2 - (number == 0), "result")
-        trace.completed(1_060.0, number, "result")
+        trace.record("attempt_ended", 1_050.5, number, 2 - (number == 0), "result")
+        trace.record("completed", 1_060.0, number, "result")
     data = write(trace).data
     assert data["slowest"] == [[1, 50_500.0, 3, "OSError: gone"], [0, 500.0, 1, ""]]
 
@@ -105,7 +105,7 @@ def test_the_title_stands_in_the_page(write):
 def test_hostile_values_keys_and_titles_are_text(write, value):
     trace, tame = new_trace(), write(head_of_line())
     trace.admitted(1_000.0, 0, value, key=value)
-    trace.attempt_ended(1_000.0, 0, 1, "error", value)
+    trace.record("attempt_ended", 1_000.0, 0, 1, "error", value)
     title = value if value.isprintable() else "title"
     page = write(trace, title)
     assert page.tags == tame.tags
@@ -149,10 +149,10 @@ def of_tasks() -> Trace:
         one.name(f"stage 3, partition {task}")
         for key in range(2):
             one.admitted(start + 1.0, key, f"<b>{task}</b> {key}")
-            one.attempt_started(start + 1.0, key, 1)
-            one.attempt_ended(start + 1.1 + task + key, key, 1, "error", "OSError: gone")
-            one.completed(start + 1.2 + task + key, key, "result")
-        one.ended(start + 4.0)
+            one.record("attempt_started", start + 1.0, key, 1)
+            one.record("attempt_ended", start + 1.1 + task + key, key, 1, "error", "OSError: gone")
+            one.record("completed", start + 1.2 + task + key, key, "result")
+        one.record("ended", start + 4.0)
         whole.include(pickle.loads(pickle.dumps(one)))
     return whole
 

@@ -21,17 +21,17 @@ def test_every_kind_of_event_comes_back_with_its_fields():
     trace = Trace()
     trace.started(10.0)
     trace.admitted(10.5, 0, "a", key=7)
-    trace.watermark(10.5, 1, 5_000)
-    trace.attempt_started(11.0, 0, 1)
-    trace.attempt_ended(11.5, 0, 1, "timed_out", "too late")
-    trace.backing_off(11.5, 0, until=12.5)
-    trace.copy_started(11.625, 0, 1)
-    trace.copy_ended(11.75, 0, 1, "error", "lost")
-    trace.call_returned(12.0, 0, 1)
-    trace.completed(13.0, 0, "timeout")
-    trace.emitted(13.5, 0)
-    trace.circuit(14.0, "open")
-    trace.ended(14.5)
+    trace.record("watermark", 10.5, 1, 5_000)
+    trace.record("attempt_started", 11.0, 0, 1)
+    trace.record("attempt_ended", 11.5, 0, 1, "timed_out", "too late")
+    trace.record("backing_off", 11.5, 0, 12.5)
+    trace.record("copy_started", 11.625, 0, 1)
+    trace.record("copy_ended", 11.75, 0, 1, "error", "lost")
+    trace.record("call_returned", 12.0, 0, 1)
+    trace.record("completed", 13.0, 0, "timeout")
+    trace.record("emitted", 13.5, 0)
+    trace.record("circuit", 14.0, "open")
+    trace.record("ended", 14.5)
     events = trace.events()
     assert events == [
         Event("started", 0.0),
@@ -55,7 +55,7 @@ def test_every_kind_of_event_comes_back_with_its_fields():
 def test_a_run_without_a_start_begins_with_its_first_event():
     trace = Trace()
     trace.admitted(7.0, 0, "a")
-    trace.emitted(9.0, 0)
+    trace.record("emitted", 9.0, 0)
     assert [event.time for event in trace.events()] == [0.0, 2.0]
 
 
@@ -148,8 +148,8 @@ def test_a_value_that_changes_later_is_told_as_it_was():
 
 def test_a_text_of_an_outcome_is_cut():
     trace = new_trace()
-    trace.attempt_ended(START, 0, 1, "error", "x" * 10_000)
-    trace.attempt_ended(START, 0, 1, "error", "a\nb")
+    trace.record("attempt_ended", START, 0, 1, "error", "x" * 10_000)
+    trace.record("attempt_ended", START, 0, 1, "error", "a\nb")
     assert trace.events()[1].text == "x" * 197 + "..."
     assert trace.events()[2].text == "a\\nb"
 
@@ -188,7 +188,7 @@ def test_dropped_counts_elements_of_which_only_the_end_is_left():
     for element in range(3):
         trace.admitted(at(element), element, element)
     for element in range(3):
-        trace.emitted(at(10), element)
+        trace.record("emitted", at(10), element)
     assert trace.dropped == 3
     assert trace.story().lives == []
 
@@ -209,7 +209,7 @@ def test_a_trace_survives_pickling_whatever_the_values():
     copy = pickle.loads(pickle.dumps(trace))
     assert copy.events() == trace.events()
     assert repr(copy) == repr(trace)
-    copy.emitted(at(100), 7)
+    copy.record("emitted", at(100), 7)
     assert len(copy.events()) == len(trace.events()) + 1
 
 

@@ -45,10 +45,10 @@ def test_an_attempt_that_is_refused_at_once_backs_off_from_that_moment():
     trace = new_trace()
     trace.admitted(at(0), 0, "a")
     call(trace, 0, 0, 0, "error")
-    trace.backing_off(at(0), 0, until=at(20))
+    trace.record("backing_off", at(0), 0, at(20))
     call(trace, 0, 20, 30, attempt=2)
-    trace.completed(at(30), 0, "result")
-    trace.emitted(at(30), 0)
+    trace.record("completed", at(30), 0, "result")
+    trace.record("emitted", at(30), 0)
     assert [span for span in spans_of(trace, 0) if span[1] < span[2]] == [("backing_off", 0, 20), ("result", 20, 30)]
 
 
@@ -60,9 +60,9 @@ def test_a_call_that_obeys_its_cancellation_is_over_when_it_is_cut():
     trace = new_trace()
     trace.admitted(at(0), 0, "a")
     call(trace, 0, 0, 40, "timed_out")
-    trace.completed(at(40), 0, "timeout")
-    trace.emitted(at(40), 0)
-    trace.call_returned(at(40.1), 0)
+    trace.record("completed", at(40), 0, "timeout")
+    trace.record("emitted", at(40), 0)
+    trace.record("call_returned", at(40.1), 0)
     assert spans_of(trace, 0) == [("timed_out", 0, 40)]
 
 
@@ -100,9 +100,9 @@ def test_a_back_off_ends_with_its_element():
     trace = new_trace()
     trace.admitted(at(0), 0, "a")
     call(trace, 0, 0, 10, "error")
-    trace.backing_off(at(10), 0, until=at(500))
-    trace.completed(at(50), 0, "timeout")
-    trace.emitted(at(50), 0)
+    trace.record("backing_off", at(10), 0, at(500))
+    trace.record("completed", at(50), 0, "timeout")
+    trace.record("emitted", at(50), 0)
     assert spans_of(trace, 0) == [("error", 0, 10), ("backing_off", 10, 50)]
 
 
@@ -110,8 +110,8 @@ def test_without_an_attempt_a_return_belongs_to_the_last_call_that_was_cut():
     trace = new_trace()
     trace.admitted(at(0), 0, "a")
     call(trace, 0, 0, 10, "timed_out", attempt=1)
-    trace.attempt_started(at(20), 0, 2)
-    trace.call_returned(at(30), 0)
+    trace.record("attempt_started", at(20), 0, 2)
+    trace.record("call_returned", at(30), 0)
     [life] = trace.story().lives
     assert [attempt.returned is not None for attempt in life.attempts] == [True, False]
 
@@ -126,7 +126,7 @@ def test_watermarks_and_phases_of_the_circuit_breaker_are_told():
 
 def test_a_circuit_that_stays_open_is_open_until_the_end():
     trace = head_of_line()
-    trace.circuit(at(40), "open")
+    trace.record("circuit", at(40), "open")
     assert phases_of(trace.story()) == [("open", 40, 100)]
 
 
@@ -142,11 +142,11 @@ def test_spans_cover_a_life_without_gap_or_overlap(attempts, last_wait, held):
         call(trace, 0, time + wait, time + wait + length, "error", attempt=number)
         time += wait + length
         if backs_off:
-            trace.backing_off(at(time), 0, until=at(time + pause))
+            trace.record("backing_off", at(time), 0, at(time + pause))
             time += pause
     time += last_wait
-    trace.completed(at(time), 0, "skipped")
-    trace.emitted(at(time + held), 0)
+    trace.record("completed", at(time), 0, "skipped")
+    trace.record("emitted", at(time + held), 0)
     spans = spans_of(trace, 0)
     cursor = 0
     for _, start, end in spans:

@@ -143,7 +143,7 @@ def test_three_hundred_rows_have_sparse_round_labels(draw):
 
 def test_a_run_without_elements_or_time_can_be_drawn(draw):
     trace = new_trace()
-    trace.ended(at(0))
+    trace.record("ended", at(0))
     assert "no elements in this run" in draw(trace).texts
     simple(trace, 0, 0, 0)
     assert draw(trace).count("trace1-result") == 1
@@ -152,8 +152,8 @@ def test_a_run_without_elements_or_time_can_be_drawn(draw):
 def test_many_watermarks_are_drawn_without_their_names(draw):
     trace = new_trace()
     for number in range(0, 60, 2):
-        trace.watermark(at(number), number, number)
-        trace.emitted(at(number), number)
+        trace.record("watermark", at(number), number, number)
+        trace.record("emitted", at(number), number)
         simple(trace, number + 1, number, number + 1)
     picture = draw(trace)
     assert "trace1-watermark-58" in picture.ids

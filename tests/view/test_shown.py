@@ -141,8 +141,8 @@ def test_V3_a_trace_is_a_page_in_a_frame_that_cannot_touch_the_notebook() -> Non
     assert trace._repr_html_() == "<p>The trace is empty.</p>"
     trace.started(0.0)
     trace.admitted(0.0, 0, HOSTILE)
-    trace.completed(1.0, 0, "result")
-    trace.ended(1.0)
+    trace.record("completed", 1.0, 0, "result")
+    trace.record("ended", 1.0)
     shown = Tags(trace._repr_html_())
     assert shown.found == {"iframe"}
     assert shown.attributes["sandbox"] == "allow-scripts"

@@ -49,10 +49,10 @@ def slow_keys() -> Trace:
     trace.started(0.0)
     for number, key in enumerate(["fast", HOSTILE]):
         trace.admitted(0.0, number, key)
-        trace.attempt_started(0.0, number, 1)
-        trace.attempt_ended(1.0 + number, number, 1, "error", f"OSError: {HOSTILE}")
-        trace.completed(1.0 + number, number, "failed")
-    trace.ended(3.0)
+        trace.record("attempt_started", 0.0, number, 1)
+        trace.record("attempt_ended", 1.0 + number, number, 1, "error", f"OSError: {HOSTILE}")
+        trace.record("completed", 1.0 + number, number, "failed")
+    trace.record("ended", 3.0)
     return trace
 
 
@@ -252,14 +252,14 @@ def test_V2_the_time_of_a_key_begins_with_its_first_call(ledger: Ledger) -> None
     trace.started(0.0)
     for number, key in enumerate(["waits for the budget", "slow", "never called"]):
         trace.admitted(0.0, number, key)
-    trace.attempt_started(0.0, 1, 1)
-    trace.attempt_ended(1.0, 1, 1, "error", "OSError: gone")
-    trace.attempt_started(2.0, 1, 2)
-    trace.attempt_started(50.0, 0, 1)
+    trace.record("attempt_started", 0.0, 1, 1)
+    trace.record("attempt_ended", 1.0, 1, 1, "error", "OSError: gone")
+    trace.record("attempt_started", 2.0, 1, 2)
+    trace.record("attempt_started", 50.0, 0, 1)
     for number in (0, 1):
-        trace.attempt_ended(50.5, number, 2 - (number == 0), "result")
-        trace.completed(60.0, number, "result")
-    trace.ended(60.0)
+        trace.record("attempt_ended", 50.5, number, 2 - (number == 0), "result")
+        trace.record("completed", 60.0, number, "result")
+    trace.record("ended", 60.0)
     ledger.begin(Lookup("prices", "", None, trace))
     samples = LiveSamples(ledger)
     samples.take()
