@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.lookup.shared_cache import SharedCache
-    from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
+    from asyncio_operator.state.rocksdb.rocksdb_backend import RocksDBStateBackend
 
 REDIS = "asyncio_operator.services.redis_values"
 

@@ -16,7 +16,7 @@ from asyncio_operator.state.table import Table
 
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend
-    from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
+    from asyncio_operator.state.rocksdb.rocksdb_backend import RocksDBStateBackend
 
 Slot = Any
 """What tells keys apart in the tables of a cache: the bytes of a key on disk, its `identity` in memory."""

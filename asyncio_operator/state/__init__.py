@@ -12,7 +12,7 @@ from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend, StateStatistics
-    from asyncio_operator.state.checkpoints import CheckpointedService, checkpoint, restore_checkpoint
+    from asyncio_operator.state.checkpoints import CheckpointedService, InFlightElements, checkpoint, restore_checkpoint
     from asyncio_operator.state.descriptors import (
         AggregateFunction,
         AggregatingStateDescriptor,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         HeapPriorityQueueSet,
         KeyGroupPartitionedPriorityQueue,
     )
-    from asyncio_operator.state.in_flight import InFlightElements
     from asyncio_operator.state.key_groups import (
         KeyGroupRange,
         default_max_parallelism,
@@ -111,7 +110,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "asyncio_operator.state.backend": "StateBackend StateStatistics",
-            "asyncio_operator.state.checkpoints": "CheckpointedService checkpoint restore_checkpoint",
+            "asyncio_operator.state.checkpoints": "CheckpointedService InFlightElements checkpoint restore_checkpoint",
             "asyncio_operator.state.descriptors": (
                 "AggregateFunction AggregatingStateDescriptor ListStateDescriptor MapStateDescriptor "
                 "ReducingStateDescriptor StateMeta ValueStateDescriptor"
@@ -121,7 +120,6 @@ if not TYPE_CHECKING:
             "asyncio_operator.state.heap_set": (
                 "BatchPriorityQueueSet HeapPriorityQueueSet KeyGroupPartitionedPriorityQueue"
             ),
-            "asyncio_operator.state.in_flight": "InFlightElements",
             "asyncio_operator.state.key_groups": (
                 "KeyGroupRange default_max_parallelism key_group key_group_range operator_index"
             ),

@@ -16,7 +16,7 @@ segments.
      "state": {"kind": "rocksdb"} or
               {"kind": "rows", "layout": 1, "sequence": int, "states": {name: `StateMeta.to_dict`},
                "segments": {name: {key group: segment}}},
-     "services": [{"kind": "timers", "timer services", "batch timers" or "elements" (`in_flight`), "segments":
+     "services": [{"kind": "timers", "timer services", "batch timers" or "elements" (`checkpoints`), "segments":
                    {key group: segment}}, ...],
      "files": {path of a file in the directory: its size in bytes}}
 

@@ -1,8 +1,8 @@
 """A priority queue in memory, with removal anywhere.
 
-Entries ``(priority, number, element)`` are kept in order (see `ordered`). Equal priorities leave in the order in which
-they were added, and elements are never compared. An index by the identity of the element finds its entry, so removal
-takes O(log n), every time, and nothing of a removed element is kept.
+Entries ``(priority, number, element)`` are kept in order (`ordered_entries`). Equal priorities leave in the order in
+which they were added, and elements are never compared. An index by the identity of the element finds its entry, so
+removal takes O(log n), every time, and nothing of a removed element is kept.
 
 The priority is read when an element is added, and again by `adjust`: between the two an element may change, as a lane
 does that is registered again with a new deadline.
@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from asyncio_operator.state.ordered import OrderedEntries
+from asyncio_operator.state.ordered_entries import OrderedEntries
 from asyncio_operator.state.parted_dict import PART, SLIM_EVERY, PartedDict
 from asyncio_operator.state.priority_queue import PriorityQueue, check_function, check_priority
 

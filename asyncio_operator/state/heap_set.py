@@ -8,10 +8,10 @@ True are two elements.
 set of its own, of any kind: the queues of a RocksDB backend are made so. `BatchPriorityQueueSet` holds
 the elements of one key at a time, so it has no key groups and no snapshot, and hashes no keys.
 
-An entry is ``(priority, number, name, key group)``, and the entries are kept in order (see `ordered`). The name is the
-element itself if the element is a tuple and its key is an int or a text, because equal tuples then have the same key;
-otherwise it is a `_Named`. So most entries hold nothing that the garbage collector has to follow. The index of a key
-group finds an entry by its name.
+An entry is ``(priority, number, name, key group)``, and the entries are kept in order (`ordered_entries`). The name is
+the element itself if the element is a tuple and its key is an int or a text, because equal tuples then have the same
+key; otherwise it is a `_Named`. So most entries hold nothing that the garbage collector has to follow. The index of a
+key group finds an entry by its name.
 Source: Flink's ``HeapPriorityQueueSet``, ``KeyGroupPartitionedPriorityQueue`` and
 ``BatchExecutionInternalPriorityQueueSet``.
 """
@@ -27,7 +27,7 @@ from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, key_hash
 from asyncio_operator.state.keys import Key, serialize_key
-from asyncio_operator.state.ordered import OrderedEntries
+from asyncio_operator.state.ordered_entries import OrderedEntries
 from asyncio_operator.state.parted_dict import PART, SLIM_EVERY, PartedDict
 from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet, check_function, check_priority
 

@@ -18,8 +18,8 @@ from asyncio_operator.state import (
     RocksDBStateBackend,
     StateTtlConfig,
     ValueStateDescriptor,
-    addresses,
     key_group,
+    key_groups,
 )
 from asyncio_operator.state.cleanup import STRETCH
 from asyncio_operator.state.key_groups import group_prefix
@@ -305,9 +305,9 @@ def test_S14_memory_does_not_follow_the_length_of_keys():
 )
 def test_S8_a_key_that_is_remembered_is_the_key_that_was_set(taken):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(addresses, "MEMO_SIZE", 3)
-        patch.setattr(addresses, "MEMO_TRIAL", 2)
-        patch.setattr(addresses, "MEMO_REST", 2)
+        patch.setattr(key_groups, "MEMO_SIZE", 3)
+        patch.setattr(key_groups, "MEMO_TRIAL", 2)
+        patch.setattr(key_groups, "MEMO_REST", 2)
         backend = HeapStateBackend()
         for key in taken:
             backend.set_current_key(key)
@@ -318,8 +318,8 @@ def test_S8_a_key_that_is_remembered_is_the_key_that_was_set(taken):
 
 def test_S8_keys_are_remembered_only_while_some_come_again():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(addresses, "MEMO_SIZE", 64)
-        patch.setattr(addresses, "MEMO_TRIAL", 16)
+        patch.setattr(key_groups, "MEMO_SIZE", 64)
+        patch.setattr(key_groups, "MEMO_TRIAL", 16)
         backend = HeapStateBackend()
         for number in range(16 + 32 * 16):
             backend.set_current_key(number)

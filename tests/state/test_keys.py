@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator.errors import StateError
-from asyncio_operator.state.addresses import addresses_of
-from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix, group_width, key_group
+from asyncio_operator.state.key_groups import KeyGroupRange, addresses_of, group_prefix, group_width, key_group
 from asyncio_operator.state.keys import deserialize_key, serialize_key
 from asyncio_operator.state.layout import describe_slot, parse_slot, sequence_bytes, serialize_namespace
 from asyncio_operator.state.rocksdb.records import prefix_end

@@ -28,7 +28,7 @@ from asyncio_operator.state import (
     ValueStateDescriptor,
     checkpoint,
 )
-from asyncio_operator.testing.state_contract.check import check_state_backend
+from asyncio_operator.testing.state_contract.check_backend import check_state_backend
 from asyncio_operator.timers import RocksDBQueues
 from tests.ids import shown
 

@@ -17,7 +17,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from asyncio_operator.state import BatchPriorityQueueSet, HeapPriorityQueue, heap_queue, heap_set, ordered, parted_dict
+from asyncio_operator.state import (
+    BatchPriorityQueueSet,
+    HeapPriorityQueue,
+    heap_queue,
+    heap_set,
+    ordered_entries,
+    parted_dict,
+)
 from tests.state.queue_kinds import KINDS, ON_DISK, drain, make_queue
 
 
@@ -104,7 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
 )
 def test_P_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatch):
     # Small blocks and parts are split and joined all the time.
-    monkeypatch.setattr(ordered, "BLOCK", block)
+    monkeypatch.setattr(ordered_entries, "BLOCK", block)
     for module in (heap_queue, heap_set, parted_dict):
         monkeypatch.setattr(module, "PART", block)
         monkeypatch.setattr(module, "SLIM_EVERY", block)

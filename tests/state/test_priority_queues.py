@@ -23,7 +23,7 @@ from asyncio_operator.state import (
     KeyGroupRange,
     key_group,
     key_group_range,
-    ordered,
+    ordered_entries,
     parted_dict,
 )
 from asyncio_operator.state.rocksdb.database import Database
@@ -449,7 +449,7 @@ def test_P4_no_removal_waits_for_those_before_it(kind, order, tmp_path):
         most = max(most, Counted.comparisons - before)
     assert queue.is_empty()
     # A comparison of two entries may compare their priorities twice. One block is sorted, whatever the size.
-    assert most < 2 * ordered.BLOCK * math.log2(ordered.BLOCK)
+    assert most < 2 * ordered_entries.BLOCK * math.log2(ordered_entries.BLOCK)
 
 
 @pytest.mark.parametrize("size", [10, 1_000, 50_000])

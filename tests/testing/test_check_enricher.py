@@ -15,7 +15,7 @@ import pytest
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enricher
-from asyncio_operator.testing.enricher_contract.check import RULES
+from asyncio_operator.testing.enricher_contract.check_enricher import RULES
 from enrichers import FunctionEnricher, PostgresEnricher, enricher
 from tests.servers import PostgresServer
 from tests.testing.broken_enrichers import (
@@ -35,7 +35,7 @@ from tests.testing.broken_enrichers import (
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What is left behind is not waited for as long as usual; and gone after the test."""
-    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.life.SETTLING", 0.05)
+    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.lifecycle.SETTLING", 0.05)
     LeavesAThread.stop.clear()
     yield
     LeavesAThread.stop.set()

@@ -8,11 +8,11 @@ from itertools import takewhile
 from math import inf
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.known_answers import CACHE_CLOCK, REMEMBERED, Answer, Scope, lifetime, scopes
 from asyncio_operator_proof.history.known_flights import TIMER
 from asyncio_operator_proof.history.parts import Call, Out, Row, Run, may_be_refused
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
+from asyncio_operator_proof.history.usable_answers import CACHE_CLOCK, REMEMBERED, Answer, Scope, lifetime, scopes
 
 REMEMBERED_LONGER = 1.05
 """By this factor an answer may be remembered for longer: answers of about the same time are forgotten together."""

@@ -7,11 +7,11 @@ from collections.abc import Hashable
 from math import inf
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.known_answers import CACHE_CLOCK, Scope, scopes
 from asyncio_operator_proof.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
 from asyncio_operator_proof.history.sweeps import distinct_between
+from asyncio_operator_proof.history.usable_answers import CACHE_CLOCK, Scope, scopes
 
 MOST_ROWS = 1000
 """Rows with one key, before a refresh, that are looked at for the one that had an old answer."""

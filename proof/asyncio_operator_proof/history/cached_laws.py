@@ -17,11 +17,11 @@ from math import inf
 from typing import Any, NamedTuple
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.known_answers import CACHE_CLOCK, REMEMBERED, Answer, Scope, lifetime, scopes
 from asyncio_operator_proof.history.parts import Call, Out, Row, Run
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
 from asyncio_operator_proof.history.sweeps import distinct_between
+from asyncio_operator_proof.history.usable_answers import CACHE_CLOCK, REMEMBERED, Answer, Scope, lifetime, scopes
 
 IDLE = 60.0
 """Seconds without a task after which a worker may close what it keeps (L8)."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.known_answers import CACHE_CLOCK, Answer, Kept, journals, scope_of
 from asyncio_operator_proof.history.parts import Call, Out, Row, Run
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
+from asyncio_operator_proof.history.usable_answers import CACHE_CLOCK, Answer, Kept, journals, scope_of
 
 FLUSH = 1.0
 """Seconds: the default of `flush_every`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.known_answers import CACHE_CLOCK, Answer, journals, scopes
 from asyncio_operator_proof.history.parts import Call, Row, Run, is_invalid, may_be_refused
 from asyncio_operator_proof.history.report import Finding
+from asyncio_operator_proof.history.usable_answers import CACHE_CLOCK, Answer, journals, scopes
 
 
 def judge_removed(book: Book, run: Run, row: Row, found: Finding) -> None:

@@ -17,7 +17,7 @@ from asyncio_operator.errors import (
 from asyncio_operator_proof.history.checker import check_history
 from asyncio_operator_proof.history.event_format import History
 from asyncio_operator_proof.simulation.canonical import row_of
-from asyncio_operator_proof.simulation.refusals import wrong_refusal, wrong_row
+from asyncio_operator_proof.simulation.refused_calls import wrong_refusal, wrong_row
 from asyncio_operator_proof.simulation.scenario import Key, Lookup, Scenario
 from asyncio_operator_proof.simulation.simulated_service import KEY, PART, ROW, Rows, SimulatedService
 

@@ -14,17 +14,17 @@ from typing import Any
 
 from asyncio_operator.enricher import Found
 from asyncio_operator.errors import describe_error
-from asyncio_operator.testing.enricher_contract import life, rules, steps
+from asyncio_operator.testing.enricher_contract import lifecycle, rules, steps
 from asyncio_operator.testing.enricher_contract.poison import rule_poison
 from asyncio_operator.testing.enricher_contract.rules import Check, Make
 from asyncio_operator.testing.own_loops import require_no_loop
 
 # First come the rules on which all others rest: without them every other rule would fail, or take long.
 RULES = (
-    life.rule_close,
+    lifecycle.rule_close,
     steps.rule_loop_is_free,
     *rules.RULES,
-    *life.RULES,
+    *lifecycle.RULES,
 )
 
 
