@@ -120,6 +120,14 @@ def test_M3_an_estimate_follows_the_highest_answers_at_once_and_lower_ones_slowl
     assert estimates.estimate(100, 1) == Tokens(50, 11)
 
 
+def test_M3_an_estimate_for_several_rows_has_the_answer_of_each() -> None:
+    estimates = Estimates(20)
+    assert estimates.estimate(400, 5) == Tokens(100, 100)
+    estimates.learn(400, 10, Tokens(80, 70))
+    assert estimates.estimate(400, 10) == Tokens(80, 70)
+    assert estimates.estimate(404, 20) == Tokens(81, 140)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3000), st.integers(0, 3000)), min_size=1, max_size=60),
     st.integers(0, 500),

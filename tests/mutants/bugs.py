@@ -19,7 +19,7 @@ class Bug:
         name: of the bug, for the command line.
         law: that it breaks, such as "R3".
         says: what it does, in one sentence.
-        file: the path inside of the package.
+        file: the path inside of the package; that of an enricher begins with ``enrichers/``.
         old, new: the text that is replaced, which the file has exactly once, and its replacement.
     """
 
@@ -33,7 +33,7 @@ class Bug:
     @property
     def path(self) -> str:
         """The file, from the root of the repository."""
-        return f"{PACKAGE}/{self.file}"
+        return self.file if self.file.startswith("enrichers/") else f"{PACKAGE}/{self.file}"
 
     @property
     def module(self) -> str:

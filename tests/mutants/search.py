@@ -26,6 +26,7 @@ FOLDERS = {
     "budget": ("budget", "engine", "lookup", "proof/simulation"),
     "coordinators": ("coordinators",),
     "engine": ("engine", "operator", "lookup"),
+    "enrichers": ("enrichers",),
     "journal": ("journal", "lookup", "proof/simulation", "spark/worker"),
     "lookup": ("lookup", "spark/worker"),
     "loop": ("loop", "operator"),
