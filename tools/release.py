@@ -1,7 +1,8 @@
-"""Checks the wheels and the sdists with twine, and prints figures of a release. `make release-check` runs it.
+"""Checks the wheels and the sdists with twine and the recipes of conda with rattler-build, and prints figures of a
+release. `make release-check` runs it.
 
 The figures are their sizes, and what importing the library costs.
-twine has an environment of its own in build/twine: it needs two dozen packages that nothing else here needs.
+Both have environments of their own in build/: twine needs two dozen packages that nothing else here needs.
 
 Times are those of whole processes, in turns with one that does nothing, so that a busy machine falls on both; the least
 of each is taken. Nothing is asserted here: the target is 150 ms for an import. Names are
@@ -29,27 +30,36 @@ IMPORTS = (
 
 
 TWINE = "twine==7.0.0"
+RATTLER = "py-rattler-build==0.73.0"
+
+RENDER = """
+import sys
+from rattler_build import Stage0Recipe, VariantConfig
+for path in sys.argv[1:]:
+    [variant] = Stage0Recipe.from_file(path).render(VariantConfig())
+    print(f"{path}: {variant}")
+"""
+"""Reads recipes as rattler-build does. To build them it needs a channel with Python."""
+
+
+def python_with(package: str) -> str:
+    """The Python of an environment in build/ that has this package, which is made if needed."""
+    place = ROOT / "build" / package.partition("==")[0]
+    python, stamp = str(place / "bin" / "python"), place / "stamp"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != package:
+        venv.create(place, clear=True, with_pip=True)
+        options = ["--quiet", "--disable-pip-version-check"]
+        subprocess.run([python, "-m", "pip", "install", *options, package], check=True)
+        stamp.write_text(package, encoding="utf-8")
+    return python
 
 
 def check(files: list[Path]) -> None:
-    """Let twine read the metadata and render the description of what would be uploaded; it ends the program if they are
-    wrong."""
-    place = ROOT / "build" / "twine"
-    stamp = place / "stamp"
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != TWINE:
-        venv.create(place, clear=True, with_pip=True)
-        install = [
-            str(place / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            TWINE,
-        ]
-        subprocess.run(install, check=True)
-        stamp.write_text(TWINE, encoding="utf-8")
-    subprocess.run([str(place / "bin" / "python"), "-m", "twine", "check", "--strict", *map(str, files)], check=True)
+    """Let twine read the metadata and render the description of what would be uploaded, and rattler-build read the
+    recipes of conda; it ends the program if they are wrong."""
+    subprocess.run([python_with(TWINE), "-m", "twine", "check", "--strict", *map(str, files)], check=True)
+    recipes = sorted((ROOT / "tools" / "conda").iterdir())
+    subprocess.run([python_with(RATTLER), "-c", RENDER, *map(str, recipes)], check=True)
 
 
 def seconds(statement: str) -> float:
