@@ -172,7 +172,7 @@ def modules() -> set[str | None]:
 
 
 def send(zipped: Path) -> None:
-    spark().addArtifacts(str(zipped), pyfile=True)
+    spark().sparkContext.addPyFile(str(zipped))
 
 
 def places() -> list[tuple[int, str, str, str]]:
