@@ -283,18 +283,3 @@ async def test_with_coerce_numbers_are_text_as_the_answer_writes_them(store: str
                 assert await lookup.get("JFK") == {"zip": "12345", "rate": "1.10"}
                 assert await lookup.get("LGA") == {"zip": "01234", "rate": "2e3"}
         assert len(service.requests) == (4 if cache is None else 2)
-
-
-async def test_coerce_is_for_batches_and_for_what_extract_gives_too() -> None:
-    async with FakeService(handler=airports) as service:
-        async with asked(service, batch_url=service.url + "/airports?c={keys}", coerce=True, **NUMBERS) as enricher:
-            assert await enricher.lookup_many(["JFK", "LGA"]) == [
-                {"zip": "12345", "rate": "1.10"},
-                {"zip": "01234", "rate": "2e3"},
-            ]
-
-        def doubled(row: Any) -> Any:
-            return {**row, "rate": 2 * row["rate"]}
-
-        async with asked(service, extract=doubled, coerce=True, **NUMBERS) as enricher:
-            assert await enricher.lookup("JFK") == {"zip": "12345", "rate": "2.2"}, "written as Python writes it"

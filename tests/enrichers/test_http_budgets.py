@@ -152,22 +152,6 @@ def test_G4_what_answers_weighed_takes_the_place_of_estimates() -> None:
     on_virtual_time(main)
 
 
-def test_G4_an_estimate_that_was_too_low_is_paid_from_the_next_windows() -> None:
-    def answer(request: FakeRequest) -> Any:
-        return {"content": "ok", "usage": {"total": 200}}
-
-    async def main() -> None:
-        async with FakeService(handler=answer) as service:
-            options: dict[str, Any] = {"weigh": lambda keys: {"tokens": 100.0}, "usage": {"tokens": "usage.total"}}
-            async with lookups(service, budget(Limit(1000, 10.0, "tokens")), **options) as one:
-                await all_of(one, [str(i) for i in range(30)])
-        times = [request.time for request in service.requests]
-        assert 5 <= len([time for time in times if time < 1]) <= 10, "5 fill the window, and 10 do by estimate"
-        assert 39 <= max(times) <= 55, "6,000 tokens take five windows after the first"
-
-    on_virtual_time(main)
-
-
 @pytest.mark.parametrize(
     "answer",
     [

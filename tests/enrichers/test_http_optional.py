@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
-import itertools
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import Cache, ConfigurationError
+from asyncio_operator import ConfigurationError
 from asyncio_operator.arrow.key_arrays import distinct, distinct_keys
 from asyncio_operator.arrow.key_identity import canonical_optional, storable
-from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark.worker.rows import key_batch
 from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers.http import HttpEnricher
@@ -124,20 +120,3 @@ def test_L1_a_value_that_python_cannot_hold_is_no_null_of_an_optional_part() -> 
     assert codes.tolist() == [0, -1, 1, 0]
     batch = pa.record_batch({"a": pa.array([7, 7, 7, 7]), "b": days})
     assert list(key_batch(batch, (0, 1), optional=(1,)).keys) == keys
-
-
-@pytest.mark.parametrize("store", [None, "heap", "rocksdb"])
-async def test_L1_equal_keys_with_a_null_make_one_call_with_a_cache_too(store: str | None, tmp_path: Path) -> None:
-    numbers = itertools.count(1)
-    options: dict[str, Any] = {"store": "rocksdb", "directory": str(tmp_path)} if store == "rocksdb" else {}
-    cache = None if store is None else Cache(**options)
-    asked = [(1, "a", None), (1, "a", None), (1, "a", ""), (1, "a", "None"), (1, None, "b"), (2, "a", None)]
-    async with FakeService(handler=lambda _: {"n": next(numbers)}) as service:
-        async with Lookup(ticket(service), cache=cache) as lookup:
-            first = await asyncio.gather(*(lookup.get(key) for key in asked))
-            again = await asyncio.gather(*(lookup.get(key) for key in asked))
-        assert first[4] is None
-        assert first[0] == first[1]
-        assert len({row["n"] for row in first if isinstance(row, dict)}) == 4
-        assert len(service.requests) == 4 * (2 if store is None else 1)
-        assert store is None or again == first

@@ -157,21 +157,6 @@ async def test_views_and_tables_of_other_schemas_work(database: Database) -> Non
     assert PostgresEnricher(bare, table=[database.name, "t"], key="a").schema().names == ["b"]
 
 
-HOSTILE = [
-    'quote"d',
-    "do.t",
-    "semi;colon",
-    "sp ace",
-    "UPPER",
-    "ünïcode",
-    "'; DROP TABLE t; --",
-    "{0}",
-    "%s",
-    "a\nb",
-    "$1",
-]
-
-
 async def test_X4_an_unknown_column_is_named_with_the_nearest(database: Database) -> None:
     await database.execute('CREATE TABLE planes (tailnum text, manufacturer text, "Year" int)')
     cases: list[tuple[dict[str, Any], str, str]] = [

@@ -367,10 +367,6 @@ def test_repr_shows_where_it_leads_and_no_secret() -> None:
     assert repr(enricher) == "RedisEnricher('rediss://cache:6380/2', hash at '{key}')"
 
 
-async def later() -> str:
-    return "redis://localhost"
-
-
 async def test_V4_its_spans_name_the_server_and_the_command(server: RedisServer) -> None:
     async with opened(server, key_template="airport:{key}") as enricher:
         found = enricher.call_attributes()

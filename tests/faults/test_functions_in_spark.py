@@ -19,9 +19,8 @@ import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import Enricher
 from asyncio_operator.spark import enrich
-from enrichers import BlockingEnricher, FunctionEnricher
+from enrichers import FunctionEnricher
 from tests.spark.helpers import FEEDER, GONE, assert_workers_are_clean, in_background, wait_until
 
 pytestmark = pytest.mark.spark
@@ -163,60 +162,6 @@ def test_what_a_function_leaks_costs_no_row_and_is_found_until_it_is_over(
         assert_workers_are_clean(spark, seconds=0)
     # It is the function's own: it runs to its end, in the worker, and not longer.
     over.touch()
-    assert_workers_are_clean(spark)
-
-
-class InOpen(FunctionEnricher):
-    async def open(self) -> None:
-        await self.lookup(13)
-
-
-ENDS = {
-    "SystemExit": "sys.exit(3)",
-    "KeyboardInterrupt": "(_ for _ in ()).throw(KeyboardInterrupt())",
-    "BaseException": "(_ for _ in ()).throw(BaseException('odd'))",
-    "GeneratorExit": "(_ for _ in ()).throw(GeneratorExit())",
-    "CancelledError": "(_ for _ in ()).throw(__import__('asyncio').CancelledError())",
-    "os._exit": "os._exit(3)",
-    "abort": "os.abort()",
-}
-
-
-def ending(code: str, place: str) -> Enricher:
-    if place == "thread":
-
-        def look_up(key: int) -> Any:
-            if key == 13:
-                eval(code, {"os": os, "sys": sys})
-            return {"x": 7 * key}
-
-        return BlockingEnricher(look_up, "x long")
-
-    async def look(key: int) -> Any:
-        await asyncio.sleep(0.001)
-        if key == 13:
-            eval(code, {"os": os, "sys": sys})
-        return {"x": 7 * key}
-
-    return {"call": FunctionEnricher, "open": InOpen}[place](look, "x long")
-
-
-@pytest.mark.parametrize("place", ["call", "thread", "open"])
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.faults
-def test_what_is_no_exception_fails_the_job_in_time_wherever_it_is_raised(
-    spark: SparkSession, end: str, place: str
-) -> None:
-    out = enrich(numbers(spark), ending(ENDS[end], place), on="id", timeout=None)
-    thread, outcome = in_background(out.collect)
-    thread.join(IN_TIME)
-    assert outcome, "the job hangs"
-    told = str(outcome[0])
-    if end in ("os._exit", "abort"):
-        assert "crashed" in told
-    else:
-        assert end in told
-        assert ("could not be opened" if place == "open" else "failed for key 13") in told
     assert_workers_are_clean(spark)
 
 

@@ -7,56 +7,16 @@ attempt, as in ``local[2]``, the job fails with one clear error. test_cluster.py
 from __future__ import annotations
 
 import random
-import re
 import signal
 import threading
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.spark import enrich
-from tests.faults.outsides import CAPACITY, RETRY, Outside, expected, leaves_nothing, numbers, over_http
+from tests.faults.outsides import over_http
 from tests.faults.programs import end_program, line_of, spark_program
-from tests.spark.helpers import GONE, in_background, python_workers, wait_until
+from tests.spark.helpers import GONE, python_workers, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
-
-CLEAR = "Python worker exited unexpectedly|crashed|Connection reset"
-"""What Spark says of a task whose worker is gone."""
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_worker_killed_at_a_random_moment_is_one_clear_error_or_none(
-    spark: SparkSession, outside: Outside, seed: int
-) -> None:
-    drawn = random.Random(seed)
-    out = enrich(numbers(spark), outside.enricher, on="id", retry=RETRY, timeout=60, capacity=CAPACITY)
-    with leaves_nothing(spark, outside):
-        for _ in range(4):
-            thread, outcome = in_background(out.collect)
-            thread.join(drawn.uniform(0.1, 0.8))
-            for worker in drawn.sample(found := python_workers(), min(1, len(found))):
-                worker.kill()
-            thread.join(60)
-            assert outcome, f"the job hangs; seed {seed}"
-            if isinstance(outcome[0], Exception):
-                assert re.search(CLEAR, str(outcome[0]))
-            else:
-                assert [tuple(row) for row in outcome[0]] == expected()
-        # A worker that was killed after its job has ended is in Spark's pool, and the next task finds it dead.
-        assert any(gives_all_rows(out) for _ in range(5))
-
-
-def gives_all_rows(out: DataFrame) -> bool:
-    """Whether a job gives all its rows. The error of a job that fails must say that a worker is gone."""
-    thread, outcome = in_background(out.collect)
-    thread.join(60)
-    [end] = outcome
-    if isinstance(end, Exception):
-        assert re.search(CLEAR, str(end))
-        return False
-    assert [tuple(row) for row in end] == expected()
-    return True
 
 
 PROGRAM = """

@@ -5,9 +5,6 @@ The faults are those of test_network.py. What is left behind is asked of the wor
 
 from __future__ import annotations
 
-import random
-import threading
-
 import pytest
 from pyspark.sql import SparkSession
 
@@ -24,7 +21,6 @@ from tests.faults.outsides import (
     leaves_nothing,
     numbers,
 )
-from tests.faults.proxy import Mode
 
 pytestmark = pytest.mark.spark
 
@@ -44,15 +40,6 @@ def test_a_fault_that_passes_costs_no_row(spark: SparkSession, outside: Outside,
         outside.proxy.set(PASSING[fault])
         assert [tuple(each) for each in out.collect()] == expected()
         assert outside.proxy.struck == PASSING[fault].times, "the fault has not happened"
-
-
-@pytest.mark.parametrize("slow", [Mode("delay", 0.02), Mode("trickle", 40_000)], ids=lambda mode: mode.kind)
-@pytest.mark.faults
-def test_a_slow_way_costs_no_row(spark: SparkSession, outside: Outside, slow: Mode) -> None:
-    out = enrich(numbers(spark), outside.enricher, on="id", timeout=60, capacity=CAPACITY)
-    with leaves_nothing(spark, outside):
-        outside.proxy.set(slow)
-        assert [tuple(each) for each in out.collect()] == expected()
 
 
 @pytest.mark.parametrize(
@@ -98,31 +85,3 @@ def test_a_fault_that_lasts_is_told_row_by_row_where_it_shall_not_fail_the_job(
         assert each.v is each.filler is None
         late = "timed_out" if fault in SILENT else "failed"
         assert each.how.status == ("missing" if each.id is None else late)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.faults
-def test_faults_at_random_moments_cost_no_row(spark: SparkSession, outside: Outside, seed: int) -> None:
-    """One after the other, each for a moment; the way is good for a moment in between."""
-    drawn, over = random.Random(seed), threading.Event()
-
-    def strike() -> None:
-        while not over.wait(drawn.uniform(0.02, 0.3)):
-            outside.proxy.set(Mode.drawn(drawn))
-            over.wait(drawn.uniform(0.02, 0.3))
-            outside.proxy.pass_on()
-
-    out = enrich(
-        numbers(spark, 20_000), outside.enricher, on="id", retry=RETRY, attempt_timeout=1, timeout=90, capacity=8
-    )
-    with leaves_nothing(spark, outside):
-        # Not before the driver has its schema.
-        thread = threading.Thread(target=strike)
-        thread.start()
-        try:
-            for _ in range(3):
-                assert [tuple(each) for each in out.collect()] == expected(20_000), f"seed {seed}"
-        finally:
-            over.set()
-            thread.join()
-    assert outside.proxy.struck > 0

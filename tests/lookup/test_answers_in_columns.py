@@ -232,23 +232,6 @@ def test_A2_a_wrong_table_is_an_error_of_the_whole_batch_which_is_neither_split_
     assert len(enricher.asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("key", "stranger", "shown"),
-    [
-        (dt.date(2020, 1, 1), pa.array([10**7], pa.int32()).cast(pa.date32()), "29349-01-26"),
-        ("a", pa.array([b"\xff"]).view(pa.string()), "b'\\xff'"),
-    ],
-)
-def test_A2_a_strange_key_that_python_cannot_hold_is_named_too(key: Any, stranger: pa.Array, shown: str) -> None:
-    keys = pa.schema([("k", stranger.type)])
-    enricher = Columns(wrong(k=stranger, n=pa.array([1], pa.int32()), name=["x"]), keys)
-    [error] = looked_up(enricher, key, retry=Retry(3))
-    assert isinstance(error, ResultError)
-    assert "which was not asked for" in str(error)
-    assert shown in str(error)
-    assert len(enricher.asked) == 1
-
-
 def test_L10_keys_of_several_types_are_asked_each_in_their_own() -> None:
     noon = dt.datetime(2020, 1, 1, 12)
     keys = [noon, noon.replace(tzinfo=dt.UTC), 1, 1.0]
@@ -262,13 +245,6 @@ def test_L10_keys_of_several_types_are_asked_each_in_their_own() -> None:
     kinds = ["timestamp[us]", "timestamp[us, tz=UTC]", "int64", "double"]
     assert [found["n"] for found in looked_up(enricher, *keys, retry=Retry(3))] == [0] * 4
     assert sorted(str(asked.type) for asked in enricher.asked) == sorted(kinds)
-
-
-def test_A3_one_key_is_asked_in_columns_too() -> None:
-    enricher = Columns()
-    enricher.max_batch = 1
-    assert looked_up(enricher, 2, 3) == [row(2), None]
-    assert [asked.to_pylist() for asked in enricher.asked] == [[2], [3]]
 
 
 def test_A3_rows_of_such_an_enricher_come_from_its_columns() -> None:

@@ -116,7 +116,7 @@ def test_L4_uses_of_long_keys_do_not_gather_in_memory(tmp_path):
 
 def test_L4_a_small_cache_through_which_many_keys_go_keeps_its_order(tmp_path):
     cache = on_disk(tmp_path, max_rows=100, rocksdb=SMALL)
-    for number in range(20_000):
+    for number in range(5_000):
         cache.put(number, {"born": number})
         cache.get(number - 50)
     assert len(cache) == 100

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 
 from asyncio_operator import (
-    AsyncWaitOperator,
-    BlockingFunction,
     Budget,
     BudgetExceeded,
     EnricherError,
@@ -26,7 +24,7 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.options import batching_of
 from enrichers import FunctionEnricher
 from tests.lookup.helpers import Recorded
-from tests.operator.helpers import collect, virtual
+from tests.operator.helpers import virtual
 
 NUMBERS = itertools.count()
 
@@ -208,24 +206,6 @@ async def test_G11_what_is_given_back_can_be_spent() -> None:
         with pytest.raises(BudgetExceeded):
             await lookup.get(33)
     assert used(spec) == 3 * ESTIMATE
-
-
-def test_G11_a_function_in_a_thread_says_so_too() -> None:
-    spec = budget()
-
-    def ask(value: int) -> int:
-        if value % 2:
-            billed(False)
-            return value
-        raise refusal()
-
-    class Weighing(BlockingFunction[int, int]):
-        def weigh(self, values: Sequence[int]) -> dict[str, float]:
-            return weigh(values)
-
-    operator = AsyncWaitOperator(Weighing(ask), budget=spec, on_error="skip")
-    assert asyncio.run(collect(operator.process(range(4)))) == [1, 3]
-    assert (used(spec), used(spec, "tokens")) == (0, 4 * TOKENS)
 
 
 @given(st.lists(st.sampled_from(sorted(ENDS)), min_size=1, max_size=20), st.floats(1.0, 5.0))

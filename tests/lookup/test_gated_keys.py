@@ -58,17 +58,6 @@ def pipeline_of(enricher: Recorded, keys: Any, allowance: Any = None, **options:
 
 
 @virtual
-async def test_R10_keys_start_as_the_rate_limit_lets_them_in_their_order():
-    enricher = Timed(0.3)
-    (batch,) = batches = [batch_of(range(7))]
-    consumer = await look_up(enricher, batches, rate_limit=RateLimit(3), capacity=2)
-    assert enricher.times == [0, 0, 0.3, 1, 1, 1.3, 2]
-    assert enricher.calls == list(range(7))
-    assert batch.outcomes == [{"x": key} for key in range(7)]
-    assert consumer.pipeline.figures.calls == 7
-
-
-@virtual
 async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
     pipeline = pipeline_of(Timed(), range(7), rate_limit=RateLimit(8, per=100.0))
     gate = pipeline._keys.gate
@@ -76,15 +65,6 @@ async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
     assert gate.next_start(now()) == now()
     assert gate.take(now()) == now()
     assert gate.next_start(now()) == 100
-
-
-@virtual
-async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_under_a_limit():
-    enricher = Timed(failing={0: 1})
-    batches = [batch_of(range(4))]
-    await look_up(enricher, batches, rate_limit=RateLimit(1), retry=Retry(3, FixedBackoff(0.5)))
-    assert enricher.calls == [0, 0, 1, 2, 3]
-    assert enricher.times == [0, 1, 2, 3, 4]
 
 
 @virtual

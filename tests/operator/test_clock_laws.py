@@ -24,7 +24,7 @@ from asyncio_operator.testing import ManualClock, VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.lookup.helpers import Recorded
 from tests.operator.attempts import BAD, MODES, Act, Batches, Script, retry
-from tests.operator.helpers import REAL_LOOPS, collect, forever, late, now, run_on, virtual
+from tests.operator.helpers import collect, forever, late, now, run_on, virtual
 
 WAITS: dict[str, Any] = {
     "timeout": st.just(5.0),
@@ -93,21 +93,6 @@ def test_R12_and_so_does_a_Lookup(acts, max_batch, linger, waits):
             return list(map(str, got)), script.starts, now()
 
     assert run_on(VirtualTimeLoop, run(clock=ManualClock(1e9))) == run_on(VirtualTimeLoop, run())
-
-
-@pytest.mark.parametrize("max_batch", [1, 100])
-@pytest.mark.parametrize("loop", REAL_LOOPS)
-def test_R12_a_Lookup_with_a_clock_that_stands_still_answers_whether_or_not_the_enricher_takes_batches(loop, max_batch):
-    async def answer(asked: Any) -> Any:
-        await asyncio.sleep(0)
-        return [{"x": key} for key in asked] if isinstance(asked, list) else {"x": asked}
-
-    async def main() -> Any:
-        lookup = Lookup(Recorded(answer, max_batch), cache=Cache(expire_after_write=10.0), clock=ManualClock())
-        async with asyncio.timeout(10.0), lookup:
-            return [await lookup.get(key) for key in (1, 2, 1)]
-
-    assert run_on(loop, main()) == [{"x": 1}, {"x": 2}, {"x": 1}]
 
 
 @virtual

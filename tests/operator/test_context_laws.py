@@ -135,21 +135,6 @@ async def test_O17_what_a_call_starts_sees_what_it_has_set(way):
 
 
 @virtual
-async def test_O17_a_call_that_fails_or_is_late_leaves_nothing_either():
-    seen: list[Any] = []
-
-    async def call(value: int) -> None:
-        seen.append(tenant.get())
-        tenant.set(value)
-        if value % 3 == 0:
-            raise ValueError(value)
-        await asyncio.sleep(10 if value % 3 == 1 else 0)
-
-    await process(call, range(30), capacity=3, timeout=1, on_error="skip")
-    assert seen == [NOTHING] * 30
-
-
-@virtual
 async def test_O17_every_attempt_begins_with_what_the_run_was_started_with():
     seen: list[Any] = []
 

@@ -68,31 +68,6 @@ async def test_H1_a_slow_call_is_made_a_second_time_and_the_first_answer_wins():
     assert figures(operator) == (1, 1)
 
 
-@virtual
-async def test_H1_without_hedge_no_call_is_made_twice():
-    script = Script({0: [Act(50.0), Act(0.0)]})
-    operator = AsyncWaitOperator(script, retry=retry())
-    assert await collect_timed(operator.process([0])) == [(0, 50.0)]
-    assert figures(operator) == (0, 0)
-
-
-@pytest.mark.parametrize("new_loop", REAL_LOOPS)
-def test_H1_on_real_loops_too(new_loop):
-    async def call(value):
-        calls.append(value)
-        await asyncio.sleep(60.0 if len(calls) == 1 else 0.0)
-        return value
-
-    async def main():
-        operator = hedged(call, hedge=Hedge(0.02, extra=0.5))
-        assert await collect(operator.process([0])) == [0]
-        assert figures(operator) == (1, 1)
-
-    calls: list[int] = []
-    run_on(new_loop, main())
-    assert calls == [0, 0]
-
-
 @pytest.mark.parametrize("new_loop", REAL_LOOPS)
 def test_O11_the_thread_of_the_call_that_lost_holds_its_place(new_loop):
     asked: list[int] = []

@@ -67,42 +67,6 @@ async def test_O18_a_failure_starts_no_call_and_is_reported_at_once(way, capacit
     assert others() == set()
 
 
-@virtual
-async def test_O18_nor_does_a_library_that_takes_the_cancellation_for_a_result(way):
-    """Python 3.11's `asyncio.wait_for` loses a cancellation that comes together with its result."""
-    queue: asyncio.Queue[str] = asyncio.Queue()
-    calls = []
-
-    async def call(value):
-        calls.append(value)
-        await asyncio.sleep(1)
-        queue.put_nowait("next")  # in the turn in which the run fails
-        raise ValueError
-
-    async def source():
-        while True:
-            yield await asyncio.wait_for(queue.get(), 5)
-
-    queue.put_nowait("bad")
-    with pytest.raises(FunctionError):
-        await collect(AsyncWaitOperator(call, **way | {"on_error": "fail"}).process(source()))
-    assert (calls, now()) == (["bad"], 1)
-
-
-@pytest.mark.parametrize("capacity", [2, 5])
-@virtual
-async def test_O18_nor_does_closing_and_what_came_too_late_is_in_the_snapshot(way, capacity):
-    calls = Calls()
-    operator = AsyncWaitOperator(calls, capacity=capacity, **{"mode": "unordered"} | way)
-    outputs = operator.process(reluctant())
-    assert await anext(outputs) == 0
-    await asyncio.sleep(1)
-    await outputs.aclose()
-    assert (calls.made, now()) == ([0, 1], 2)
-    assert [element for element, _ in operator.snapshot().elements] == [1, "left 0"]
-    assert others() == set()
-
-
 @pytest.mark.parametrize("loop", [*REAL_LOOPS, VirtualTimeLoop])
 @pytest.mark.parametrize("elements", [range, lambda count: reluctant(2)])
 def test_O18_nor_does_the_end_of_the_loop(way, loop, elements):

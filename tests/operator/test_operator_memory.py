@@ -1,4 +1,4 @@
-"""Memory does not grow with the number of elements; a leak of a hundred bytes for each would be a hundred megabytes."""
+"""Memory does not grow with the number of elements; a leak of a hundred bytes for each would be 40 megabytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 from asyncio_operator import AsyncWaitOperator
 from tests.operator.helpers import forever, run_on, same
 
-ELEMENTS = 1_000_000
+ELEMENTS = 400_000
 BOUND = 24 * 2**20
 
 
@@ -39,13 +39,13 @@ async def sometimes(value: int) -> int:
     return value
 
 
-def test_a_million_elements_need_no_more_memory_than_a_few(mode):
+def test_many_elements_need_no_more_memory_than_a_few(mode):
     async def main():
         operator = AsyncWaitOperator(sometimes, mode=mode, capacity=200, timeout=0.001, on_error="skip")
         await count(operator.process(range(100_000)))
         before = resident()
-        # Ten of a million are late, and a hundred fail; a busy machine may make some more of them late.
-        assert ELEMENTS - await count(operator.process(range(ELEMENTS))) >= 110
+        # Four are late, and forty fail; a busy machine may make some more of them late.
+        assert ELEMENTS - await count(operator.process(range(ELEMENTS))) >= 44
         assert operator.metrics.admitted == operator.metrics.emitted == ELEMENTS
         assert resident() - before < BOUND
 

@@ -30,11 +30,6 @@ from tests.operator.helpers import (
 # -- the synchronous face
 
 
-def some(value: Any) -> list[Any]:
-    """No outputs, one, or two."""
-    return [(value, i) for i in range(value % 3)]
-
-
 def rest_of(operator: AsyncWaitOperator, snapshot: OperatorSnapshot) -> list[Any]:
     return asyncio.run(collect(operator.process([], restore=snapshot)))
 

@@ -190,20 +190,3 @@ def test_G12_the_job_ends_well_and_what_was_paid_is_in_the_output(spark: SparkSe
         unit = spec.statistics().units["usd"]
         assert unit.used == pytest.approx(1.0)
         assert unit.refused == len(over)
-
-
-def test_G12_in_chains_column_functions_and_rdds(spark: SparkSession) -> None:
-    rows = spark.range(1, 21, numPartitions=1)
-
-    def spec(name: str) -> Budget:
-        return Budget(f"null in {name}", spend={"calls": 10.0}, on_spent="null")
-
-    one = enrich(rows, SOURCE, on="id", budget=spec("a chain"), status_column="s")
-    two = enrich(one, SOURCE, on="x", prefix="y_", status_column="t").collect()
-    assert [(row.s.status, row.t.status) for row in two].count(("over_budget", "missing")) == 10
-    assert [(row.s.status, row.y_x) for row in two if row.y_x].count(("found", two[0].y_x)) == 1
-    doubled = async_udf("long", budget=spec("a function"))(double)
-    values = [row.d for row in rows.select(doubled("id").alias("d")).collect()]
-    assert (values.count(None), sum(value or 0 for value in values) > 0) == (10, True)
-    mapped = map_partitions(rows.rdd.map(lambda row: row.id), double, budget=spec("an rdd")).collect()
-    assert mapped.count(None) == 10

@@ -193,18 +193,6 @@ def test_C3_a_lookup_whose_journal_has_answers_begins_a_stage(spark: SparkSessio
     assert calls.stat().st_size == 2 * before
 
 
-def test_C1_every_lookup_has_its_own_metrics(spark: SparkSession) -> None:
-    async def half(key: int) -> Any:
-        return {"a": key} if key % 2 else None
-
-    first, second = EnrichmentMetrics(spark), EnrichmentMetrics(spark)
-    df = enrich(spark.range(0, 20, 1, 2), FunctionEnricher(half, "a long"), on="id", how="inner", metrics=first)
-    df = enrich(df, lookup("b"), on="a", metrics=second)
-    assert df.count() == 10
-    figures = [metrics.statistics() for metrics in (first, second)]
-    assert [(one.rows, one.found, one.missing) for one in figures] == [(20, 10, 10), (10, 10, 0)]
-
-
 def test_C1_a_trace_shows_all_lookups_of_a_chain_with_their_labels(spark: SparkSession) -> None:
     trace = Trace()
     df = enrich(spark.range(0, 6, 1, 2), lookup("a"), on="id", trace=trace)

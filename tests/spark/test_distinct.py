@@ -105,15 +105,6 @@ def test_X1_composite_keys_nulls_and_odd_names_whatever_the_join(spark: SparkSes
         assert len(distinct) == (0 if empty else 5)
 
 
-def test_X1_numbers_that_Spark_takes_to_be_equal_are_found(spark: SparkSession) -> None:
-    async def look_up(key: float) -> Any:
-        return {"x": key}
-
-    df = spark.createDataFrame([(0.0,), (-0.0,), (float("nan"),), (1.5,)], "id double")
-    rows = enrich(df, FunctionEnricher(look_up, "x double"), on="id", strategy="distinct").collect()
-    assert sorted(repr(abs(row.x)) for row in rows) == ["0.0", "0.0", "1.5", "nan"]
-
-
 @FROM_4_0
 def test_S1_text_is_compared_by_its_characters_whatever_its_collation(spark: SparkSession) -> None:
     async def look_up(key: str) -> Any:

@@ -118,18 +118,6 @@ def test_X6_failures_count_rows_and_timeouts_count_keys(spark: SparkSession) -> 
     assert (figures.failures, figures.timeouts, figures.calls) == (20, 1, 4)
 
 
-def test_metrics_add_up_over_tasks_and_are_forgotten_on_reset(spark: SparkSession) -> None:
-    metrics = EnrichmentMetrics(spark)
-    assert metrics.statistics().rows == 0
-    out = enrich(spark.range(0, 12, numPartitions=3), mixed(), on="id", on_error="null", timeout=0.3, metrics=metrics)
-    out.collect()
-    out.collect()
-    assert metrics.statistics().rows == 24
-    assert str(metrics).startswith("24 rows, 6 found, 6 missing, 12 failed, 24 calls, 6 keys timed out, ")
-    metrics.reset()
-    assert metrics.statistics().rows == 0
-
-
 def test_X5_a_worker_that_dies_fails_the_job_and_the_next_one_works(spark: SparkSession, df: DataFrame) -> None:
     async def look_up(key: int) -> Any:
         os._exit(7)

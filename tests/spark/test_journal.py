@@ -16,14 +16,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import Budget, Cache, ConfigurationError, Enricher, Hedge, Journal, Limit, StateError
-from asyncio_operator.engine.timers import Timers
-from asyncio_operator.enricher import settle
+from asyncio_operator import Cache, ConfigurationError, Enricher, Hedge, Journal
 from asyncio_operator.journal import watched
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.identity import wanted_description
-from asyncio_operator.journal.noted import NotedAnswers
 from asyncio_operator.journal.storage import Disk, Entry, open_place
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
@@ -217,31 +214,6 @@ def test_J9_every_other_face_refuses_a_journal_in_words(spark: SparkSession, cal
         enrich(spark.range(1), source, on="id", journal=5)  # type: ignore[arg-type]
 
 
-def test_J3_an_answer_says_how_it_was_got_and_what_it_weighed(spark: SparkSession, journal: Journal) -> None:
-    class Priced(Enricher):
-        max_batch = 2
-
-        def schema(self) -> pa.Schema:
-            return pa.schema([("x", pa.int64())])
-
-        def weigh(self, keys: Any) -> dict[str, float]:
-            return {"tokens": 100.0 * len(keys), "usd": 1.0 * len(keys)}
-
-        async def lookup_many(self, keys: Any) -> Any:
-            settle({"tokens": 30.0 * len(keys)})
-            return [{"x": key} for key in keys]
-
-    df = table(spark, [1, 2, 3, 4])
-    priced = Budget("priced", Limit(1000, 1.0))
-    enrich(df, Priced(), on="id", journal=journal, budget=priced, batching=2).collect()
-    found = read_journal(spark, journal)
-    assert found.columns[:2] == ["id", "x"]
-    for row in found.collect():
-        assert (row["_weights"], row["_attempts"], row["_row"]) == ({"tokens": 30.0, "usd": 1.0}, 1, 0)
-        assert row["_latency_ms"] > 0
-        assert row["_found"]
-
-
 def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error(
     spark: SparkSession, journal: Journal, tmp_path: Path
 ) -> None:
@@ -341,24 +313,6 @@ def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_o
         assert await following.find([1]) == [ABSENT]
         await following.flush()
         gate.set()
-
-    in_a_task(tmp_path, program)
-
-
-def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path: Path) -> None:
-    async def program(task: JournalTask) -> None:
-        journal = task.opened(ANSWERS, False, "0", this_process)
-        journal.begin(Timers(asyncio.get_running_loop().time))
-        for key in range(1000):
-            journal.learn([key], [{"x": f"{key:100000}"}], 1, 0.1)
-        assert not journal.has_room, "100 MB wait in memory"
-        await asyncio.wait_for(journal.room(), 60)
-        assert journal.has_room
-        [answer] = await asyncio.wait_for(journal.find([1]), 60)
-        assert answer.answer()["x"].strip() == "1"
-        journal.finish(failed=False)
-        with pytest.raises(StateError, match="is closed"):
-            journal._writer.append(NotedAnswers([], task.description, 0))
 
     in_a_task(tmp_path, program)
 

@@ -23,8 +23,7 @@ from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.spark import compact_journal, enrich, read_journal
 from asyncio_operator.spark.driver import journal_files
-from asyncio_operator.spark.driver.journal_files import Contents, contents_of
-from asyncio_operator.spark.journal import CompactedRows
+from asyncio_operator.spark.driver.journal_files import Contents
 from enrichers import FunctionEnricher
 from tests.journal.helpers import answers_of, batch, described, write
 from tests.spark.helpers import in_background, setting
@@ -90,16 +89,6 @@ def test_J7_a_compaction_makes_few_files_of_many_and_deletes_the_replaced_ones_a
     assert made.files_written + again.files_written + 40 == again.files_deleted + len(list_journal(place).files)
     assert len(list_journal(place).files) < 4
     assert values(read_journal(spark, tmp_path)) == before
-
-
-def test_J7_a_compaction_that_cannot_write_says_where_and_why(spark: SparkSession, tmp_path: Path) -> None:
-    random_journal(tmp_path / "journal", 3)
-    contents = contents_of(spark, Journal(tmp_path / "journal").location)
-    rows = contents.rows(spark).coalesce(1)
-    (tmp_path / "file").write_text("a file is where the directory should be")
-    write = CompactedRows(Journal(tmp_path / "file").location, contents.description.text)
-    with pytest.raises(JournalError, match=r"cannot be compacted \(NotADirectoryError: .*: its answers are as before"):
-        write.written(rows)
 
 
 @pytest.mark.parametrize("most_named", [0, 32])

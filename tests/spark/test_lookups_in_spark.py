@@ -17,14 +17,13 @@ from typing import Any
 
 import psutil
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from asyncio_operator import Cache, EnricherError, FixedBackoff, Retry
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.servers import PostgresServer
-from tests.spark.helpers import GONE, Hanging, in_partitions, kill_workers, wait_until
+from tests.spark.helpers import GONE, Hanging, in_partitions, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -129,85 +128,6 @@ def test_L8_every_worker_has_a_cache_of_its_own(spark: SparkSession, source: Sou
     calls = Counter(source.calls())
     assert set(calls.values()) == {1}, "a worker has asked twice for a key"
     assert {key for _, key in calls} == set(range(20))
-
-
-def test_L8_a_micro_batch_finds_what_the_one_before_has_looked_up(
-    alone: SparkSession, source: Source, tmp_path: Path
-) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        (tmp_path / "in" / f"{number}.json").write_text("".join(f'{{"id": {key}}}\n' for key in range(20)))
-    stream = alone.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
-    metrics = EnrichmentMetrics(alone)
-    out = enrich(stream, source.enricher(), on="id", cache=Cache(), status_column="how", metrics=metrics)
-    query = out.writeStream.format("memory").queryName("hits").trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
-    assert query.exception() is None
-    assert len(query.recentProgress) >= 3
-    assert how(alone.table("hits").collect()) == {
-        **FROM_CALLS,
-        **{outcome: 2 * count for outcome, count in FROM_THE_CACHE.items()},
-    }
-    assert (metrics.statistics().calls, metrics.statistics().cache_hits) == (20, 40)
-
-
-@pytest.mark.parametrize("store", ["heap", "rocksdb"])
-def test_L8_keys_of_every_family_are_found_again(alone: SparkSession, tmp_path: Path, store: str) -> None:
-    async def look_up(key: Any) -> Any:
-        return {"x": f"{key}"}
-
-    parts = (
-        "1Y, -7L, 1.5D, 1.50BD, 'ß', true, date'2020-02-29', timestamp'2020-02-29 12:00:00.5 Europe/Berlin', "
-        "timestamp_ntz'2020-02-29 12:00:00', X'00FF', CAST(id % 2 AS INT)"
-    )
-    df = alone.range(0, 4, numPartitions=1).selectExpr(*(f"{sql} AS k{i}" for i, sql in enumerate(parts.split(", "))))
-    cache = Cache(store=store, directory=tmp_path / "cache" if store == "rocksdb" else None)
-    seen = []
-    for source in ("call", "cache"):
-        for on in (df.columns, ["k3"], ["k7"]):
-            out = enrich(df, FunctionEnricher(look_up, "x string"), on=on, cache=cache, status_column="how")
-            rows = out.select("x", "how").collect()
-            assert {row.how.source for row in rows} == {source}, on
-            seen.append([row.x for row in rows])
-        if store == "rocksdb":
-            kill_workers()
-    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
-
-
-def test_X10_a_stream_that_fails_and_starts_again_gives_each_row_once(
-    alone: SparkSession, source: Source, tmp_path: Path
-) -> None:
-    (tmp_path / "in").mkdir()
-    # Key 3, which is wrong for a while, is in the second file.
-    for number, first in enumerate((10, 0, 20)):
-        file = tmp_path / "in" / f"{number}.json"
-        file.write_text("".join(f'{{"n": {number * 20 + i}, "id": {first + i}}}\n' for i in range(20)))
-        os.utime(file, (number + 1, number + 1))
-
-    def run() -> EnrichmentMetrics:
-        stream = alone.readStream.schema("n long, id long").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
-        metrics = EnrichmentMetrics(alone)
-        cache = Cache(store="rocksdb", directory=tmp_path / "cache")
-        out = enrich(stream, source.enricher(), on="id", cache=cache, retry=Retry(2), metrics=metrics)
-        writer = out.writeStream.format("parquet").option("path", str(tmp_path / "out"))
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        query.awaitTermination(60)
-        return metrics
-
-    source.down.touch()
-    with pytest.raises(StreamingQueryException, match="the source is down"):
-        run()
-    source.down.unlink()
-    source.wrong.touch()
-    with pytest.raises(StreamingQueryException, match="an invalid result for key 3"):
-        run()
-    source.wrong.unlink()
-    assert run().statistics().rows == 40
-    assert run().statistics().rows == 0
-    rows = alone.read.parquet(str(tmp_path / "out")).orderBy("n").collect()
-    assert [row.n for row in rows] == list(range(60))
-    assert [row.id for row in rows] == [*range(10, 30), *range(20), *range(20, 40)]
-    assert [row.x for row in rows] == [row.id if row.id % 5 else None for row in rows]
 
 
 # -- L7: on disk

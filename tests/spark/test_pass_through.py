@@ -178,16 +178,6 @@ def test_X3_columns_chooses_and_orders_and_prefix_names(spark: SparkSession) -> 
     assert enrich(df, source, on="id", columns=[], status_column="s").select("s.status").collect() == [("found",)]
 
 
-def test_L9_L11_an_answer_may_have_only_columns_that_are_not_chosen(spark: SparkSession) -> None:
-    async def look_up(key: int) -> Any:
-        return [{"a": key, "b": "t"}, {"a": 0}] if key else {"d": 1}
-
-    df, source = spark.range(1, 2, numPartitions=1), FunctionEnricher(look_up, "a long, b string")
-    assert enrich(df, source, on="id", columns=["b"]).collect() == [(1, "t"), (1, None)]
-    with pytest.raises(Exception, match=r"none of the columns \['a', 'b'\]; its fields are \['d'\]"):
-        enrich(spark.range(0, 1, numPartitions=1), source, on="id", columns=["b"]).collect()
-
-
 MOMENT = dt.datetime(2020, 6, 1, 12, 0, 0, 123456)
 
 ADDED: list[tuple[pa.DataType, Any, str, Any]] = [

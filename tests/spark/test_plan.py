@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,6 @@ from tests.servers import PostgresServer
 from tests.spark.helpers import BATCH_SIZE, jobs, setting
 
 pytestmark = pytest.mark.spark
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

@@ -74,15 +74,6 @@ def test_X1_composite_keys_and_several_rows(spark: SparkSession, shop: PostgresS
     assert [(row.who, row.nr) for row in inner] == [pair for pair in left if pair[1] is not None]
 
 
-def test_X3_a_prefix_makes_room_for_a_name_that_both_sides_have(spark: SparkSession, shop: PostgresServer) -> None:
-    customers = PostgresEnricher(shop.dsn, table="shop.customers", key="id", columns=["name"])
-    frame = spark.range(0, 2000, 1, 2).selectExpr("id", "'mine' || id AS name")
-    rows = enrich(frame, customers, on="id", prefix="their_").collect()
-    assert [(row.name, row.their_name) for row in rows] == [
-        (f"mine{i}", f"n{i}" if i < 1000 else None) for i in range(2000)
-    ]
-
-
 def test_L8_two_jobs_use_the_same_connections(spark: SparkSession, shop: PostgresServer) -> None:
     def connections(name: str) -> set[tuple[int, Any]]:
         found = shop.fetch(f"SELECT pid, backend_start FROM pg_stat_activity WHERE application_name = '{name}'")

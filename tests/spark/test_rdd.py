@@ -37,8 +37,6 @@ pytestmark = pytest.mark.spark
 JOB_FAILED = (PythonException, Py4JError)
 """What an action on an RDD raises; the second from PySpark 4.0."""
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
 def numbers(spark: SparkSession) -> RDD[int]:

@@ -180,22 +180,6 @@ def test_X1_no_rows_no_partitions_no_matter(spark: SparkSession) -> None:
     assert enrich(in_partitions(spark, [(4,)], "id long", 4), enricher(), on="id").collect() == [(4, 4)]
 
 
-def test_L1_a_null_in_any_part_of_a_key_is_never_looked_up_and_is_a_miss(spark: SparkSession) -> None:
-    async def look_up(key: Any) -> Any:
-        assert None not in key
-        return {"x": f"{key}"}
-
-    rows = [(1, "a"), (None, "a"), (1, None), (None, None), (2, "b")]
-    df = in_partitions(spark, rows, "i int, s string", 1)
-    cases: list[tuple[Any, int]] = [("left", 5), ("inner", 2)]
-    for how, kept in cases:
-        metrics = EnrichmentMetrics(spark)
-        out = enrich(df, FunctionEnricher(look_up, "x string"), on=["i", "s"], how=how, metrics=metrics).collect()
-        assert [row.x for row in out if row.x] == ["(1, 'a')", "(2, 'b')"]
-        assert len(out) == kept
-        assert (metrics.statistics().missing, metrics.statistics().calls) == (3, 2)
-
-
 def test_keys_of_every_family_reach_the_enricher_as_the_values_they_are(spark: SparkSession) -> None:
     async def look_up(key: Any) -> Any:
         return {"x": ", ".join(f"{type(part).__name__} {part}" for part in key)}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +97,6 @@ def test_J2_a_journal_gets_the_answers_of_a_warm_cache_and_the_next_application_
     found = rows(enrich(frame, source, on="id", journal=journal, status_column="lookup"))
     assert [row[:4] for row in found] == [row[:4] for row in expected]
     assert len(calls.read_text().splitlines()) == asked
-
-
-def test_J2_a_journal_that_is_deleted_and_made_again_gets_the_answers_of_a_warm_cache_again(
-    alone: SparkSession, tmp_path: Path
-) -> None:
-    frame, journal = alone.range(0, 50, numPartitions=1), Journal(tmp_path / "here")
-    found = partial(enrich, frame, counted(tmp_path / "calls"), on="id", cache=Cache(), journal=journal)
-    for _ in range(2):
-        assert found().select("id").distinct().count() == 50
-        assert read_journal(alone, journal).select("id").distinct().count() == 50
-        shutil.rmtree(journal.path)
 
 
 def test_a_server_that_is_away_costs_calls_and_fails_nothing(spark: SparkSession, tmp_path: Path) -> None:

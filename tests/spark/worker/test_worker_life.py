@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import Enricher
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher
-from tests.spark.helpers import BATCH_SIZE, assert_workers_are_clean, setting
+from tests.spark.helpers import assert_workers_are_clean
 
 pytestmark = pytest.mark.spark
 
@@ -119,12 +119,3 @@ def test_X9_memory_does_not_grow_with_the_partition(spark: SparkSession, mode: s
     small = resident(spark, 150_000, mode)
     large = resident(spark, 500_000, mode)
     assert large < small + 40_000_000, f"{small:,} bytes for 150,000 rows, {large:,} for 500,000, 105 MB more"
-
-
-def test_X9_a_key_with_more_rows_than_an_output_batch_holds_gets_them_all(spark: SparkSession) -> None:
-    async def look_up(key: int) -> Any:
-        return [{"x": i} for i in range(25_000)] if key == 1 else {"x": -1}
-
-    with setting(spark, BATCH_SIZE, 7):
-        out = enrich(spark.range(0, 20, numPartitions=1), FunctionEnricher(look_up, "x int"), on="id")
-        assert [row.x for row in out.collect()] == [-1, *range(25_000), *[-1] * 18]
