@@ -76,36 +76,27 @@ def listening(spark: SparkSession) -> Iterator[list[StreamingQueryListener]]:
         spark.streams.removeListener(listener)
 
 
-def test_a_listener_is_told_the_figures_of_every_micro_batch_of_this_enrichment_and_of_no_other_query(
+def test_a_listener_is_told_the_figures_of_every_micro_batch_of_this_enrichment_whatever_another_one_raises(
     spark: SparkSession, files: Path, metrics: EnrichmentMetrics, listening: list[StreamingQueryListener]
 ) -> None:
     told: list[tuple[str, int, tuple[int, int, int, int]]] = []
+    failed: list[int] = []
 
     def tell(progress: StreamingQueryProgress, statistics: EnrichmentStatistics) -> None:
         told.append((progress.name or "", progress.batchId, figures(statistics)))
 
-    listening.append(metrics.listener(tell))
-    spark.streams.addListener(listening[0])
-    run(stream(spark, files), "other")
-    run(enrich(in_two_tasks(spark, files), tenths_unknown(), on="id", metrics=metrics), "this")
-    wait_until(lambda: len(told) >= len(SIZES), 30, "the listener has been told of all")
-    assert told == [("this", number, expected) for number, expected in enumerate(EXPECTED)]
-
-
-def test_what_a_callback_raises_disturbs_neither_the_query_nor_the_next_call(
-    spark: SparkSession, files: Path, metrics: EnrichmentMetrics, listening: list[StreamingQueryListener]
-) -> None:
-    called: list[int] = []
-
     def fail(progress: StreamingQueryProgress, statistics: EnrichmentStatistics) -> None:
-        called.append(statistics.rows)
+        failed.append(statistics.rows)
         raise ValueError("the callback of a test fails, as it should")
 
-    listening.append(metrics.listener(fail))
-    spark.streams.addListener(listening[0])
-    run(enrich(stream(spark, files), tenths_unknown(), on="id", metrics=metrics))
-    wait_until(lambda: len(called) >= len(SIZES), 30, "the listener has been called for all")
-    assert called == SIZES
+    listening += [metrics.listener(fail), metrics.listener(tell)]
+    for listener in listening:
+        spark.streams.addListener(listener)
+    run(stream(spark, files), "other")
+    run(enrich(in_two_tasks(spark, files), tenths_unknown(), on="id", metrics=metrics), "this")
+    wait_until(lambda: len(told) >= len(SIZES) <= len(failed), 30, "the listeners have been told of all")
+    assert told == [("this", number, expected) for number, expected in enumerate(EXPECTED)]
+    assert failed == SIZES
 
 
 def test_a_listener_without_a_callback_prints_a_line_for_every_part(

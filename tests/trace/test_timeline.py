@@ -52,21 +52,6 @@ def test_every_kind_of_span_and_mark_is_drawn_and_explained(draw):
     assert {"a run", "watermark", "watermark 5000", "milliseconds since the start of the run"} <= set(picture.texts)
 
 
-def test_what_does_not_occur_is_not_explained(draw):
-    picture = draw(head_of_line())
-    labels = {look.label for look in [*SPANS.values(), *MARKS.values(), *CIRCUIT.values()]} | {"watermark"}
-    assert labels & set(picture.texts) == {"call gave a result", "complete, not yet emitted", "emitted"}
-
-
-def test_a_wait_too_short_to_be_seen_is_not_explained(draw):
-    trace = new_trace()
-    trace.admitted(at(0), 0, "a")
-    call(trace, 0, 0.1, 100)
-    picture = draw(trace)
-    assert "trace1-waiting" in picture.groups
-    assert SPANS["waiting"].label not in picture.texts
-
-
 def test_there_is_one_shape_for_each_span_and_mark(draw):
     picture = draw(head_of_line())
     assert picture.count("trace1-result") == 3
@@ -126,38 +111,12 @@ def test_the_picture_says_what_is_no_longer_in_the_trace(draw):
     assert "3 earlier elements are no longer in the trace" in draw(trace).texts
 
 
-def test_the_picture_says_that_no_element_is_left_whole(draw):
-    trace = new_trace(limit=2)
-    simple(trace, 0, 0, 10)
-    assert "no element is left whole; give Trace a larger limit" in draw(trace).texts
-
-
-def test_three_hundred_rows_have_sparse_round_labels(draw):
-    trace = new_trace()
-    for element in range(300):
-        simple(trace, element, element, element + 10)
-    numbers = {int(text) for text in draw(trace).texts if text.isdigit()}
-    assert len(numbers) < 30
-    assert all(number % 10 == 0 for number in numbers)
-
-
 def test_a_run_without_elements_or_time_can_be_drawn(draw):
     trace = new_trace()
     trace.record("ended", at(0))
     assert "no elements in this run" in draw(trace).texts
     simple(trace, 0, 0, 0)
     assert draw(trace).count("trace1-result") == 1
-
-
-def test_many_watermarks_are_drawn_without_their_names(draw):
-    trace = new_trace()
-    for number in range(0, 60, 2):
-        trace.record("watermark", at(number), number, number)
-        trace.record("emitted", at(number), number)
-        simple(trace, number + 1, number, number + 1)
-    picture = draw(trace)
-    assert "trace1-watermark-58" in picture.ids
-    assert "watermark 58" not in picture.texts
 
 
 # -- several runs
@@ -176,11 +135,6 @@ def test_runs_stand_side_by_side_on_one_axis_of_time(tmp_path):
     assert picture.texts.count("800") == 3
     assert picture.texts.count("milliseconds since the start of the run") == 3
     assert len(picture.ids) == len(set(picture.ids))
-
-
-def test_an_empty_place_has_the_axis_above_it_named(tmp_path):
-    timelines([("a", head_of_line()), ("b", head_of_line()), ("c", head_of_line())], tmp_path / "a.svg", columns=2)
-    assert Picture(tmp_path / "a.svg").texts.count("milliseconds since the start of the run") == 2
 
 
 def test_it_draws_into_axes_of_a_figure_of_the_user(tmp_path):
