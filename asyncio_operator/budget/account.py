@@ -47,6 +47,7 @@ A reply
     slots       how many calls the worker may have in flight; None: there is no limit
     spend       by unit: how much the worker holds now, what was spent, and what all workers hold
     pause       seconds for which nothing may start
+    workers     how many workers want units
     supply      how much of the units there is: `terms.SCARCE`, `ENOUGH` or `PLENTY`
     drop        units whose earlier permits must be given back, because the source said that less is left
     error       only if the budget cannot be used so: what is wrong
@@ -125,7 +126,7 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
     reply["drop"] = []
     if worker is None:
         # A late copy of an older message: its worker does not wait for this reply.
-        return {**reply, "again": terms.longest, "slots": None, "spend": {}, "pause": 0.0, "supply": 0}
+        return {**reply, "again": terms.longest, "slots": None, "spend": {}, "pause": 0.0, "workers": 1, "supply": 0}
     for number, report in message["reports"]:
         if number > worker["applied"]:
             # Entries of another epoch are not those that a report speaks of.
@@ -138,6 +139,7 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
     if starts <= now and slots != 0:
         full = slots is not None and slots <= message["running"]
         reply["permits"] = sharing.grant(state, windows, message, worker, terms, now, full)
+    reply["workers"] = sharing.sharers(state)
     reply["supply"] = sharing.supply(state, windows, now)
     reply["spend"] = sharing.spend(state, message, worker, now)
     reply["again"] = in_flight.asks_again(state, worker) or terms.interval(len(state["workers"]))

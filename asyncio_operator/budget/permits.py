@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
-from asyncio_operator.budget.resources import SMOOTHING, Amount, Resource, Slots, Stock
+from asyncio_operator.budget.resources import SMOOTHING, Amount, Ramp, Resource, Slots, Stock
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, terms_of
 from asyncio_operator.budget.usage import Hint
@@ -35,6 +35,9 @@ class Permits:
 
     Args:
         worker: a text that no other worker of any process ever has.
+
+    Attributes:
+        held_back: whether a call waits for calls to return. Who tells it of this sets it to False.
     """
 
     def __init__(self, budget: Budget, worker: str) -> None:
@@ -49,6 +52,7 @@ class Permits:
         self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
         slots = () if self._slots is None else (self._slots,)
         self._resources: tuple[Resource, ...] = (*self._stocks, *slots, *self._amounts)
+        self._ramp = Ramp(self._stocks)
         # The results of `_look` hold until this time.
         self._valid_until = -math.inf
         self._open = False
@@ -75,6 +79,7 @@ class Permits:
         self._running = 0
         self._waits = False
         self._waits_since: float | None = None
+        self.held_back = False
 
     # Calls
 
@@ -88,7 +93,7 @@ class Permits:
         """
         if now >= self._valid_until:
             self._look(now)
-        if not self._open:
+        if not self._open or self._running + self._calls >= self._ramp.most:
             return self._wait(weights, now)
         # A loop for each kind: Python reads attributes twice as fast where all objects are of one class.
         for stock in self._stocks:
@@ -134,6 +139,8 @@ class Permits:
         """
         settled = settled or {}
         self._running -= 1
+        if billed:
+            self._ramp.most += 1.0
         if self._slots is not None:
             self._slots.returned(None if started is None else now - started)
             # The next message may be answered otherwise than the last.
@@ -155,6 +162,7 @@ class Permits:
     def ended(self, calls: int) -> None:
         """As many calls are over, of which nothing else is known."""
         self._running -= calls
+        self._ramp.most += calls
 
     def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
         """The error for a call that no window can ever hold, however long it waits; None for others."""
@@ -240,6 +248,7 @@ class Permits:
             stock.give_back(stock.want)
         self._running += self._calls
         self._calls = 0
+        self._ramp.look(self._running, now)
         # What was ready may be given back.
         self._valid_until = -math.inf
         moved = [entry for stock in self._stocks for entry in stock.report()]
@@ -250,7 +259,7 @@ class Permits:
         waited = 0.0 if self._waits_since is None or not self._waits else now - self._waits_since
         if not self._waits:
             self._waits_since = None
-        message = {
+        message: Json = {
             "kind": "ask",
             "version": VERSION,
             "worker": self._worker,
@@ -269,7 +278,8 @@ class Permits:
             "slots": slots,
             "spend": {amount.unit: amount.offer(horizon / elapsed) for amount in self._amounts},
         }
-        self._active = self._holds_something(message)
+        held = (message["held"], message["want"], message["slots"], *(kept[:2] for kept in message["spend"].values()))
+        self._active = any(map(any, held))
         # A call that still waits asks again after the reply, and then waits anew.
         self._progress = self._urgent = self._waits = self._rests = False
         for stock in self._stocks:
@@ -322,6 +332,7 @@ class Permits:
         if reply["pause"]:
             self._pause(now + reply["pause"])
         self._again = reply["again"]
+        self._ramp.workers = reply["workers"]
         self._supply = reply["supply"]
         self._answered_at = now
         self._progress = any(one.held() > 0 for one in self._resources)
@@ -353,6 +364,9 @@ class Permits:
         if now < self._paused_until:
             # No reply shortens a pause, so none is asked for.
             return self._paused_until
+        if (at := self._ramp.ready_at(self.running() + 1, now)) > now:
+            self.held_back = True
+            return at
         # Permits still contain what has started since the last look.
         self._look(now)
         wanted = [(one, weights.get(one.unit) or one.default) for one in self._resources]
@@ -371,17 +385,9 @@ class Permits:
 
     def _pause(self, until: float) -> None:
         self._paused_until = max(self._paused_until, until)
+        self._ramp.restart()
         self._valid_until = -math.inf
 
     def _is_active(self) -> bool:
         """Whether there is something to report, or the coordinator believes that this worker holds something."""
         return self._active or any(one.is_open() for one in self._resources) or bool(self._reports)
-
-    @staticmethod
-    def _holds_something(message: Json) -> bool:
-        return (
-            any(message["held"])
-            or any(message["want"])
-            or any(message["slots"])
-            or any(held or wanted for held, wanted, *_ in message["spend"].values())
-        )

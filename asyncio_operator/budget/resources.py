@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -37,6 +38,11 @@ that such calls wait while the window is in debt. What it has used may be said l
 
 LEAST_OF_SUM = 1e-8
 """The same for an amount that may be spent: such a call is refused when all is spent."""
+
+
+UNPROVEN = 0.05
+"""The part of a window's calls that may be in flight before the source has answered. Law G5: a source that refuses all
+calls refuses these, and those that the limit lets start in the time of a call."""
 
 
 class Resource:
@@ -442,3 +448,47 @@ class Amount(Resource):
             spent=spent,
             on_spent=on_spent,
         )
+
+
+class Ramp:
+    """How many calls may be in flight, so that a source that refuses all of them has not refused a whole window.
+
+    It begins with a part of a window, and grows by one with each answer, as does the congestion window of TCP in its
+    slow start (RFC 5681), and with time at the rate of the limits, so slow calls use all of these. It begins again
+    after a pause, and falls to what calls in flight have shown lately.
+
+    Attributes:
+        most: how many calls may be in flight.
+        workers: among how many the limits are divided.
+    """
+
+    def __init__(self, stocks: Sequence[Stock]) -> None:
+        self._stocks = stocks
+        self.most = math.inf
+        self.workers = 1
+        self._first = math.inf
+        self._rate = self._at = 0.0
+
+    def look(self, running: int, now: float) -> None:
+        """A message is due. `running` calls are in flight."""
+        if self._stocks:
+            self._grow(now)
+            calls = [(stock.most / (stock.usual or stock.call or stock.default), stock.per) for stock in self._stocks]
+            self._first = max(2.0, UNPROVEN * min(most for most, _ in calls) / self.workers)
+            self._rate = min(most / per for most, per in calls) / self.workers
+            self.most = max(self._first, min(self.most, self._first + 2 * running))
+
+    def ready_at(self, running: int, now: float) -> float:
+        """When `running` calls may be in flight, if none returns."""
+        if running > self.most:
+            self._grow(now)
+        missing = running - self.most
+        return now if missing <= 1e-9 else now + missing / self._rate
+
+    def restart(self) -> None:
+        """The source has refused calls."""
+        self.most = self._first
+
+    def _grow(self, now: float) -> None:
+        self.most += self._rate * (now - self._at)
+        self._at = now

@@ -123,14 +123,21 @@ def _claim(state: Json, message: Json, now: float) -> list[float] | None:
 def _levels(state: Json, windows: list[RateWindow], horizon: float, until: float, now: float) -> list[float]:
     shares = state["shares"]
     if shares is None or now - shares[0] >= REFRESH:
-        levels = []
+        levels, sharers = [], 1
         for place, window in enumerate(windows):
             active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
             wishes = [worker["want"][place] for worker in active if worker["want"][place]]
+            sharers = max(sharers, len(wishes))
             pool = window.room(horizon, until) + sum(worker["held"][place] for worker in active)
             levels.append(min(level(max(0.0, pool), wishes), NO_LEVEL))
-        shares = state["shares"] = [now, levels]
+        shares = state["shares"] = [now, levels, sharers]
     found: list[float] = shares[1]
+    return found
+
+
+def sharers(state: Json) -> int:
+    """How many workers want units of a limit."""
+    found: int = state["shares"][2] if state["shares"] else max(1, len(state["workers"]))
     return found
 
 

@@ -47,6 +47,9 @@ _ADDRESS = (
 _warned: set[str] = set()
 """What was logged, and is not logged again."""
 
+reaches: dict[str, Any] = {}
+"""What workers need to reach the driver, by the name of a budget that it keeps. It travels with the budget."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -173,9 +176,7 @@ class Budget:
         return f"Budget({', '.join(parts)})"
 
     def __getstate__(self) -> list[Any]:
-        from asyncio_operator.budget.registry import coordinators
-
-        reach = coordinators.reach(self.name) if self.coordinator is None and self.reach is None else self.reach
+        reach = reaches.get(self.name) if self.coordinator is None and self.reach is None else self.reach
         return [*(getattr(self, name) for name in tuple(self.__dataclass_fields__)[:-2]), reach, self.beside]
 
     def __setstate__(self, state: list[Any]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
-from asyncio_operator.budget.registry import coordinators
 from asyncio_operator.budget.spec import SCHEMES, Budget, definition
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.coordinators.contract import (
@@ -18,7 +18,7 @@ from asyncio_operator.coordinators.contract import (
     LocalCoordinator,
     States,
 )
-from asyncio_operator.errors import ConfigurationError, CoordinatorError, shown_address
+from asyncio_operator.errors import ConfigurationError, CoordinatorError, StateError, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 
@@ -53,6 +53,9 @@ def _kept(limits: Json) -> float:
 
 states = States(answer, unused=unused)
 """The states of the budgets that this process coordinates."""
+
+elsewhere: WeakValueDictionary[str, States] = WeakValueDictionary()
+"""Those of budgets on loops with a time of their own, by the name of the budget."""
 
 
 def coordinator_of(budget: Budget) -> Coordinator:
@@ -151,7 +154,13 @@ def ask_once(budget: Budget, message: Json) -> Json:
     """
     source = budget.coordinator
     if source is None:
-        return coordinators.ask(budget.name, message)
+        kept = elsewhere.get(budget.name, states)
+        if budget.name in kept:
+            return kept.ask(budget.name, message)
+        raise StateError(
+            f"no coordinator of this process has the budget {budget.name!r}; ask for its statistics on the driver, "
+            "after a lookup with this budget was made; on Spark Connect, name a coordinator in the Budget"
+        )
     from concurrent.futures import ThreadPoolExecutor
 
     async def ask() -> Json:

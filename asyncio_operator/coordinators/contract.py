@@ -91,6 +91,9 @@ class States:
     def __len__(self) -> int:
         return len(self._states)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._states
+
     def forget_all(self) -> None:
         """Drop all states, as when a new application begins while leases of the last one may still hold."""
         with self._lock:

@@ -128,14 +128,11 @@ class Gate:
         self._figures = figures
         self._over = False
         self._waits_since: float | None = None
-        # Calls that have started, and of which no limit has heard that they have returned.
-        self._unheard = 0
         self._thread = threading.get_ident()
 
     def leave(self) -> None:
         """No call starts any more."""
         if self._admission is not None and not self._over:
-            self.ended_unheard()
             self._admission.leave()
         self._over = True
 
@@ -193,16 +190,14 @@ class Gate:
             return start
         assert self._admission is not None
         self._admission.started(ONE, now)
-        self._unheard += 1
         if limiter is not None:
             limiter.start(now)
         return now
 
     def ended_unheard(self) -> None:
-        """The calls that `take` has let start have returned."""
-        if self._unheard and self._admission is not None:
-            self._admission.ended(self._unheard)
-            self._unheard = 0
+        """A call that `take` has let start has returned."""
+        if self._admission is not None:
+            self._admission.ended(1)
 
     def started(self, call: Call, now: float) -> None:
         """A call starts that `next_start` and `admit` have let start at this time."""

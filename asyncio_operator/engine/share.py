@@ -162,10 +162,19 @@ class Share:
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
     ) -> None:
         self.permits.returned(weights, settled, now, started, billed)
-        if self._slotted and self.waiting:
-            self._tell()
+        self._room()
         if self._due == math.inf:
             self._arrange()
+
+    def ended(self, calls: int) -> None:
+        self.permits.ended(calls)
+        self._room()
+
+    def _room(self) -> None:
+        """Calls have returned."""
+        if self.waiting and (self._slotted or self.permits.held_back):
+            self.permits.held_back = False
+            self._tell()
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         believed = {unit: said for unit, said in limits.items() if self._is_believed(unit, said)}
@@ -394,7 +403,7 @@ class Seat:
             share.started(self, weights)
 
     def ended(self, calls: int) -> None:
-        self._permits.ended(calls)
+        self._share.ended(calls)
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True

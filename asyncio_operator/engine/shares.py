@@ -12,11 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, definition, warn_unweighed
 from asyncio_operator.budget.usage import Weigh
 from asyncio_operator.clock import monotonic
-from asyncio_operator.coordinators.addresses import answer, coordinator_of, states, unused
+from asyncio_operator.coordinators.addresses import answer, coordinator_of, elsewhere, unused
 from asyncio_operator.coordinators.contract import Coordinator, LocalCoordinator, States
 from asyncio_operator.engine.share import Reservation, Share
 from asyncio_operator.engine.timing import clock_of
@@ -59,14 +58,11 @@ class Shares:
         return sum(not share.over for share in self._shares.values())
 
     def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
-        if budget.coordinator is not None or budget.reach is not None:
+        if budget.coordinator is not None or budget.reach is not None or clock_of(loop) is monotonic:
             return coordinator_of(budget)
-        kept = states
-        if clock_of(loop) is not monotonic:
-            # A loop with a time of its own, as in tests.
-            kept = self._states_of_loops.setdefault(loop, States(answer, loop.time, unused))
-        if coordinators.reach(budget.name) is None:
-            coordinators.register(budget.name, Running(partial(kept.ask, budget.name)))
+        # A loop with a time of its own, as in tests.
+        kept = self._states_of_loops.setdefault(loop, States(answer, loop.time, unused))
+        elsewhere[budget.name] = kept
         return LocalCoordinator(kept, budget.name)
 
     def forget_all(self) -> None:

@@ -228,6 +228,7 @@ class OpenBatch:
     def _let_start(self, gate: Gate) -> Iterator[tuple[Any, Any]]:
         """The keys whose calls the gate lets start now, where no limit has to hear of their ends."""
         left, take, pair, clock = self._left.__length_hint__, gate.take, self._range.__next__, gate.now
+        weighs = gate.weighs
         while left():
             now = clock()
             try:
@@ -237,7 +238,12 @@ class OpenBatch:
                 if self._refuse(pair()[0], now, error):
                     return
             else:
-                yield pair()
+                try:
+                    yield pair()
+                finally:
+                    # The lane asks for the next call, or leaves the window: this one has returned.
+                    if weighs:
+                        gate.ended_unheard()
 
     def _let_start_heard(self, gate: Gate) -> Iterator[tuple[Any, Any]]:
         """The keys whose calls the gate lets start now."""
@@ -298,8 +304,6 @@ class OpenBatch:
     def left(self) -> None:
         if self.left_over():
             return
-        if self._gate is not None:
-            self._gate.ended_unheard()
         answered, self._admitted = self._admitted, ()
         if self._troubled:
             answered = [i for i in answered if i not in self._troubled]

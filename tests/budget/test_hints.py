@@ -326,9 +326,20 @@ def test_G5_all_workers_keep_a_learned_limit_and_use_it() -> None:
     assert most_in_a_window(cluster.all_starts[-400:], 1.0) > 250
 
 
-def test_G5_G3_after_a_refusal_the_whole_limit_is_used_again_within_one_window() -> None:
-    """By two workers, of a source that refuses all calls for one second in three, and answers after 10 ms."""
-    cluster = Cluster(Budget("b", Limit(200, 1.1)), workers=2)
+REFUSALS: dict[str, tuple[dict[str, Hint], float]] = {
+    "Retry-After": ({}, 1.0),
+    "OpenAI": ({"calls": Hint(limit=200, remaining=0, reset_after=0.9, refills=True)}, 0.9),
+    "Anthropic": ({"calls": Hint(limit=200, remaining=0, reset_after=0.5, refills=True)}, 1.0),
+    "IETF": ({"calls": Hint(limit=200, remaining=0, reset_after=1.0, per=1.0)}, 1.0),
+}
+"""What a refused call hears of each provider."""
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_G5_G3_after_a_refusal_the_whole_limit_is_used_again_within_one_window(refusal: str, workers: int) -> None:
+    """Of a source that refuses all calls for one second in three, and answers after 10 ms."""
+    cluster = Cluster(Budget("b", Limit(200, 1.1)), workers)
     running: deque[tuple[float, Permits]] = deque()
     answered: list[float] = []
     refused, left, first = 0, 600, math.inf
@@ -336,12 +347,12 @@ def test_G5_G3_after_a_refusal_the_whole_limit_is_used_again_within_one_window()
         now = cluster.now
         while running and running[0][0] <= now - 0.01:
             started, permits = running.popleft()
-            permits.returned({}, None, now, started)
-            if 1 <= (started - first) % 3 < 2:
-                permits.hint({}, 1.0, now)
+            if is_refused := 1 <= (started - first) % 3 < 2:
+                permits.hint(*REFUSALS[refusal], now)
                 refused, left = refused + 1, left + 1
             else:
                 answered.append(started - first)
+            permits.returned({}, None, now, started, billed=not is_refused)
         for permits in cluster.permits:
             while left and permits.next_start({}, now) <= now:
                 permits.started({}, now)
@@ -353,3 +364,31 @@ def test_G5_G3_after_a_refusal_the_whole_limit_is_used_again_within_one_window()
     # The first storm stops the second window, until a second after the first refusals.
     assert sum(2.0 < time < 2.2 + 1.1 for time in answered) >= 0.97 * 200
     assert answered[-1] < 3.6
+    assert refused <= 0.05 * 600
+
+
+def test_G5_what_answers_have_shown_before_a_refusal_is_forgotten() -> None:
+    coordinator, permits = Coordinator(), Permits(Budget("b", Limit(1000, 10.0)), "w")
+    now = 0.0
+    for round_trip in range(12):
+        now = 0.05 * round_trip
+        while may_start(permits, now):
+            permits.started({}, now)
+            permits.returned({}, None, now, now)
+        exchange(coordinator, permits, now)
+    permits.hint({}, 11.0, now)
+    for wait in (11.0, 11.05, 11.1):
+        permits.next_start({}, now + wait)
+        exchange(coordinator, permits, now + wait)
+    started = 0
+    while may_start(permits, now + 11.1):
+        permits.started({}, now + 11.1)
+        started += 1
+    assert 1 <= started <= 0.05 * 1000 + 1000 / 10 * 0.1
+
+
+def test_G3_slow_answers_hold_no_call_back_that_the_limit_allows() -> None:
+    """Calls that never return may start at the rate of the limit."""
+    cluster = Cluster(Budget("b", Limit(100, 1.0)), 2)
+    cluster.run(4.0, lasting=True)
+    assert len(cluster.all_starts) >= 0.97 * 400

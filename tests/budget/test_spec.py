@@ -12,10 +12,9 @@ import pytest
 from pyspark import cloudpickle
 
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit, StateError
-from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.registry import Running, coordinators
-from asyncio_operator.budget.spec import definition
+from asyncio_operator.budget.spec import definition, reaches
+from asyncio_operator.coordinators.addresses import states
 from tests.budget.helpers import Coordinator, exchange
 
 TOKENS = Limit(200_000.5, 60.0, "tokens", burst=10.0)
@@ -132,11 +131,11 @@ def test_G10_no_secret_of_an_address_is_in_the_text_of_a_budget(address: Any, sh
 def test_a_budget_at_the_driver_takes_what_workers_need_to_reach_it() -> None:
     budget = Budget("travels", Limit(1))
     assert pickle.loads(pickle.dumps(budget)).reach is None
-    coordinators.register("travels", Running(lambda message: {}, reach=("host", 7, b"token")))
+    reaches["travels"] = "host", 7, b"token"
     try:
         arrived = pickle.loads(pickle.dumps(budget))
     finally:
-        coordinators.forget("travels")
+        del reaches["travels"]
     assert arrived.reach == ("host", 7, b"token")
     assert arrived == budget
     assert pickle.loads(pickle.dumps(arrived)).reach == arrived.reach
@@ -147,11 +146,8 @@ def test_G10_statistics_say_what_is_allowed_used_reserved_and_refused() -> None:
     budget = Budget("counted", Limit(10, 1.0), Limit(100, 60.0), in_flight=7, spend={"usd": 2.0})
     with pytest.raises(StateError, match="no coordinator of this process has the budget 'counted'"):
         budget.statistics()
-    coordinators.register("counted", Running(lambda message: answer({}, message, 5.0)[1]))
-    try:
-        found = budget.statistics()
-    finally:
-        coordinators.forget("counted")
+    states.ask("counted", {"kind": "check", "worker": "", "budget": definition(budget)})
+    found = budget.statistics()
     assert {unit: figures.allowed for unit, figures in found.units.items()} == {"calls": 10, "in_flight": 7, "usd": 2.0}
     assert {figures.used for figures in found.units.values()} == {0}
     assert (found.workers, found.paused_for) == (0, 0.0)

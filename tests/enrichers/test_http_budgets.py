@@ -206,7 +206,7 @@ def test_G5_without_hints_nothing_stops() -> None:
 
 @pytest.mark.parametrize("headers", ["openai", "azure", "anthropic", "ietf"])
 def test_G5_a_limit_that_was_not_known_is_learnt_from_the_service(headers: str) -> None:
-    """The budget is ten times too large. Of the requests that leave after the first answers, few are refused."""
+    """The budget is ten times too large. Few requests leave before the first answers, and few are refused."""
 
     async def main() -> None:
         options: dict[str, Any] = {"limits": [Limit(20, 60.0)], "headers": headers, "latency": 0.3}
@@ -217,7 +217,7 @@ def test_G5_a_limit_that_was_not_known_is_learnt_from_the_service(headers: str) 
         ):
             await all_of(one, [str(i) for i in range(100)])
         refused = [request.time for request in service.requests if request.status == 429]
-        assert len([time for time in refused if time < 1.0]) == 80
+        assert len([time for time in refused if time < 1.0]) <= 5
         assert len([time for time in refused if time > 1.0]) <= 10
         assert max(request.time for request in service.requests) < 4 * 60 + 10
 

@@ -11,14 +11,18 @@ import pytest
 
 from asyncio_operator import (
     AdaptiveCapacity,
+    Budget,
     CircuitBreaker,
     CircuitOpenError,
+    EnricherError,
     FixedBackoff,
+    Limit,
     RateLimit,
     Retry,
 )
 from asyncio_operator.engine.gate import REFUSALS
-from asyncio_operator.enricher import settle
+from asyncio_operator.engine.shares import own_allowance
+from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
@@ -225,3 +229,38 @@ async def test_J3_a_place_that_keeps_answers_learns_what_a_call_for_one_key_weig
     await consumer.pipeline.run()
     assert weighed == {3: {"tokens": 3}, 4: {"tokens": 4}}
     assert len(batch.outcomes) == 2
+
+
+class Stormy(Timed):
+    """Refuses all calls for one second in three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    async def _answer(self, key: Any) -> Any:
+        self.times.append(now())
+        await asyncio.sleep(0.01)
+        if 1 <= self.times[-1] % 3 < 2:
+            self.refused += 1
+            hint(retry_after=1.0)
+            raise EnricherError("too many", retry_after=1.0, overload=True)
+        return {"x": key}
+
+
+class StormyAndWeighing(Stormy):
+    def weigh(self, keys: Any) -> Any:
+        return {"tokens": 1.0}
+
+
+@pytest.mark.parametrize("kind", [Stormy, StormyAndWeighing])
+@virtual
+async def test_G5_G3_few_keys_are_refused_in_a_storm_whether_limits_hear_of_the_ends_of_calls_or_not(kind):
+    enricher, budget = kind(), Budget(f"storm of {kind.__name__}", Limit(200, 1.1))
+    allowance = own_allowance(budget, "the lookup", enricher.weigh)
+    pipeline = pipeline_of(enricher, range(600), allowance, budget=budget, retry=Retry(20), capacity=100)
+    assert pipeline._keys.gate.hears is (kind is StormyAndWeighing)
+    await pipeline.run()
+    assert pipeline.figures.calls == 600 + enricher.refused
+    assert 1 <= enricher.refused <= 0.05 * 600
+    assert now() < 3.8

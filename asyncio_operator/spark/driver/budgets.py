@@ -18,8 +18,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from asyncio_operator.budget.registry import Running, coordinators
-from asyncio_operator.budget.spec import Budget, Limit, definition, warn_unweighed
+from asyncio_operator.budget.spec import Budget, Limit, definition, reaches, warn_unweighed
 from asyncio_operator.budget.usage import Weigh, Weights, checked_weights, overridden
 from asyncio_operator.checks import of_kind, positive_int
 from asyncio_operator.coordinators.addresses import check_address, states
@@ -130,7 +129,7 @@ def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], i
         return divided(budget, tasks_at_once())
     _refuse_other_limits(budget)
     reaching = with_reach(budget, address)
-    coordinators.register(budget.name, Running(partial(states.ask, budget.name), reaching.reach))
+    reaches[budget.name] = reaching.reach
     return reaching
 
 
