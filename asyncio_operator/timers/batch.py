@@ -42,6 +42,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
     """
 
     checkpoint_kind = "batch timers"
+    state_backend = None
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ Source: Flink's ``InternalTimeServiceManagerImpl``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -16,19 +16,18 @@ from asyncio_operator.clock import Clock
 from asyncio_operator.elements import MIN_TIMESTAMP, Record
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import StateBackend
-from asyncio_operator.state.key_groups import KeyGroupRange, check_group
+from asyncio_operator.state.key_groups import check_group
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.timers.queues import HeapQueues, Timer, TimerQueues, check_queues, check_timestamp
+from asyncio_operator.timers.queues import HeapQueues, Timer, TimerQueues, check_queues
 from asyncio_operator.timers.service import (
     Callback,
+    GroupedTimers,
     InternalTimerService,
     Output,
     all_of,
-    check_limit,
     check_listener,
     check_output,
-    check_shared,
     emit,
 )
 
@@ -39,7 +38,7 @@ LONGEST_NAME = 64
 """Bytes of a name. Each may become three in the name of a directory, which has at most 255 on most systems."""
 
 
-class TimerServiceManager:
+class TimerServiceManager(GroupedTimers):
     """Timer services by name.
 
     Args:
@@ -53,7 +52,7 @@ class TimerServiceManager:
     checkpoint_kind: ClassVar[str] = "timer services"
 
     def __init__(self, queues: TimerQueues | None = None) -> None:
-        self.queues = HeapQueues() if queues is None else check_queues(queues)
+        self.queues = self._queues = HeapQueues() if queues is None else check_queues(queues)
         self._sets: dict[str, _Sets] = {}
         self._services: dict[str, InternalTimerService] = {}
         self._waiting: dict[str, InternalTimerService] = {}
@@ -65,11 +64,6 @@ class TimerServiceManager:
     def services(self) -> tuple[InternalTimerService, ...]:
         """The services that were asked for, in the order of their names."""
         return tuple(self._services.values())
-
-    @property
-    def state_backend(self) -> StateBackend | None:
-        """The backend whose snapshots hold the timers; None if they are kept elsewhere."""
-        return getattr(self.queues, "backend", None)
 
     @property
     def current_watermark(self) -> int:
@@ -107,36 +101,6 @@ class TimerServiceManager:
             self._listener()
         return made
 
-    def advance_watermark(self, timestamp: int, limit: int | None = None) -> bool:
-        """Gives the watermark to every service in turn, by name, and fires its event-time timers up to it.
-
-        As `InternalTimerService.advance_watermark`; the limit counts over all services.
-        """
-        check_timestamp(timestamp)
-        left = check_limit(limit)
-        if timestamp < self._watermark:
-            return False
-        self._watermark = timestamp
-        for service in self.services:
-            rest = service.fire_event_time(timestamp, left)
-            if rest is None:
-                return True
-            left = rest
-        return False
-
-    def advance_processing_time(self, limit: int | None = None) -> bool:
-        """Fires the processing-time timers of every service in turn, by name, that its clock has reached.
-
-        As `InternalTimerService.advance_processing_time`; the limit counts over all services.
-        """
-        left = check_limit(limit)
-        for service in self.services:
-            rest = service.fire_processing_time(left)
-            if rest is None:
-                return True
-            left = rest
-        return False
-
     def next_processing_time(self) -> int | None:
         """The time of the earliest processing-time timer of all services, milliseconds; None if there is none."""
         times = (service.next_processing_time() for service in self.services)
@@ -171,48 +135,15 @@ class TimerServiceManager:
             service.collect_into(output)
         self._output = output
 
-    def snapshot(self, key_group: int) -> bytes:
-        """The timers of a key group, of all services, also of names that were restored and not asked for yet.
+    def has_timers(self, key_group: int | None = None) -> bool:
+        return any(service.has_timers(key_group) for service in self._all().values())
 
-        Raises:
-            StateError: the key group is outside the range.
-        """
+    def snapshot(self, key_group: int) -> bytes:
         check_group(key_group, self.queues.key_groups)
         found = {name: one.snapshot(key_group) for name, one in self._all().items() if one.has_timers(key_group)}
         return BUILTIN.serialize({"format": SNAPSHOT_FORMAT, "services": found})
 
-    def restore(self, key_group: int, data: bytes) -> None:
-        """Adds the timers of a key group that a snapshot holds, before or after `service` with their names.
-
-        Raises:
-            StateError: the key group is outside the range, or the data are not a snapshot of it, or are of another
-                version or maximum parallelism. Then no timer is added.
-        """
-        self._prepare_group(key_group, data)()
-
-    def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
-        """The timers for a checkpoint of a backend with these key groups; raises as that of a service does."""
-        check_shared(self, self.queues, key_groups, max_parallelism)
-        found = self._all().values()
-        return {
-            group: self.snapshot(group) for group in key_groups if any(service.has_timers(group) for service in found)
-        }
-
-    def prepare_restore(
-        self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
-    ) -> Callable[[], None]:
-        """Checks the bytes of `checkpoint_groups`, and returns a function that adds the timers; raises as a service."""
-        check_shared(self, self.queues, key_groups, max_parallelism)
-        if any(service.has_timers() for service in self._all().values()):
-            raise StateError(f"{self!r} has timers already: restore a checkpoint into a new manager, with empty queues")
-        return all_of([*(self._prepare_group(group, data) for group, data in groups.items()), self._told])
-
-    def _told(self) -> None:
-        """A backend may have restored timers that are earlier."""
-        if self._listener is not None:
-            self._listener()
-
-    def _prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
+    def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
         check_group(key_group, self.queues.key_groups)
         found = _body(key_group, data)
         return all_of([self._named(name).prepare_group(key_group, timers) for name, timers in found.items()])

@@ -118,11 +118,6 @@ class TimerService(ABC, Generic[Q]):
         return of_namespace(self._processing, namespace)
 
     @property
-    def state_backend(self) -> StateBackend | None:
-        """The backend whose snapshots hold the timers; None if they are kept elsewhere."""
-        return None
-
-    @property
     def services(self) -> tuple[Self, ...]:
         """The service itself, alone: a driver takes services and managers alike."""
         return (self,)
@@ -153,31 +148,135 @@ class TimerService(ABC, Generic[Q]):
         """
         self._output = check_output(self, self._output, output)
 
+    def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> bool:
+        """Whether the timer may be the first now."""
+        return queue.add(current_timer(self.current_key, timestamp, namespace))
+
+
+class GroupedTimers(ABC):
+    """Timers of a range of key groups: those of one service, or of all services of a manager, as one."""
+
+    _queues: TimerQueues
+    _watermark: int
+    _listener: Callable[[], object] | None
+
+    @property
     @abstractmethod
+    def services(self) -> Sequence[InternalTimerService]:
+        """The services, in the order of their names."""
+
+    @property
+    def state_backend(self) -> StateBackend | None:
+        """The backend whose snapshots hold the timers; None if they are kept elsewhere."""
+        return getattr(self._queues, "backend", None)
+
+    def advance_watermark(self, timestamp: int, limit: int | None = None) -> bool:
+        """Sets the watermark, then fires every event-time timer up to it; an older watermark does nothing.
+
+        The services of a manager have their turns one after the other, in the order of their names.
+
+        Args:
+            timestamp: the watermark, milliseconds.
+            limit: the maximum number of timers to fire, of all services together; None fires all that are due.
+
+        Returns:
+            Whether the limit left timers that are due. The same watermark again, or a newer one, fires them.
+
+        Raises:
+            ConfigurationError: the limit is not an int of at least 1.
+            StateError: the timestamp is not an int of 64 bits.
+        """
+        check_timestamp(timestamp)
+        left = check_limit(limit)
+        if timestamp < self._watermark:
+            return False
+        self._watermark = timestamp
+        for service in self.services:
+            rest = service.fire_event_time(timestamp, left)
+            if rest is None:
+                return True
+            left = rest
+        return False
+
+    def advance_processing_time(self, limit: int | None = None) -> bool:
+        """Fires every processing-time timer that the clock has passed or reached when the turn of its service comes.
+
+        The pass of a service has this one time, however long the callbacks take: a timer that a callback registers
+        fires in this pass if it is due by then, else in a later pass. So a periodic timer does not keep the pass from
+        ending.
+
+        Args:
+            limit: as of `advance_watermark`.
+
+        Returns:
+            Whether the limit left timers that are due.
+
+        Raises:
+            ConfigurationError: the limit is not an int of at least 1.
+        """
+        left = check_limit(limit)
+        for service in self.services:
+            rest = service.fire_processing_time(left)
+            if rest is None:
+                return True
+            left = rest
+        return False
+
+    @abstractmethod
+    def has_timers(self, key_group: int | None = None) -> bool:
+        """Whether there is any timer, or any of a key group."""
+
+    @abstractmethod
+    def snapshot(self, key_group: int) -> bytes:
+        """The timers of a key group, also those that were restored for a service that was not asked for yet.
+
+        Raises:
+            StateError: the key group is outside the range.
+        """
+
+    @abstractmethod
+    def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
+        """Checks what `restore` takes, and raises as it does. Returns a function that adds the timers."""
+
+    def restore(self, key_group: int, data: bytes) -> None:
+        """Adds the timers of a key group that a snapshot holds; overdue ones fire at the next advance.
+
+        Raises:
+            StateError: the key group is outside the range, or the data are not a snapshot of it, or are of another
+                version or maximum parallelism. Then no timer is added.
+        """
+        self.prepare_group(key_group, data)()
+
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
         """The timers for a checkpoint of a backend with these key groups, by key group.
 
         Raises:
-            ConfigurationError: the service has other key groups.
+            ConfigurationError: the timers have other key groups.
         """
+        check_shared(self, self._queues, key_groups, max_parallelism)
+        return {group: self.snapshot(group) for group in key_groups if self.has_timers(group)}
 
-    @abstractmethod
     def prepare_restore(
         self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
     ) -> Callable[[], None]:
         """Checks the bytes of `checkpoint_groups`. Returns a function that adds the timers.
 
         Raises:
-            ConfigurationError: the service has other key groups.
-            StateError: the service has timers already, or the bytes are not timers of their key group.
+            ConfigurationError: the timers have other key groups.
+            StateError: there are timers already, or the bytes are not timers of their key group.
         """
+        check_shared(self, self._queues, key_groups, max_parallelism)
+        if self.has_timers():
+            raise StateError(f"{self!r} has timers already: restore a checkpoint into a new one, with empty queues")
+        return all_of([*(self.prepare_group(group, data) for group, data in groups.items()), self._told])
 
-    def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> bool:
-        """Whether the timer may be the first now."""
-        return queue.add(current_timer(self.current_key, timestamp, namespace))
+    def _told(self) -> None:
+        """A backend may have restored timers that are earlier."""
+        if self._listener is not None:
+            self._listener()
 
 
-class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
+class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers):
     """Timers of a range of key groups.
 
     Args:
@@ -210,10 +309,6 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         self._key: Key | None = None
 
     @property
-    def state_backend(self) -> StateBackend | None:
-        return getattr(self._queues, "backend", None)
-
-    @property
     def current_key(self) -> Key | None:
         """The key of the timer that fires, or the key that was set last."""
         return self._key
@@ -221,40 +316,6 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
     @current_key.setter
     def current_key(self, key: Key | None) -> None:
         self._key = key
-
-    def advance_watermark(self, timestamp: int, limit: int | None = None) -> bool:
-        """Sets the watermark, then fires every event-time timer up to it; an older watermark does nothing.
-
-        Args:
-            timestamp: the watermark, milliseconds.
-            limit: the maximum number of timers to fire; None fires all that are due.
-
-        Returns:
-            Whether the limit left timers that are due. The same watermark again, or a newer one, fires them.
-
-        Raises:
-            ConfigurationError: the limit is not an int of at least 1.
-            StateError: the timestamp is not an int of 64 bits.
-        """
-        check_timestamp(timestamp)
-        return self.fire_event_time(timestamp, check_limit(limit)) is None
-
-    def advance_processing_time(self, limit: int | None = None) -> bool:
-        """Fires every processing-time timer that the clock has passed or reached when this is called.
-
-        The pass has this one time, however long the callbacks take: a timer that a callback registers fires in this
-        pass if it is due by then, else in a later pass. So a periodic timer does not keep the pass from ending.
-
-        Args:
-            limit: the maximum number of timers to fire; None fires all that are due.
-
-        Returns:
-            Whether the limit left timers that are due.
-
-        Raises:
-            ConfigurationError: the limit is not an int of at least 1.
-        """
-        return self.fire_processing_time(check_limit(limit)) is None
 
     def fire_event_time(self, timestamp: int, left: int) -> int | None:
         """`advance_watermark` for a pass over several services.
@@ -281,24 +342,9 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         return None if first is None else first.timestamp
 
     def snapshot(self, key_group: int) -> bytes:
-        """The timers of a key group.
-
-        Raises:
-            StateError: the key group is outside the range.
-        """
         return self._serialized(key_group, self._timers_of(key_group))
 
-    def restore(self, key_group: int, data: bytes) -> None:
-        """Adds the timers of a key group that a snapshot holds; overdue ones fire at the next advance.
-
-        Raises:
-            StateError: the key group is outside the range, or the data are not a snapshot of it, or are of another
-                version or maximum parallelism. Then no timer is added.
-        """
-        self.prepare_group(key_group, data)()
-
     def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
-        """Checks what `restore` takes, and raises as it does. Returns a function that adds the timers."""
         event, processing = self._parsed(key_group, data)
 
         def add() -> None:
@@ -309,28 +355,9 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         return add
 
     def has_timers(self, key_group: int | None = None) -> bool:
-        """Whether there is any timer, or any of a key group."""
         if key_group is None:
             return not (self._event.is_empty() and self._processing.is_empty())
         return any(self._timers_of(key_group))
-
-    def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
-        check_shared(self, self._queues, key_groups, max_parallelism)
-        found = ((group, self._timers_of(group)) for group in key_groups)
-        return {group: self._serialized(group, timers) for group, timers in found if any(timers)}
-
-    def prepare_restore(
-        self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
-    ) -> Callable[[], None]:
-        check_shared(self, self._queues, key_groups, max_parallelism)
-        if self.has_timers():
-            raise StateError(f"{self!r} has timers already: restore a checkpoint into a new service, with empty queues")
-        return all_of([*(self.prepare_group(group, data) for group, data in groups.items()), self._told])
-
-    def _told(self) -> None:
-        """A backend may have restored timers that are earlier."""
-        if self._listener is not None:
-            self._listener()
 
     def _timers_of(self, key_group: int) -> tuple[list[Timer], list[Timer]]:
         return self._event.subset_for_key_group(key_group), self._processing.subset_for_key_group(key_group)
