@@ -4,7 +4,8 @@ An entry is a tuple ``(priority, number, ...)``. The number is unique, so a comp
 and entries of equal priority are in the order of their numbers.
 
 The smallest entries are the front, a sorted list. All others are in blocks: each has the entries from its bound up to
-the next block's bound, in a dict by their numbers, so in any order. Adding finds the block by a binary search among
+the next block's bound, in a dict by their numbers, so in any order, but for equal priorities: the one that was added
+first comes first, because its number is smaller. Adding finds the block by a binary search among
 the bounds, which are few and stay in the processor's cache. Removing finds it in the same way. A block is sorted when
 it becomes the front, and when it is full and becomes two. So every call takes O(log n) comparisons, or sorts one block:
 no removed entry is kept, and nothing has to be rebuilt.
@@ -18,9 +19,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 Entry = tuple[Any, ...]
+
+_priority = itemgetter(0)
+"""A block is sorted by this alone: it keeps the order of equal ones, and takes a third of the time."""
 
 BLOCK = 512
 """Entries of a block at most. To sort so few takes less than 0.1 ms, and a million entries have few bounds."""
@@ -96,11 +101,11 @@ class OrderedEntries:
         """Make the first block the front."""
         if self._blocks:
             # Sorted before anything is changed: the comparison is that of the user's priorities.
-            self.front = sorted(self._blocks[0].values())
+            self.front = sorted(self._blocks[0].values(), key=_priority)
             del self._blocks[0], self._bounds[0], self._priorities[0]
 
     def _split(self, place: int) -> None:
-        entries = sorted(self._blocks[place].values())
+        entries = sorted(self._blocks[place].values(), key=_priority)
         half = len(entries) // 2
         self._blocks[place] = {entry[1]: entry for entry in entries[:half]}
         self._insert(place + 1, entries[half:])

@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import TypeVar
 
+from asyncio_operator.checks import flag, positive_int
 from asyncio_operator.clock import LIMIT
 from asyncio_operator.errors import ConfigurationError, describe
 
@@ -45,12 +46,8 @@ class CleanupIncrementally:
     every_record: bool = False
 
     def __post_init__(self) -> None:
-        if type(self.size) is not int or self.size < 1:
-            raise ConfigurationError(f"CleanupIncrementally(size={describe(self.size)}): an int from 1 is needed")
-        if not isinstance(self.every_record, bool):
-            raise ConfigurationError(
-                f"CleanupIncrementally(every_record={describe(self.every_record)}): True or False is needed"
-            )
+        positive_int("size of CleanupIncrementally", self.size)
+        flag("every_record of CleanupIncrementally", self.every_record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,8 @@ class CleanupInCompaction:
     every: int | None = None
 
     def __post_init__(self) -> None:
-        if self.every is not None and (type(self.every) is not int or self.every < 1):
-            raise ConfigurationError(
-                f"CleanupInCompaction(every={describe(self.every)}): an int from 1, a number of entries, or None is "
-                "needed"
-            )
+        if self.every is not None:
+            positive_int("every of CleanupInCompaction", self.every, ", a number of entries, or None")
 
 
 Cleanup = CleanupIncrementally | CleanupFullSnapshot | CleanupInCompaction

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from asyncio_operator import state
-from asyncio_operator.checks import check_directory
+from asyncio_operator.checks import check_directory, positive_int
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import StateBackend
@@ -176,12 +176,10 @@ class RocksDBQueues:
         cache_size: int = 128,
         options: RocksDBOptions | None = None,
     ) -> None:
-        if type(cache_size) is not int or cache_size < 1:
-            raise ConfigurationError(f"cache_size={describe(cache_size)}: an int from 1 is needed")
         self.directory = check_directory(directory)
         self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism
-        self.cache_size = cache_size
+        self.cache_size = positive_int("cache_size", cache_size)
         self.options = check_rocksdb("options", options)
         self._sets: dict[str, RocksDBCachingPriorityQueueSet[Timer]] = {}
 
@@ -234,12 +232,10 @@ class BackendQueues:
     def __init__(self, backend: StateBackend, cache_size: int = 128) -> None:
         if not isinstance(backend, StateBackend):
             raise ConfigurationError(f"backend is {describe(backend)}; it must be a StateBackend, no class")
-        if type(cache_size) is not int or cache_size < 1:
-            raise ConfigurationError(f"cache_size={describe(cache_size)}: an int from 1 is needed")
         self.backend = backend
         self.key_groups = backend.key_groups
         self.max_parallelism = backend.max_parallelism
-        self.cache_size = cache_size
+        self.cache_size = positive_int("cache_size", cache_size)
 
     def __call__(self, name: str) -> PriorityQueueSet[Timer]:
         """The queue of that name. StateError if it is in use, or the backend is closed."""

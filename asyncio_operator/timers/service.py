@@ -14,12 +14,11 @@ Source: Flink's ``InternalTimerServiceImpl``.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from asyncio_operator.checks import positive_int
+from asyncio_operator.checks import plain_function, positive_int
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.elements import MIN_TIMESTAMP, Record
 from asyncio_operator.errors import ConfigurationError, StateError, describe
@@ -486,13 +485,7 @@ def check_callback(argument: str, callback: Callback | None) -> Callback:
     """The callback, or one that does nothing for None; ConfigurationError if it cannot be called or is async."""
     if callback is None:
         return lambda timer: None
-    if not callable(callback):
-        raise ConfigurationError(f"{argument}={describe(callback)}: a function of one Timer is needed")
-    if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
-        raise ConfigurationError(
-            f"{argument}={describe(callback)} is async, and its result would not be awaited: a plain function of one "
-            "Timer is needed, which may start a task"
-        )
+    plain_function(argument, callback, "a function of one Timer, which may start a task, or None")
     return callback
 
 

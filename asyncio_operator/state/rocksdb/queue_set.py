@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
 from asyncio_operator.state.keys import Key
@@ -149,8 +150,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         options: RocksDBOptions | None = None,
     ) -> None:
         check_key_groups(key_groups, max_parallelism)
-        if type(cache_size) is not int or cache_size < 1:
-            raise ConfigurationError(f"cache_size={describe(cache_size)}: an int from 1 is needed")
+        positive_int("cache_size", cache_size)
         self._serializer = check_serializer("serializer", serializer)
         if self._serializer.name == BUILTIN.name:
             raise ConfigurationError(

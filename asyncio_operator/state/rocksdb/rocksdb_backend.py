@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from asyncio_operator.checks import check_directory
+from asyncio_operator.checks import check_directory, positive_int
 from asyncio_operator.clock import Clock
-from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.state.backend import Queue, StateBackend, StateStatistics
 from asyncio_operator.state.codec import Codec
 from asyncio_operator.state.descriptors import StateMeta
@@ -110,8 +109,7 @@ class RocksDBStateBackend(StateBackend):
         return table
 
     def open_queue(self, name: str, meta: StateMeta, about: Queue) -> PriorityQueueSet[Any]:
-        if type(about.cache_size) is not int or about.cache_size < 1:
-            raise ConfigurationError(f"cache_size={describe(about.cache_size)}: an int from 1 is needed")
+        positive_int("cache_size", about.cache_size)
         if name not in self.metas:
             self._records.write_state(name, meta)
         family = STATE_PREFIX + name
