@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.layout import Stored, describe_slot
-from asyncio_operator.state.table import Batch, Table
+
+if TYPE_CHECKING:
+    from asyncio_operator.state.table import Batch, Table
 
 
 class Owner(Protocol):

@@ -1,216 +1,32 @@
-"""Keyed state in memory: a dictionary by slot, and one by sub within each slot for lists and maps.
+"""Keyed state in memory.
 
 Values of the built-in serialiser are kept as objects. They are copied when they are stored and when they are read, so a
 caller never holds the stored object; a flat container is looked through only when it is stored (`serializers.Flat`).
-Values of other serialisers are kept as bytes. Either way a value that a snapshot
-cannot hold is refused when it is stored, and both backends give the same results. A table of a state with time to live
-(`timed`) has stamped entries, which it also keeps in a `Round`.
+Values of other serialisers are kept as bytes. Either way a value that a snapshot cannot hold is refused when it is
+stored, and both backends give the same results.
 
 State that came with a snapshot and was not requested yet is kept as bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import islice
-from operator import itemgetter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import Queue, StateBackend
-from asyncio_operator.state.codec import Codec
 from asyncio_operator.state.descriptors import QUEUE, StateMeta
-from asyncio_operator.state.heap_round import Round
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
+from asyncio_operator.state.heap_table import HeapCodec, HeapTable, HeapValueTable, new_table
 from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import NOT_BEGUN, Stored, parse_slot, retimed
+from asyncio_operator.state.layout import Stored, parse_slot, retimed
 from asyncio_operator.state.priority_queue import PriorityQueueSet
-from asyncio_operator.state.serializers import BUILTIN, NULL, BuiltinSerializer, Flat, Serializer
+from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states, merged_rows, pack_rows
 from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
-
-_by_sub = itemgetter(0)
-
-
-class HeapValueTable(Table):
-    """One entry per slot, without a sub."""
-
-    def __init__(self, timed: bool) -> None:
-        self._entries: dict[bytes, Stored] = {}
-        self._round = Round() if timed else None
-        self.get_slot = self._entries.get
-        self.put_slot = self._entries.__setitem__ if self._round is None else partial(self._round.put, self._entries)
-
-    def get(self, slot: bytes, sub: bytes) -> Stored | None:
-        return self._entries.get(slot)
-
-    def put(self, slot: bytes, sub: bytes, stored: Stored) -> None:
-        self.put_slot(slot, stored)
-
-    def delete(self, slot: bytes, sub: bytes) -> None:
-        self.empty(slot)
-
-    def empty(self, slot: bytes) -> None:
-        """Removes every entry of a slot."""
-        found = self._entries.pop(slot, None)
-        if found is not None and self._round is not None:
-            self._round.remove(found)
-
-    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Stored]]:
-        return iter(self.head(slot, 1))
-
-    def head(self, slot: bytes, count: int) -> list[tuple[bytes, Stored]]:
-        stored = self._entries.get(slot)
-        return [] if stored is None else [(b"", stored)]
-
-    def sweep(self, count: int, deadline: int, now: int) -> int | None:
-        assert self._round is not None
-        return self._round.sweep(count, deadline, now, lambda record: self.empty(record[3]))
-
-    def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
-        # A copy: the caller may delete entries during the iteration.
-        return ((slot, b"", stored) for slot, stored in list(self._entries.items()))
-
-    def slots(self) -> Iterator[bytes]:
-        return iter(list(self._entries))
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        if self._round is not None:
-            self._round._check(list(self._entries.values()))
-
-
-class HeapTable(Table):
-    """Any number of entries per slot. A slot without entries is not kept."""
-
-    def __init__(self, timed: bool) -> None:
-        self._slots: dict[bytes, dict[bytes, Stored]] = {}
-        self._round = Round() if timed else None
-        self._size = 0
-
-    def get_slot(self, slot: bytes) -> Stored | None:
-        return self.get(slot, b"")
-
-    def put_slot(self, slot: bytes, stored: Stored) -> None:
-        self.put(slot, b"", stored)
-
-    def get(self, slot: bytes, sub: bytes) -> Stored | None:
-        inner = self._slots.get(slot)
-        return None if inner is None else inner.get(sub)
-
-    def put(self, slot: bytes, sub: bytes, stored: Stored) -> None:
-        inner = self._slots.get(slot)
-        if inner is None:
-            inner = self._slots[slot] = {}
-        before = len(inner)
-        if self._round is None:
-            inner[sub] = stored
-        else:
-            stored[4] = slot
-            self._round.put(inner, sub, stored)
-        self._size += len(inner) - before
-
-    def delete(self, slot: bytes, sub: bytes) -> None:
-        inner = self._slots.get(slot)
-        found = None if inner is None else inner.pop(sub, None)
-        if found is not None:
-            self._size -= 1
-            if not inner:
-                del self._slots[slot]
-            if self._round is not None:
-                self._round.remove(found)
-
-    def empty(self, slot: bytes) -> None:
-        """Removes every entry of a slot."""
-        inner = self._slots.pop(slot, {})
-        self._size -= len(inner)
-        if self._round is not None:
-            for found in inner.values():
-                self._round.remove(found)
-
-    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Stored]]:
-        return iter(sorted(self._slots.get(slot, {}).items(), key=_by_sub))
-
-    def head(self, slot: bytes, count: int) -> list[tuple[bytes, Stored]]:
-        return list(islice(self._slots.get(slot, {}).items(), count))
-
-    def sweep(self, count: int, deadline: int, now: int) -> int | None:
-        assert self._round is not None
-        return self._round.sweep(count, deadline, now, lambda record: self.delete(record[4], record[3]))
-
-    def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
-        return ((slot, sub, stored) for slot, inner in list(self._slots.items()) for sub, stored in list(inner.items()))
-
-    def slots(self) -> Iterator[bytes]:
-        return iter(list(self._slots))
-
-    def __len__(self) -> int:
-        return self._size
-
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        entries = [stored for inner in self._slots.values() for stored in inner.values()]
-        assert len(entries) == self._size
-        assert all(self._slots.values())
-        if self._round is not None:
-            self._round._check(entries)
-
-
-class HeapCodec(Codec):
-    """Keeps values as objects, copied by the built-in serialiser, or as the bytes of another serialiser.
-
-    A stamped entry is a record of `heap_round`. It is made here, and gets its place in the round when it is put.
-    """
-
-    def __init__(self, serializer: Serializer, stamped: bool) -> None:
-        super().__init__(serializer)
-        self._stamped = stamped
-        self._copies = getattr(serializer, "copies", True)
-        self._serialize, self._deserialize = self.encode, self.decode
-        self._as_object = isinstance(serializer, BuiltinSerializer)
-        if isinstance(serializer, BuiltinSerializer):
-            self.encode, self.decode = serializer.keep, serializer.kept
-
-    def to_bytes(self, stored: Stored) -> bytes:
-        value = stored[1] if self._stamped else stored
-        if self._as_object:
-            value = self._serialize(value.value if type(value) is Flat else value)
-        return super().stamp(stored[0], value) if self._stamped else value  # type: ignore[no-any-return]
-
-    def from_bytes(self, data: bytes) -> Stored:
-        value: Any = super().unstamp(data) if self._stamped else data
-        if self._as_object:
-            value = NULL if (found := self._deserialize(value)) is None else found
-        return self.stamp(super().timestamp(data), value) if self._stamped else value
-
-    def stamp(self, timestamp: int, stored: Stored) -> Stored:
-        return [timestamp, stored, 0, None, None]
-
-    def timestamp(self, stamped: Stored) -> int:
-        timestamp: int = stamped[0]
-        return timestamp
-
-    def unstamp(self, stamped: Stored) -> Stored:
-        return stamped[1]
-
-    def after(self, stamped: Stored, deadline: int) -> Stored | None:
-        return stamped[1] if deadline < stamped[0] < NOT_BEGUN else None
-
-    def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
-        if self._copies:
-            return super().living(stamped, deadline, absent)
-        null = NULL
-        return [
-            absent if one is None or one[0] <= deadline else None if (value := one[1]) is null else value
-            for one in stamped
-        ]
 
 
 class HeapStateBackend(StateBackend):
@@ -232,7 +48,7 @@ class HeapStateBackend(StateBackend):
         return self._tables[name]
 
     def open_table(self, name: str, meta: StateMeta, serializer: Serializer) -> Table:
-        table = _new_table(meta, meta.ttl)
+        table = new_table(meta, meta.ttl)
         codec = table.codec = HeapCodec(serializer, meta.ttl)
         # Restored bytes become values now: only the first request brings the serialiser that can read them.
         if name in self._tables:
@@ -295,7 +111,7 @@ class HeapStateBackend(StateBackend):
         states = self.with_queues(merge_states(snapshots, self.max_parallelism))
         tables = {}
         for name, meta in states.items():
-            tables[name] = table = _new_table(meta, timed=False)
+            tables[name] = table = new_table(meta, timed=False)
             for snapshot in snapshots:
                 for address, data in merged_rows(snapshot, name, meta, self.key_groups):
                     length = len(address) if meta.kind == QUEUE else parse_slot(address, self.group_width)[2]
@@ -336,9 +152,3 @@ class HeapStateBackend(StateBackend):
 
     def __repr__(self) -> str:
         return f"<HeapStateBackend, key groups {self.key_groups} of {self.max_parallelism}, {len(self.metas)} states>"
-
-
-def _new_table(meta: StateMeta, timed: bool) -> HeapTable | HeapValueTable:
-    table = HeapTable(timed) if meta.kind in ("list", "map") else HeapValueTable(timed)
-    table.codec = Codec(BUILTIN)
-    return table

@@ -143,6 +143,21 @@ def check_serializer(argument: str, serializer: Any) -> Serializer:
     return serializer
 
 
+def checked(serializer: Serializer) -> Callable[[Any], bytes]:
+    """The serialiser's `serialize`, with a StateError for anything but bytes."""
+    serialize = serializer.serialize
+
+    def encode(value: Any) -> bytes:
+        data = serialize(value)
+        if type(data) is not bytes:
+            raise StateError(
+                f"the serialiser {serializer.name!r} gave {type(data).__name__} for {describe(value)}, not bytes"
+            )
+        return data
+
+    return encode
+
+
 def _is_flat(value: Any, kind: type) -> bool:
     """As `_copy` finds it."""
     flat = _IMMUTABLE.issuperset(map(type, value))

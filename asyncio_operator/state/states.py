@@ -10,7 +10,6 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells
-from asyncio_operator.state.codec import checked
 from asyncio_operator.state.descriptors import (
     AggregatingStateDescriptor,
     MapStateDescriptor,
@@ -19,6 +18,7 @@ from asyncio_operator.state.descriptors import (
 )
 from asyncio_operator.state.keys import KeySerializer, serialize_key
 from asyncio_operator.state.layout import sequence_bytes
+from asyncio_operator.state.serializers import checked
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -34,7 +34,7 @@ from asyncio_operator.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from asyncio_operator.state.cleanup import STRETCH
+from asyncio_operator.state.ttl import STRETCH
 from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import InternalTimerService, RocksDBQueues
 

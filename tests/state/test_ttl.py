@@ -29,9 +29,8 @@ from asyncio_operator.state import (
     UpdateType,
     ValueStateDescriptor,
 )
-from asyncio_operator.state.cleanup import NEVER
-from asyncio_operator.state.heap_backend import HeapTable, HeapValueTable
-from asyncio_operator.state.ttl import TtlCells
+from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
+from asyncio_operator.state.ttl import NEVER, TtlCells
 from asyncio_operator.testing.time import ManualClock
 
 

@@ -18,12 +18,11 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from asyncio_operator.errors import StateError, describe, describe_error
-from asyncio_operator.state.codec import checked
 from asyncio_operator.state.keys import Key
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.records import prefix_end
 from asyncio_operator.state.rocksdb.view import Row
-from asyncio_operator.state.serializers import Serializer
+from asyncio_operator.state.serializers import Serializer, checked
 
 T = TypeVar("T")
 CLEAR_BATCH = 1000

@@ -17,24 +17,23 @@ from uuid import uuid4
 from asyncio_operator.checks import check_directory, positive_int
 from asyncio_operator.clock import Clock
 from asyncio_operator.state.backend import Queue, StateBackend, StateStatistics
-from asyncio_operator.state.codec import Codec
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.heap_set import KeyGroupPartitionedPriorityQueue
 from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
 from asyncio_operator.state.layout import STATE_PREFIX, retimed
 from asyncio_operator.state.priority_queue import PriorityQueueSet
-from asyncio_operator.state.rocksdb.column_family import RocksDBTable
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.group_queue import GroupQueue, QueueRows, groups_with_elements
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
 from asyncio_operator.state.rocksdb.records import Records
+from asyncio_operator.state.rocksdb.rocksdb_table import RocksDBTable
 from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
 from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states, merged_rows
-from asyncio_operator.state.table import Batch, Table
+from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import clean_up
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
