@@ -11,6 +11,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `Enricher`, `Row`, `Found` | the contract, and the types of its answers |
 | `canonical_key` | the canonical value of a key: equal for all spellings of the same key |
 | `key_values` | the canonical keys of an Arrow column; loads pyarrow |
+| `key_family` | the types whose keys can be equal: "number", "text", ...; loads pyarrow |
 | `KeyIndex` | finds the rows of a table by their keys, in columns; loads pyarrow and numpy |
 | `exact_decimal`, `fit_decimals`, `decimals_fit`, `cast_table` | numbers as decimals, without loss; load pyarrow |
 | `shown_type` | for messages: a type of Arrow; loads pyarrow |
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 
     from asyncio_operator.arrow.decimals import cast_table, decimals_fit, exact_decimal, fit_decimals, shown_type
     from asyncio_operator.arrow.key_arrays import key_values
+    from asyncio_operator.arrow.key_fit import key_family
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
     from asyncio_operator.arrow.schema import StructType, as_schema, spark_type
@@ -112,6 +114,7 @@ __all__ = [
     "hint",
     "is_idempotent",
     "keep_verdict",
+    "key_family",
     "key_values",
     "missing_here",
     "named_options",
@@ -399,11 +402,13 @@ if not TYPE_CHECKING:
         {
             "asyncio_operator.arrow.decimals": "cast_table decimals_fit exact_decimal fit_decimals shown_type",
             "asyncio_operator.arrow.key_arrays": "key_values",
+            "asyncio_operator.arrow.key_fit": "key_family",
             "asyncio_operator.arrow.key_index": "KeyIndex",
             "asyncio_operator.arrow.schema": "StructType as_schema spark_type",
             "asyncio_operator.arrow.key_identity": "canonical_key",
         },
         needs={
-            f"asyncio_operator.arrow.{module}": _PYARROW for module in ("decimals", "key_arrays", "key_index", "schema")
+            f"asyncio_operator.arrow.{module}": _PYARROW
+            for module in ("decimals", "key_arrays", "key_fit", "key_index", "schema")
         },
     )

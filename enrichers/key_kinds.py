@@ -1,8 +1,8 @@
 """Keys of a typed column: which Python values match a column's values.
 
-A `Kind` belongs to a key column of PostgreSQL, or of a table in memory. It gives each key its canonical form: the form
-that a value of the column has, so that rows are matched to keys by equality in Python, as Spark's join and the server
-match them. The forms are those of `canonical_key`; a kind adds what the type of its column decides:
+A `Kind` belongs to a key column of a database. It gives each key its canonical form: the form that a value of the
+column has, so that rows are matched to keys by equality in Python, as Spark's join and the server match them. The forms
+are those of `canonical_key`. A kind adds what the type of its column decides, as `key_fit` does for columns of Arrow:
 
 | column | keys that match | how |
 | --- | --- | --- |
@@ -20,56 +20,72 @@ that cannot be compared with the column at all is a `TypeError`.
 from __future__ import annotations
 
 import math
-import operator
 import re
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
+from numbers import Integral
 from struct import pack, unpack
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.enricher import canonical_key
+from asyncio_operator.enricher import canonical_key, key_family
 
 NAN = {"nan": canonical_key(math.nan), "decimal_nan": canonical_key(Decimal("NaN"))}
 """The canonical forms of not-a-number, under the names that they have in `Kind.from_row`."""
-
 
 _DIGITS = "(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}"
 _UUID = re.compile(rf"{_DIGITS}|\{{{_DIGITS}\}}")
 """PostgreSQL's rule: a hyphen may follow every four digits. Python's own reader also takes blanks, 0x, urn: and digits
 of other scripts, for which the server would find nothing."""
 
+_WIDE = Context(prec=10_000)
+"""For all digits of a column: PostgreSQL declares at most 1,000 before the point, and as many after it."""
 
-class Kind(ABC):
-    """The keys of one type of column."""
+
+class Kind:
+    """The keys of one type of column.
+
+    Attributes:
+        family: kinds of one family can be compared with each other.
+        takes: the types of keys, without `but`: for Python True is an int, and a datetime is a date.
+        exact: a type of which most values are canonical as they are.
+        from_row: the canonical form of a row's value, as a Python expression.
+    """
 
     family: ClassVar[str]
-    """Kinds of one family can be compared with each other."""
-
-    from_row: ClassVar[str] = "{}"
-    """The canonical form of a row's value, as a Python expression."""
-
+    takes: ClassVar[tuple[type, ...]] = (int, float, Decimal)
+    but: ClassVar[tuple[type, ...]] = (bool,)
     exact: ClassVar[type | None] = None
-    """A type of which every value is canonical as it is."""
+    from_row: ClassVar[str] = "{}"
 
-    @abstractmethod
     def canonical(self, key: Any) -> Any:
         """The canonical form of a key, or None if no row can hold it."""
+        if isinstance(key, self.takes) and not isinstance(key, self.but) and self._is_taken(key):
+            return self._canonical(key)
+        raise TypeError(f"a key of type {type(key).__name__} cannot be compared with a column of type {self.family}")
 
     def canonical_many(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The canonical forms of many keys, aligned with them; None stays None."""
-        if self.exact is not None and {*map(type, keys)} == {self.exact}:
+        if self.exact is not None and {*map(type, keys)} == {self.exact} and self._are_canonical(keys):
             return keys
         return [None if key is None else self.canonical(key) for key in keys]
 
-    def _mismatch(self, key: Any) -> TypeError:
-        return TypeError(f"a key of type {type(key).__name__} cannot be compared with a column of type {self.family}")
+    def _is_taken(self, key: Any) -> bool:
+        """Whether a key of one of the types can be compared with the column."""
+        return True
+
+    def _canonical(self, key: Any) -> Any:
+        """The canonical form of a key that is taken."""
+        return canonical_key(key)
+
+    def _are_canonical(self, keys: Sequence[Any]) -> bool:
+        """Whether all keys, of the type `exact`, are canonical as they are."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -78,22 +94,17 @@ class Integers(Kind):
 
     bits: int
     family = "number"
+    takes = (Integral, float, Decimal)
+    exact = int
 
-    def canonical(self, key: Any) -> int | None:
-        if isinstance(key, float | Decimal):
-            if not math.isfinite(key) or key != int(key):
-                return None
-            key = int(key)
-        if isinstance(key, bool) or not hasattr(key, "__index__"):
-            raise self._mismatch(key)
-        number = operator.index(key)
-        return number if -(1 << (self.bits - 1)) <= number < 1 << (self.bits - 1) else None
+    def _canonical(self, key: Any) -> int | None:
+        if not isinstance(key, Integral) and (not math.isfinite(key) or key != int(key)):
+            return None
+        return number if self._are_canonical([number := int(key)]) else None
 
-    def canonical_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+    def _are_canonical(self, keys: Sequence[Any]) -> bool:
         limit = 1 << (self.bits - 1)
-        if {*map(type, keys)} == {int} and -limit <= min(keys) and max(keys) < limit:
-            return keys
-        return super().canonical_many(keys)
+        return bool(-limit <= min(keys) and max(keys) < limit)
 
 
 @dataclass(frozen=True)
@@ -104,9 +115,7 @@ class Floats(Kind):
     family = "number"
     from_row = "({0} if {0} == {0} else nan)"
 
-    def canonical(self, key: Any) -> float | None:
-        if isinstance(key, bool) or not isinstance(key, int | float | Decimal):
-            raise self._mismatch(key)
+    def _canonical(self, key: Any) -> Any:
         try:
             number = float(key)
             if math.isinf(number) and key != number:
@@ -115,12 +124,7 @@ class Floats(Kind):
                 return None
         except OverflowError:
             return None
-        canonical: float = canonical_key(number)
-        return canonical
-
-
-_WIDE = Context(prec=10_000)
-"""For all digits of a column: PostgreSQL declares at most 1,000 before the point, and as many after it."""
+        return canonical_key(number)
 
 
 @dataclass(frozen=True)
@@ -133,11 +137,8 @@ class Numerics(Kind):
     most_digits: ClassVar[int] = 131_072  # before the point; asyncpg would send a number of more as another one
     from_row = "({0} if {0} == {0} else decimal_nan)"
 
-    def canonical(self, key: Any) -> Decimal | None:
-        if isinstance(key, bool) or not isinstance(key, int | float | Decimal):
-            raise self._mismatch(key)
-        number = Decimal(repr(key)) if isinstance(key, float) else Decimal(key)
-        canonical: Decimal = canonical_key(number)
+    def _canonical(self, key: Any) -> Any:
+        canonical = canonical_key(Decimal(repr(key)) if isinstance(key, float) else Decimal(key))
         return canonical if canonical.is_nan() or self._holds(canonical) else None
 
     def _holds(self, number: Decimal) -> bool:
@@ -155,16 +156,14 @@ class Texts(Kind):
 
     padded: bool = False
     family = "text"
+    takes = (str,)
+    exact = str
 
-    def canonical(self, key: Any) -> str:
-        if not isinstance(key, str):
-            raise self._mismatch(key)
+    def _canonical(self, key: Any) -> Any:
         return key.rstrip(" ") if self.padded else key
 
-    def canonical_many(self, keys: Sequence[Any]) -> Sequence[Any]:
-        if not self.padded and {*map(type, keys)} == {str}:
-            return keys
-        return super().canonical_many(keys)
+    def _are_canonical(self, keys: Sequence[Any]) -> bool:
+        return not self.padded
 
 
 @dataclass(frozen=True)
@@ -172,13 +171,10 @@ class Uuids(Kind):
     """UUIDs in the spellings that PostgreSQL accepts; canonical is the server's, lower case with hyphens."""
 
     family = "text"
+    takes = (str, uuid.UUID)
 
-    def canonical(self, key: Any) -> str | None:
-        if isinstance(key, uuid.UUID):
-            return str(key)
-        if not isinstance(key, str):
-            raise self._mismatch(key)
-        return str(uuid.UUID(key)) if _UUID.fullmatch(key) else None
+    def _canonical(self, key: Any) -> str | None:
+        return str(uuid.UUID(str(key))) if isinstance(key, uuid.UUID) or _UUID.fullmatch(key) else None
 
 
 @dataclass(frozen=True)
@@ -186,12 +182,8 @@ class Booleans(Kind):
     """True and False."""
 
     family = "boolean"
+    takes, but = (bool,), ()
     exact = bool
-
-    def canonical(self, key: Any) -> bool:
-        if not isinstance(key, bool):
-            raise self._mismatch(key)
-        return key
 
 
 @dataclass(frozen=True)
@@ -199,11 +191,10 @@ class Binaries(Kind):
     """Bytes."""
 
     family = "binary"
+    takes = (bytes, bytearray, memoryview)
     exact = bytes
 
-    def canonical(self, key: Any) -> bytes:
-        if not isinstance(key, bytes | bytearray | memoryview):
-            raise self._mismatch(key)
+    def _canonical(self, key: Any) -> bytes:
         return bytes(key)
 
 
@@ -212,12 +203,8 @@ class Dates(Kind):
     """Days."""
 
     family = "date"
+    takes, but = (date,), (datetime,)
     exact = date
-
-    def canonical(self, key: Any) -> date:
-        if not isinstance(key, date) or isinstance(key, datetime):
-            raise self._mismatch(key)
-        return key
 
 
 @dataclass(frozen=True)
@@ -225,11 +212,10 @@ class Timestamps(Kind):
     """Times without a zone; datetimes must not have one."""
 
     family = "timestamp without time zone"
+    takes = (datetime,)
 
-    def canonical(self, key: Any) -> datetime:
-        if not isinstance(key, datetime) or key.tzinfo is not None:
-            raise self._mismatch(key)
-        return key
+    def _is_taken(self, key: datetime) -> bool:
+        return key.tzinfo is None
 
 
 @dataclass(frozen=True)
@@ -237,19 +223,20 @@ class Instants(Kind):
     """Times with a zone, compared by the instant in UTC."""
 
     family = "timestamp with time zone"
+    takes = (datetime,)
+    exact = datetime
 
-    def canonical(self, key: Any) -> datetime | None:
-        if not isinstance(key, datetime) or key.utcoffset() is None:
-            raise self._mismatch(key)
+    def _is_taken(self, key: datetime) -> bool:
+        return key.utcoffset() is not None
+
+    def _canonical(self, key: datetime) -> datetime | None:
         moment: datetime = canonical_key(key)
         # A moment that keeps another offset is outside the years 1 to 9999 in UTC.
         return None if moment.utcoffset() else moment
 
-    def canonical_many(self, keys: Sequence[Any]) -> Sequence[Any]:
+    def _are_canonical(self, keys: Sequence[Any]) -> bool:
         # A zone of the user's need not have a hash.
-        if {*map(type, keys)} == {datetime} and all(key.tzinfo is UTC for key in keys):
-            return keys
-        return super().canonical_many(keys)
+        return all(key.tzinfo is UTC for key in keys)
 
 
 @dataclass(frozen=True)
@@ -257,27 +244,25 @@ class Others(Kind):
     """Values of a type that is not in the table above, compared by `canonical_key` and ``==``."""
 
     family = "other"
-
-    def canonical(self, key: Any) -> Any:
-        return canonical_key(key)
+    takes, but = (object,), ()
 
 
 def kind_of(data_type: pa.DataType) -> Kind:
     """The kind of a key column in Arrow."""
     if kinds.is_integer(data_type):
         return Integers(data_type.bit_width + kinds.is_unsigned_integer(data_type))
-    return next((kind for is_kind, kind in _KINDS if is_kind(data_type)), Others())
+    if kinds.is_decimal(data_type):
+        return Numerics()
+    return _KINDS.get(key_family(data_type) or "", Others())
 
 
-_KINDS: tuple[tuple[Callable[[pa.DataType], bool], Kind], ...] = (
-    (kinds.is_floating, Floats()),
-    (kinds.is_decimal, Numerics()),
-    (kinds.is_string, Texts()),
-    (kinds.is_large_string, Texts()),
-    (kinds.is_boolean, Booleans()),
-    (kinds.is_binary, Binaries()),
-    (kinds.is_large_binary, Binaries()),
-    (kinds.is_date, Dates()),
-    (lambda data_type: kinds.is_timestamp(data_type) and data_type.tz is not None, Instants()),
-    (kinds.is_timestamp, Timestamps()),
-)
+_KINDS = {
+    "number": Floats(),
+    "text": Texts(),
+    "boolean": Booleans(),
+    "binary": Binaries(),
+    "date": Dates(),
+    "timestamp": Timestamps(),
+    "instant": Instants(),
+}
+"""By the family of the column's type in Arrow."""

@@ -1,8 +1,9 @@
-"""Converts single values of JSON, or text, to values of an Arrow type that is not nested.
+"""Converts single values of a source to values of an Arrow type that is not nested.
 
 `scalar` returns a converter. A converter gets a value that is not None. It returns the value that Arrow takes, or
 raises a ValueError whose message says why and does not contain the value. For text it may return None, which is null.
-This module knows neither columns nor schemas. `enrichers.typed` has the table of all conversions.
+The values of JSON are the base: a `Source` is a table of what it writes in another way. This module knows neither
+columns nor schemas. `enrichers.typed` has the table of all conversions.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import json
 import re
 import struct
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from math import isfinite, isinf
@@ -60,60 +64,48 @@ class WrittenDecimal(Decimal):
         return number
 
 
-def scalar(data_type: pa.DataType, text: bool, coerce: bool = False) -> Convert | None:
-    """The converter of a type, or None if there is none. With `text` it also parses text and bytes. With `coerce` a
-    column of strings takes numbers."""
-    if kinds.is_string(data_type) or kinds.is_large_string(data_type):
-        string = _string_or_number if coerce else _string
-        return partial(_of_text, convert=string, parse=None) if text else string
-    if kinds.is_binary(data_type) or kinds.is_large_binary(data_type) or kinds.is_fixed_size_binary(data_type):
-        width = data_type.byte_width if kinds.is_fixed_size_binary(data_type) else None
-        return partial(_binary, text=text, width=width)
-    convert = _scalar(data_type)
-    if convert is None or not text:
-        return convert
-    return partial(_of_text, convert=convert, parse=_parser(data_type))
+@dataclass(frozen=True, eq=False)
+class Source:
+    """How a source writes values.
+
+    Attributes:
+        reads: by the name of a type in `_TYPES`, a function that makes a value of JSON, or of Python, from one of the
+            source, and None from null. Other types are as in JSON.
+        nested: for a source that writes arrays, maps and structs as text: the source of their parts.
+    """
+
+    reads: Mapping[str, Convert] = field(default_factory=dict)
+    nested: Source | None = None
 
 
-def _scalar(data_type: pa.DataType) -> Convert | None:
-    if kinds.is_boolean(data_type):
-        return _boolean
-    if kinds.is_integer(data_type):
-        return _integer(data_type)
-    if kinds.is_float32(data_type) or kinds.is_float64(data_type):
-        return _single if kinds.is_float32(data_type) else _double
-    if kinds.is_decimal(data_type):
-        return _decimal(data_type)
-    if kinds.is_date(data_type):
-        return _date
-    if kinds.is_timestamp(data_type):
-        return _moment(data_type)
-    if kinds.is_time(data_type):
-        return partial(_clock, step=_MICROSECONDS[data_type.unit], unit=data_type.unit)
+def scalar(data_type: pa.DataType, source: Source) -> Convert | None:
+    """The converter of a type, or None if there is none."""
+    for name, checks, make in _TYPES:
+        if any(check(data_type) for check in checks):
+            read, convert = source.reads.get(name), make(data_type)
+            return convert if read is None else partial(_read_first, read, convert)
     return None
+
+
+def _read_first(read: Convert, convert: Convert, value: Any) -> Any:
+    value = read(value)
+    return None if value is None else convert(value)
 
 
 # -- text
 
 
-def _of_text(value: Any, convert: Convert, parse: Convert | None) -> Any:
-    """Converts text. `parse` turns the text into the value that JSON would have; it is None for a string."""
-    if isinstance(value, bytes | bytearray):
-        value = value.decode()
-    if parse is not None and isinstance(value, str):
-        value = value.strip(_BLANKS)
-        return convert(parse(value)) if value else None
-    return convert(value)
+def _decoded(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes | bytearray) else value
 
 
-def _parser(data_type: pa.DataType) -> Convert:
-    if kinds.is_boolean(data_type):
-        return _truth
-    if kinds.is_integer(data_type):
-        return _digits
-    if kinds.is_floating(data_type):
-        return _written
-    return str
+def _trimmed(parse: Convert, value: Any) -> Any:
+    """The value of JSON that a text means; None for an empty one."""
+    value = _decoded(value)
+    if not isinstance(value, str):
+        return value
+    value = value.strip(_BLANKS)
+    return parse(value) if value else None
 
 
 def _truth(text: str) -> bool:
@@ -140,6 +132,33 @@ def _written(text: str) -> float:
     return number
 
 
+# -- the values of a database's driver
+
+
+def _bit(value: Any) -> bool:
+    number = int.from_bytes(value, "big") if isinstance(value, bytes) else value
+    if isinstance(number, int) and number in (0, 1):
+        return bool(number)
+    raise ValueError("true, false, 1 or 0 is needed")
+
+
+def _document(value: Any) -> Any:
+    """JSON that a driver has read is written as JSON again."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value) if isinstance(value, uuid.UUID) else value
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise ValueError("bytes are needed")
+    return bytes(value)
+
+
+def _midnight(value: Any) -> Any:
+    return f"{value} 00:00" if isinstance(value, str) and len(value) == 10 else value
+
+
 # -- single values
 
 
@@ -154,10 +173,8 @@ def _string(value: Any) -> Any:
     return value
 
 
-def _string_or_number(value: Any) -> Any:
-    if isinstance(value, str):
-        return _string(value)
-    written = None if isinstance(value, bool) else number_text(value)
+def _as_written(value: Any) -> str:
+    written = value if isinstance(value, str) else None if isinstance(value, bool) else number_text(value)
     if written is None:
         raise ValueError("a text or a number is needed")
     return written
@@ -174,17 +191,22 @@ def number_text(value: Any) -> str | None:
     return str(value) if isinstance(value, Decimal) and value.is_finite() else None
 
 
-def _binary(value: Any, text: bool, width: int | None) -> bytes:
-    if isinstance(value, str):
-        try:
-            value = value.encode() if text else base64.b64decode(value, validate=True)
-        except ValueError:
-            raise ValueError("it is not base64") from None
-    if not isinstance(value, bytes | bytearray):
-        raise ValueError("bytes, or text in base64, are needed")
-    if width is not None and len(value) != width:
-        raise ValueError(f"{width} bytes are needed, and these are {len(value)}")
-    return bytes(value)
+def _binary(data_type: pa.DataType) -> Convert:
+    width = data_type.byte_width if kinds.is_fixed_size_binary(data_type) else None
+
+    def convert(value: Any) -> bytes:
+        if isinstance(value, str):
+            try:
+                value = base64.b64decode(value, validate=True)
+            except ValueError:
+                raise ValueError("it is not base64") from None
+        if not isinstance(value, bytes | bytearray):
+            raise ValueError("bytes, or text in base64, are needed")
+        if width is not None and len(value) != width:
+            raise ValueError(f"{width} bytes are needed, and these are {len(value)}")
+        return bytes(value)
+
+    return convert
 
 
 def _boolean(value: Any) -> Any:
@@ -312,12 +334,52 @@ def _read_moment(text: str) -> datetime.datetime | None:
         return None
 
 
-def _clock(value: Any, step: int, unit: str) -> datetime.time:
-    if isinstance(value, str) and value[2:3] == ":" and not _TOO_FINE.search(value):
-        with contextlib.suppress(ValueError):
-            value = datetime.time.fromisoformat(value)
-    if not isinstance(value, datetime.time) or value.tzinfo is not None:
-        raise ValueError("a time without a zone is needed, as in '12:00:00'")
-    if value.microsecond % step:
-        raise ValueError(f"it is finer than a {unit}")
-    return value
+def _clock(data_type: pa.DataType) -> Convert:
+    def convert(value: Any) -> datetime.time:
+        if isinstance(value, str) and value[2:3] == ":" and not _TOO_FINE.search(value):
+            with contextlib.suppress(ValueError):
+                value = datetime.time.fromisoformat(value)
+        if not isinstance(value, datetime.time) or value.tzinfo is not None:
+            raise ValueError("a time without a zone is needed, as in '12:00:00'")
+        if value.microsecond % _MICROSECONDS[data_type.unit]:
+            raise ValueError(f"it is finer than a {data_type.unit}")
+        return value
+
+    return convert
+
+
+# -- types, and what sources add
+
+
+def _always(convert: Convert) -> Callable[[pa.DataType], Convert]:
+    return lambda _: convert
+
+
+_TYPES: tuple[tuple[str, tuple[Callable[[pa.DataType], bool], ...], Callable[[pa.DataType], Convert]], ...] = (
+    ("string", (kinds.is_string, kinds.is_large_string), _always(_string)),
+    ("binary", (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary), _binary),
+    ("boolean", (kinds.is_boolean,), _always(_boolean)),
+    ("integer", (kinds.is_integer,), _integer),
+    ("float", (kinds.is_float32, kinds.is_float64), lambda kind: _single if kinds.is_float32(kind) else _double),
+    ("decimal", (kinds.is_decimal,), _decimal),
+    ("date", (kinds.is_date,), _always(_date)),
+    ("timestamp_ntz", (lambda kind: kinds.is_timestamp(kind) and kind.tz is None,), _moment),
+    ("timestamp", (kinds.is_timestamp,), _moment),
+    ("time", (kinds.is_time,), _clock),
+)
+
+JSON = Source()
+
+COERCED = Source({"string": _as_written})
+"""JSON with numbers for strings."""
+
+_PARSED = {"boolean": _truth, "integer": _digits, "float": _written}
+_TRIMMED = {name: partial(_trimmed, _PARSED.get(name, str)) for name, _, _ in _TYPES}
+
+TEXT = Source(
+    _TRIMMED | {"string": _decoded, "binary": lambda value: value.encode() if isinstance(value, str) else value}, JSON
+)
+"""Text or bytes, as in a hash of Redis or a file of comma-separated values."""
+
+SQL = Source({"boolean": _bit, "string": _document, "binary": _bytes, "timestamp_ntz": _midnight})
+"""Python's values as the drivers of databases give them, and texts for what SQLite stores as texts."""

@@ -3,7 +3,7 @@
     row = typed_row({"id": 7, "at": "2024-02-29T12:00:00Z"}, schema)
     convert = row_converter(schema)  # the same for many rows
 
-| column | takes | of text (``text=True``) also |
+| column | takes | of text (`TEXT`) also |
 | --- | --- | --- |
 | boolean | true, false | ``true``, ``false``, ``1``, ``0`` |
 | integers | whole numbers in range, 7.0 too | digits |
@@ -16,16 +16,16 @@
 | timestamp_ntz | the same without a zone | |
 | array, map, struct | arrays, objects; the keys of a map are text | JSON |
 
-Python's own values of these types (dates, decimals, ...) are taken too. Null and a missing field are null. With `text`
-an empty text is null unless the column is a string or binary. Fields without a column are ignored. But if a row has
+Python's own values of these types (dates, decimals, ...) are taken too. Null and a missing field are null. Of `TEXT` an
+empty text is null unless the column is a string or binary. Fields without a column are ignored. But if a row has
 fields and none of them has a column, the row is a `NoColumnError`: it is not the expected object. A row without fields
 is a row of nulls. Nothing is cast in any other way: a number is not text, and a number of seconds is not a timestamp. A
 value that does not fit is a `MisfitError`.
 
-With ``coerce=True`` a string takes numbers too, as they were written, and an integer takes ``1e18``, also inside
-arrays, maps and structs. Pass ``coerce=True`` to `json_decoder` as well: its numbers then remember how they were
-written. A number that was computed is written as Python writes it. True, false, infinity and NaN are not numbers of
-JSON.
+A `Source` says what a source adds to JSON. Of `COERCED` a string takes numbers too, as they were written, and an
+integer takes ``1e18``, also inside arrays, maps and structs, if `json_decoder` gets it too: its numbers then remember
+how they were written. A number that was computed is written as Python writes it. True, false, infinity and NaN are not
+numbers of JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import describe, shown_type
-from enrichers.scalars import Convert, WrittenDecimal, WrittenFloat, scalar
+from enrichers.scalars import COERCED, JSON, TEXT, Convert, Source, WrittenDecimal, WrittenFloat, scalar
 
 RowConverter = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -64,7 +64,7 @@ class MisfitError(ValueError):
         path: the column, and the place of the value in it, as in ``places[3].name``.
         value: the value.
         type: the Arrow type that it does not fit.
-        why: what is wrong with the value.
+        why: what is wrong with the value; "" if its type says it.
         row: of several rows the one that has it: its number, or its key.
     """
 
@@ -78,13 +78,16 @@ class MisfitError(ValueError):
 
     def message_with(self, show: Callable[[Any], str] = describe) -> str:
         """The message. `show` turns the value into text."""
-        given = "null" if self.value is None else f"{show(self.value)}, {_kind(self.value)},"
-        return f"the column {self.path!r} is {shown_type(self.type)}, which {given} does not fit: {self.why}"
+        given = "null" if self.value is None else show(self.value)
+        if self.value is not None and self.why:
+            given += f" ({_kind(self.value)})"
+        why = f": {self.why}" if self.why else ""
+        return f"the column {self.path!r} holds {given}, which does not fit {shown_type(self.type)}{why}"
 
     @property
     def coercible(self) -> bool:
         """Whether ``coerce=True`` would accept this value."""
-        convert = None if kinds.is_nested(self.type) else scalar(self.type, text=False, coerce=True)
+        convert = None if kinds.is_nested(self.type) else scalar(self.type, COERCED)
         known = type(self.value) is float and isfinite(self.value)
         try:
             return convert is not None and convert(WrittenFloat(repr(self.value)) if known else self.value) is not None
@@ -105,15 +108,8 @@ class NoColumnError(MisfitError):
         return f"the row has none of the columns {describe(names)}; its fields are {show([*self.value])}"
 
 
-def typed_row(
-    mapping: Mapping[str, Any], schema: pa.Schema, *, text: bool = False, coerce: bool = False
-) -> dict[str, Any]:
-    """A row with a value for every column of the schema.
-
-    Args:
-        mapping: values of JSON by name.
-        text: the values are text or bytes, as in a hash of Redis or a file of comma-separated values.
-        coerce: a string takes numbers.
+def typed_row(mapping: Mapping[str, Any], schema: pa.Schema, source: Source = JSON) -> dict[str, Any]:
+    """A row with a value for every column of the schema, from values by name, which are written as in `source`.
 
     Raises:
         ValueError: `mapping` is not a mapping.
@@ -121,14 +117,14 @@ def typed_row(
         NoColumnError: `mapping` has fields and none of them is a column. The message names fields and columns.
         ConfigurationError: a column has a type that no value of JSON can be converted to.
     """
-    return row_converter(schema, text=text, coerce=coerce)(mapping)
+    return row_converter(schema, source)(mapping)
 
 
-_made: dict[tuple[int, bool, bool], tuple[pa.Schema, RowConverter]] = {}
+_made: dict[tuple[int, Source], tuple[pa.Schema, RowConverter]] = {}
 _MOST_MADE = 200
 
 
-def row_converter(schema: pa.Schema, *, text: bool = False, coerce: bool = False) -> RowConverter:
+def row_converter(schema: pa.Schema, source: Source = JSON) -> RowConverter:
     """A function that does what `typed_row` does, for one schema and many rows.
 
     Raises:
@@ -136,25 +132,25 @@ def row_converter(schema: pa.Schema, *, text: bool = False, coerce: bool = False
     """
     # By identity, because hashing a schema takes longer than converting a row. The schema is kept, so no other object
     # can get its id.
-    known = _made.get((id(schema), text, coerce))
+    known = _made.get((id(schema), source))
     if known is None:
         if len(_made) >= _MOST_MADE:
             _made.clear()
-        known = _made[id(schema), text, coerce] = schema, _object(schema, text, coerce, row=True)
+        known = _made[id(schema), source] = schema, _object(schema, source, row=True)
     return known[1]
 
 
-def json_decoder(schema: Iterable[pa.Field], *, coerce: bool = False) -> Callable[[str], Any]:
+def json_decoder(schema: Iterable[pa.Field], source: Source = JSON) -> Callable[[str], Any]:
     """A `json.loads` that loses no digit that a column could hold. Numbers with a fraction become decimals if a column
     is a decimal or contains one, otherwise floats. A number too large for a float becomes a decimal, not infinity, and
-    so does one that a float rounds to an integer. With `coerce`, numbers remember how they were written.
+    so does one that a float rounds to an integer. Those of `COERCED` remember how they were written.
 
     An object with two values of one name is a ValueError.
     """
     if _has_decimals(schema):
-        parse: Callable[[str], Any] = WrittenDecimal if coerce else Decimal
+        parse: Callable[[str], Any] = WrittenDecimal if source is COERCED else Decimal
     else:
-        parse = _written if coerce else _float
+        parse = _written if source is COERCED else _float
     return json.JSONDecoder(parse_float=parse, object_pairs_hook=_with_each_name_once).decode
 
 
@@ -203,7 +199,7 @@ def _has_decimals(fields: Iterable[pa.Field]) -> bool:
 
 def _kind(value: object) -> str:
     """The name of a value's type in JSON."""
-    return next((name for kind, name in _NAMES if isinstance(value, kind)), f"of type {type(value).__name__}")
+    return next((name for kind, name in _NAMES if isinstance(value, kind)), type(value).__name__)
 
 
 def _misfit(error: Exception, value: Any, data_type: pa.DataType, place: str) -> MisfitError:
@@ -216,11 +212,11 @@ def _misfit(error: Exception, value: Any, data_type: pa.DataType, place: str) ->
 # -- objects, arrays and maps. Values inside of them are always values of JSON, also if the outermost value is text.
 
 
-def _object(fields: Iterable[pa.Field], text: bool, coerce: bool, row: bool = False) -> RowConverter:
+def _object(fields: Iterable[pa.Field], source: Source, row: bool = False) -> RowConverter:
     """The converter of an object to a dictionary, for a struct or a row."""
     fields = list(fields)
     types = {field.name: field.type for field in fields}
-    columns = [(field.name, _converter(field.type, field.name, text, coerce)) for field in fields]
+    columns = [(field.name, _converter(field.type, field.name, source)) for field in fields]
     required = [field.name for field in fields if not field.nullable]
     place = "{}" if row else ".{}"
     has_none_of = types.keys().isdisjoint if row and types else None
@@ -250,7 +246,7 @@ def _object(fields: Iterable[pa.Field], text: bool, coerce: bool, row: bool = Fa
 
 
 def _no_row(value: Any) -> ValueError:
-    kind = "null" if value is None else f"{describe(value)}, {_kind(value)},"
+    kind = "null" if value is None else f"{describe(value)} ({_kind(value)})"
     return ValueError(f"{kind} is not a row: an object with the columns is needed")
 
 
@@ -258,9 +254,9 @@ def _no_object(_: Any) -> ValueError:
     return ValueError("an object is needed")
 
 
-def _array(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
+def _array(data_type: pa.DataType, column: str, source: Source) -> Convert:
     item_type, nullable = data_type.value_type, data_type.value_field.nullable
-    to = _converter(item_type, column, False, coerce)
+    to = _converter(item_type, column, source)
     size = data_type.list_size if kinds.is_fixed_size_list(data_type) else None
 
     def convert(value: Any) -> list[Any]:
@@ -284,12 +280,12 @@ def _array(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
     return convert
 
 
-def _map(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
+def _map(data_type: pa.DataType, column: str, source: Source) -> Convert:
     """The converter of an object to a list of pairs, which is Arrow's form of a map."""
     key_type, item_type = data_type.key_type, data_type.item_type
     if kinds.is_nested(key_type):
         raise ConfigurationError(f"schema: the column {column!r} is {data_type}; the keys of a map in JSON are text")
-    to_key, to_item = _converter(key_type, column, True, coerce), _converter(item_type, column, False, coerce)
+    to_key, to_item = _converter(key_type, column, TEXT), _converter(item_type, column, source)
     nullable = data_type.item_field.nullable
 
     def pair(name: Any, item: Any) -> tuple[Any, Any]:
@@ -321,11 +317,12 @@ def _map(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
 # -- the converter of a type: it never gets None. It returns the value, or None for null, or raises.
 
 
-def _converter(data_type: pa.DataType, column: str, text: bool, coerce: bool) -> Convert:
+def _converter(data_type: pa.DataType, column: str, source: Source) -> Convert:
     if kinds.is_nested(data_type):
-        nested = _nested(data_type, column, coerce)
-        return partial(_from_json, convert=nested, decode=json_decoder([pa.field("", data_type)])) if text else nested
-    convert = scalar(data_type, text, coerce)
+        nested = _nested(data_type, column, source.nested or source)
+        decode = json_decoder([pa.field("", data_type)])
+        return nested if source.nested is None else partial(_from_json, convert=nested, decode=decode)
+    convert = scalar(data_type, source)
     if convert is None:
         raise ConfigurationError(
             f"schema: the column {column!r} is {data_type}, but JSON or text cannot be converted to that type; "
@@ -334,13 +331,13 @@ def _converter(data_type: pa.DataType, column: str, text: bool, coerce: bool) ->
     return convert
 
 
-def _nested(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
+def _nested(data_type: pa.DataType, column: str, source: Source) -> Convert:
     if kinds.is_struct(data_type):
-        return _object((data_type.field(i) for i in range(data_type.num_fields)), False, coerce)
+        return _object((data_type.field(i) for i in range(data_type.num_fields)), source)
     if kinds.is_map(data_type):
-        return _map(data_type, column, coerce)
+        return _map(data_type, column, source)
     if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
-        return _array(data_type, column, coerce)
+        return _array(data_type, column, source)
     raise ConfigurationError(f"schema: the column {column!r} is {data_type}, which JSON does not have; use a string")
 
 

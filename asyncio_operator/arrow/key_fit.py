@@ -48,8 +48,8 @@ def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
     if kinds.is_struct(keys.type) and kinds.is_struct(data_type) and keys.type.num_fields == data_type.num_fields:
         parts = [fit_keys(part, field.type) for part, field in zip(keys.flatten(), data_type, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=list(data_type))
-    family = _family(data_type)
-    if family is None or _family(keys.type) != family:
+    family = key_family(data_type)
+    if family is None or key_family(keys.type) != family:
         raise TypeError(f"keys of type {keys.type} are never equal to keys of type {data_type}")
     return _number(keys, data_type) if family == "number" else _cast(keys, data_type)
 
@@ -97,8 +97,8 @@ def _fit_value(value: Any, data_type: pa.DataType) -> pa.Array:
 
 
 @lru_cache(maxsize=1000)
-def _family(kind: pa.DataType) -> str | None:
-    """Keys of types of one family can be equal. None for a type whose keys are equal to those of the same type only."""
+def key_family(kind: pa.DataType) -> str | None:
+    """The family of a key's type: keys of one family can be equal. None for a type that is equal to itself only."""
     if kinds.is_timestamp(kind):
         return "timestamp" if kind.tz is None else "instant"
     return next((name for name, checks in _FAMILIES.items() if any(check(kind) for check in checks)), None)
@@ -108,6 +108,7 @@ _FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "number": (kinds.is_integer, kinds.is_floating, kinds.is_decimal),
     "text": (kinds.is_string, kinds.is_large_string, kinds.is_string_view),
     "binary": (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view, kinds.is_fixed_size_binary),
+    "boolean": (kinds.is_boolean,),
     "date": (kinds.is_date,),
     "time": (kinds.is_time,),
 }

@@ -27,6 +27,7 @@ from asyncio_operator.enricher import (
     takes,
 )
 from enrichers.http.bodies import BodyError, decoded
+from enrichers.scalars import COERCED, JSON
 from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
 Extract = str | Callable[[Any], Any] | None
@@ -73,9 +74,10 @@ class Answers:
         *,
         coerce: bool = False,
     ) -> None:
-        self._row = row_converter(schema, coerce=coerce)
+        source = COERCED if coerce else JSON
+        self._row = row_converter(schema, source)
         self._show = show
-        self._decode = json_decoder(schema, coerce=coerce)
+        self._decode = json_decoder(schema, source)
         self._extract = make_extract("extract", extract, show)
         self._batch_extract = make_extract("batch_extract", batch_extract, show)
         self._by_path = isinstance(batch_extract, str)

@@ -42,6 +42,7 @@ from asyncio_operator.enricher import decimals_fit, fit_decimals, shown_type
 from enrichers.postgres.arrays import DimensionsError, PackedArrays
 from enrichers.postgres.arrow_keys import shown_key
 from enrichers.postgres.types import Column
+from enrichers.typed import MisfitError
 
 MARKS = {1: 2, 4: -0x7FFFF4E1, 8: -0x7FFFFFFFFFFFF4E1}
 """The number instead of a null, by its width in bytes. No bool, date or timestamp has these bits, and few numbers."""
@@ -63,20 +64,6 @@ EARLIEST = {4: -2_451_545, 8: -211_813_488_000_000_000}
 
 class AmbiguousError(Exception):
     """Only the statement for rows can tell what a value is: it has the bits that mark a null, or is an unfit array."""
-
-
-class UnfitError(Exception):
-    """A value that its column cannot hold.
-
-    Attributes:
-        row: its row.
-        column: the number of its column.
-        value: the value as text.
-    """
-
-    def __init__(self, row: int, column: int, value: str) -> None:
-        super().__init__(f"row {row}, column {column}: {value}")
-        self.row, self.column, self.value = row, column, value
 
 
 def packing(columns: Sequence[tuple[str, Column]], *, parts: bool = False) -> tuple[str, str]:
@@ -104,10 +91,10 @@ def unpack(record: Sequence[Any], schema: pa.Schema) -> pa.Table:
     """The table of a packed result.
 
     Raises:
-        UnfitError: a value is infinite, or has more digits than its decimal.
+        MisfitError: a value is infinite, or has more digits than its decimal.
         AmbiguousError: the result can only be read as rows.
     """
-    arrays = [_unpacked(record, number, kind) for number, kind in enumerate(schema.types)]
+    arrays = [_unpacked(record, number, field) for number, field in enumerate(schema)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -115,8 +102,8 @@ def key_at(row: int, record: Sequence[Any], schema: pa.Schema, names: Sequence[s
     """The key of a row of a packed result, for a message; None if it does not fit its column."""
     places = list(map(schema.get_field_index, names))
     try:
-        return shown_key([_unpacked(record, place, schema.types[place])[row] for place in places])
-    except UnfitError:
+        return shown_key([_unpacked(record, place, schema.field(place))[row] for place in places])
+    except MisfitError:
         return None
 
 
@@ -142,18 +129,19 @@ def from_rows(rows: Sequence[Sequence[Any]], row_type: pa.StructType, places: Se
     return pa.Table.from_struct_array(pa.array(chosen, row_type))
 
 
-def first_unfit(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> UnfitError | None:
-    """The first value of a result in rows that its column cannot hold."""
+def first_misfit(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> MisfitError | None:
+    """The error of the first value of a result in rows that does not fit its column."""
     for number, field in enumerate(schema):
         for place, row in enumerate(rows):
             try:
                 from_rows([row], pa.struct([field]), [number])
             except (pa.ArrowException, ArithmeticError):
-                return UnfitError(place, number, str(row[number])[:200])
+                return MisfitError(field.name, str(row[number])[:200], field.type, "", place)
     return None
 
 
-def _unpacked(record: Sequence[Any], number: int, data_type: pa.DataType) -> pa.Array:
+def _unpacked(record: Sequence[Any], number: int, field: pa.Field) -> pa.Array:
+    data_type = field.type
     rows, first, second = record[0], record[1 + 2 * number], record[2 + 2 * number]
     width = _width(data_type)
     try:
@@ -162,8 +150,9 @@ def _unpacked(record: Sequence[Any], number: int, data_type: pa.DataType) -> pa.
         if kinds.is_list(data_type):
             return _arrays(first or b"", second or b"", rows, data_type)
         return _variable(first or b"", second or b"", rows, data_type)
-    except UnfitError as error:
-        raise UnfitError(error.row, number, error.value) from None
+    except MisfitError as error:
+        error.path, error.type = field.name, data_type
+        raise
 
 
 def _aggregates(value: str, data_type: pa.DataType) -> str:
@@ -217,7 +206,7 @@ def _numbers(numbers: Any, valid: Any, nulls: int, data_type: pa.DataType) -> pa
 def _check_finite(numbers: np.ndarray[Any, np.dtype[np.int64]], width: int) -> None:
     if len(numbers) and (numbers.min() < EARLIEST[width] or numbers.max() > LATEST[width]):
         row = int(np.flatnonzero((numbers < EARLIEST[width]) | (numbers > LATEST[width]))[0])
-        raise UnfitError(row, 0, _shown(int(numbers[row]), width))
+        raise MisfitError("", _shown(int(numbers[row]), width), pa.null(), "", row)
 
 
 def _shown(number: int, width: int) -> str:
@@ -261,7 +250,7 @@ def _arrays(packed: bytes, packed_lengths: bytes, rows: int, data_type: pa.ListT
             items = _decimals(arrays.texts(pa.string()), kind)
         else:
             items = arrays.texts(kind)
-    except (DimensionsError, UnfitError):
+    except (DimensionsError, MisfitError):
         raise AmbiguousError from None
     validity = None if valid is None else pa.py_buffer(_bits(valid))
     buffers = [validity, pa.py_buffer(arrays.offsets)]
@@ -272,7 +261,7 @@ def _decimals(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
     made = fit_decimals(texts, data_type)
     if made.null_count > texts.null_count:
         row = pc.and_(made.is_null(), texts.is_valid()).index(True).as_py()
-        raise UnfitError(row, 0, texts[row].as_py()[:200])
+        raise MisfitError("", texts[row].as_py()[:200], data_type, "", row)
     return made
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import Found, decimals_fit, duration, function_name, natural, positive_int, shown_type
+from asyncio_operator.enricher import Found, decimals_fit, duration, function_name, natural, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.causes import TooLargeError, own_words
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
@@ -25,13 +25,14 @@ from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, 
 from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.casts import Chosen, chosen_of
-from enrichers.postgres.columns import AmbiguousError, UnfitError, first_unfit, from_rows, key_at, unpack
+from enrichers.postgres.columns import AmbiguousError, first_misfit, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Selection, describe
 from enrichers.postgres.diagnosis import accepts, changed_types, uncast_value, unreadable_text
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
 from enrichers.postgres.unheld import UnheldError, unheld_texts
 from enrichers.threads import run_in_thread
+from enrichers.typed import MisfitError
 
 MOST_AS_ROWS = 50
 """The number of keys up to which an answer in columns is made of rows. Up to then that takes less time: client and
@@ -161,7 +162,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             except UnheldError as error:
                 canonical = [None if error.holds(key) else one for key, one in zip(keys, canonical, strict=True)]
                 continue
-            collect(records, found, self._refuse)
+            collect(records, found, self._refuse_guarded)
             break
         else:
             return [None] * len(keys)
@@ -256,21 +257,21 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         self, statement: Statement, sql: str, parameters: Sequence[Any], asked: AskedKeys | tuple[()]
     ) -> pa.Table | None:
         connections, _ = self._opened()
-        tables, record, unfit = [], None, None
+        tables, record, misfit = [], None, None
         try:
             for record in await self._fetch(connections, sql, parameters, asked):
                 tables.append(unpack(record, statement.answer))
         except (TooLargeError, AmbiguousError):
             return None
-        except UnfitError as error:
-            unfit = error
-        if unfit is None:
+        except MisfitError as error:
+            misfit = error
+        if misfit is None:
             return pa.concat_tables(tables) if tables else statement.answer.empty_table()
         assert record is not None
-        key = key_at(unfit.row, record, statement.answer, statement.key_schema.names)
-        if len(asked) and (key is None or unfit.column >= len(statement.schema)):
-            return self._refuse_strangers({unfit.value})
-        return self._refuse(key, f"{unfit.column}:{unfit.value}")
+        key = key_at(misfit.row, record, statement.answer, statement.key_schema.names)
+        if len(asked) and (key is None or misfit.path not in statement.schema.names):
+            return self._refuse_strangers({misfit.value})
+        return self._refuse(key, misfit)
 
     async def _in_rows(self, statement: Statement, asked: AskedKeys, *, may_decline: bool) -> pa.Table | None:
         """The answer from the statement for rows. If it may decline: None if Python cannot hold a key or a value."""
@@ -288,14 +289,14 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         """The table of a result in rows. `keys` are the only ones that it may have."""
         for record in records if statement.guarded else ():
             if record[-1] is not None:
-                return None if may_decline else self._refuse(statement.key_of(record), record[-1])
+                return None if may_decline else self._refuse_guarded(statement.key_of(record), record[-1])
         try:
             return from_rows(records, statement.row_type, statement.places)
         except (pa.ArrowException, ArithmeticError) as error:
             strangers = set() if keys is None else {*map(statement.key_of, records)}.difference(keys)
-            unfit = None if strangers else first_unfit(records, statement.schema)
-            if unfit is not None:
-                self._refuse(statement.key_of(records[unfit.row]), f"{unfit.column}:{unfit.value}")
+            misfit = None if strangers else first_misfit(records, statement.schema)
+            if misfit is not None:
+                self._refuse(statement.key_of(records[misfit.row]), misfit)
             problem = (
                 f"{self._subject()}: a value does not fit its column as it was when its types were asked for: {error}"
             )
@@ -365,16 +366,20 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
                     retryable=False,
                 )
 
-    def _refuse(self, key: Any, problem: str) -> NoReturn:
-        """A row that holds a value that a row of Spark cannot hold."""
+    def _refuse_guarded(self, key: Any, problem: str) -> NoReturn:
+        """A row with a `problem` (see `statement`)."""
         number, _, value = problem.partition(":")
-        statement = self._described()
-        field = statement.answer.field(int(number))
-        remedies = [f'pass columns={{"{field.name}": "double"}}'] * pa.types.is_decimal(field.type)
-        remedies += ["convert it in a query"] + ["leave the column out"] * (field.name in statement.schema.names)
+        field = self._described().answer.field(int(number))
+        self._refuse(key, MisfitError(field.name, value, field.type, ""))
+
+    def _refuse(self, key: Any, misfit: MisfitError) -> NoReturn:
+        """A row that holds a value that a row of Spark cannot hold."""
+        remedies = [f'pass columns={{"{misfit.path}": "double"}}'] * pa.types.is_decimal(misfit.type)
+        remedies += ["convert it in a query"]
+        remedies += ["leave the column out"] * (misfit.path in self._described().schema.names)
         raise EnricherError(
-            f"{self._about([] if key is None else [key])}: the column {field.name!r} holds {value}, which does not fit "
-            f"{shown_type(field.type)}; {', '.join(remedies[:-1])}, or {remedies[-1]}",
+            f"{self._about([] if key is None else [key])}: {misfit.message_with(str)}; {', '.join(remedies[:-1])}, or "
+            f"{remedies[-1]}",
             retryable=False,
         )
 

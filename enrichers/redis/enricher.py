@@ -23,7 +23,7 @@ from enrichers.names import names_of
 from enrichers.redis.cluster import ClusterConnections
 from enrichers.redis.connections import Connections
 from enrichers.redis.key_names import Names, is_written_in_one_way
-from enrichers.scalars import scalar
+from enrichers.scalars import JSON, TEXT, scalar
 from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class RedisEnricher(Enricher):
         columns = as_schema(schema)
         if kind == "string" and len(columns) != 1:
             raise ConfigurationError(f'schema has {len(columns)} columns; with kind="string" it must have one')
-        row_converter(columns, text=kind != "json")
+        row_converter(columns, JSON if kind == "json" else TEXT)
         values = {
             "url": url,
             "key_template": key_template,
@@ -230,7 +230,7 @@ class RedisEnricher(Enricher):
 
     def _conversion(self) -> Convert:
         """The function that converts a value to rows."""
-        to_row = row_converter(self._schema, text=self.kind != "json")
+        to_row = row_converter(self._schema, JSON if self.kind == "json" else TEXT)
         if self.kind == "string":
             return _of_one_column(self._schema.field(0), to_row)
         if self.kind == "hash":
@@ -261,7 +261,7 @@ class RedisEnricher(Enricher):
 
 def _of_one_column(field: pa.Field, to_row: Convert) -> Convert:
     """The same as `to_row` for plain values, in less time: nothing but the value can be wrong."""
-    name, convert = field.name, scalar(field.type, text=True)
+    name, convert = field.name, scalar(field.type, TEXT)
     if convert is None:
         return lambda value: to_row({name: value})
 

@@ -15,9 +15,7 @@ value is checked against its column; a value that does not fit is a `MisfitError
 
 from __future__ import annotations
 
-import json
 import math
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -30,7 +28,7 @@ from sqlalchemy import types
 
 from asyncio_operator import ConfigurationError
 from enrichers.key_kinds import Floats, Kind, Numerics, Texts, Uuids, kind_of
-from enrichers.scalars import scalar
+from enrichers.scalars import SQL, scalar
 from enrichers.sql.spellings import spellings_of
 from enrichers.typed import MisfitError
 
@@ -85,7 +83,7 @@ def checked(schema: pa.Schema) -> pa.Schema:
         ConfigurationError: a column has a type that a database does not return.
     """
     for field in schema:
-        if kinds.is_nested(field.type) or scalar(field.type, text=False) is None:
+        if kinds.is_nested(field.type) or scalar(field.type, SQL) is None:
             raise ConfigurationError(
                 f"schema: the column {field.name!r} is {field.type}, which a database does not return; use a string, "
                 "and convert it in Spark"
@@ -148,7 +146,8 @@ def values_of(column: Sequence[Any], field: pa.Field) -> Sequence[Any]:
         raise MisfitError(field.name, None, field.type, "null is not allowed", [*column].index(None))
     if not found or _all_fit(column, field.type, found):
         return column
-    convert = _converter(field.type)
+    convert = scalar(field.type, SQL)
+    assert convert is not None
     values: list[Any] = []
     for value in column:
         try:
@@ -167,44 +166,6 @@ def _all_fit(column: Sequence[Any], arrow: pa.DataType, found: set[type]) -> boo
     if arrow == pa.timestamp("us"):
         return found == {datetime} and all(value is None or value.tzinfo is None for value in column)
     return found == {EXACT.get(str(arrow))}
-
-
-def _converter(arrow: pa.DataType) -> Callable[[Any], Any]:
-    if kinds.is_boolean(arrow):
-        return _boolean
-    if kinds.is_string(arrow) or kinds.is_large_string(arrow):
-        return _text
-    if kinds.is_binary(arrow) or kinds.is_large_binary(arrow):
-        return _bytes
-    found = scalar(arrow, text=False)
-    assert found is not None
-    if kinds.is_timestamp(arrow) and arrow.tz is None:
-        return lambda value: found(f"{value} 00:00" if isinstance(value, str) and len(value) == 10 else value)
-    return found
-
-
-def _boolean(value: Any) -> bool:
-    if isinstance(value, bytes):
-        value = int.from_bytes(value, "big")
-    if isinstance(value, int) and value in (0, 1):
-        return bool(value)
-    raise ValueError("true, false, 1 or 0 is needed")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
-    if not isinstance(value, str):
-        raise ValueError("a text is needed")
-    return str(value)
-
-
-def _bytes(value: Any) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise ValueError("bytes are needed")
-    return bytes(value)
 
 
 # -- keys

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from asyncio_operator import EnricherError
 from enrichers.redis import RedisEnricher
 from enrichers.redis.key_names import Names
+from enrichers.scalars import TEXT
 from enrichers.typed import row_converter
 
 PARTS = (
@@ -80,4 +81,4 @@ def test_a_plain_value_is_converted_as_a_row_of_one_column(
         except (ValueError, ArithmeticError, RecursionError) as error:
             return f"{type(error).__name__}: {error}"
 
-    assert converted(quick, value) == converted(row_converter(schema, text=True), {"n": value})
+    assert converted(quick, value) == converted(row_converter(schema, TEXT), {"n": value})

@@ -150,10 +150,10 @@ async def test_values_of_every_type_come_as_arrow_can_take_them(path: Path, url:
 
 
 MISFITS: list[tuple[str, Any, str]] = [
-    ("INTEGER", "seven", "'seven', a text, does not fit"),
+    ("INTEGER", "seven", "'seven' (a text), which does not fit"),
     ("INTEGER", 1.5, "no whole number"),
-    ("REAL", "much", "'much', a text, does not fit"),
-    ("NUMERIC(4, 2)", 1.234, "1.234, a number, does not fit"),
+    ("REAL", "much", "'much' (a text), which does not fit"),
+    ("NUMERIC(4, 2)", 1.234, "1.234 (a number), which does not fit"),
     ("TEXT", b"x", "a text is needed"),
     ("BOOLEAN", 2, "true, false, 1 or 0"),
     ("BLOB", "x", "bytes are needed"),
@@ -170,7 +170,7 @@ async def test_a_value_that_does_not_fit_is_an_error_of_its_key(
     execute(path, f"CREATE TABLE t (id TEXT, v {kind})", "INSERT INTO t VALUES (?, ?)", rows=rows)
     async with opened(url, table="t") as enricher:
         error = await failure(enricher, "good", "bad")
-        assert "SqlEnricher(table='t'), key 'bad': the column 'v' is" in str(error)
+        assert "SqlEnricher(table='t'), key 'bad': the column 'v' holds" in str(error)
         assert says in str(error)
         assert (error.retryable, error.any_key) == (False, False)
         assert await enricher.lookup("good") == {"v": None}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from asyncio_operator import ConfigurationError
 from asyncio_operator.testing import check_enricher
 from enrichers import SqlEnricher
-from enrichers.scalars import scalar
+from enrichers.scalars import JSON, scalar
 from enrichers.sql.column_types import column_for
 from enrichers.sql.spellings import MOST, moments, spellings_of, zoned
 from tests.enrichers.test_sql_enricher import opened
@@ -45,8 +45,8 @@ def fill(path: Path, kind: str, values: list[Any]) -> None:
 @given(st.datetimes(min_value=datetime(1, 1, 1)))
 def test_L10_a_time_is_read_back_from_each_of_its_spellings(moment: datetime) -> None:
     for convert, texts, expected in (
-        (scalar(column_for_time(None), text=False), moments(moment), moment),
-        (scalar(column_for_time("UTC"), text=False), zoned(moment), moment.replace(tzinfo=UTC)),
+        (scalar(column_for_time(None), JSON), moments(moment), moment),
+        (scalar(column_for_time("UTC"), JSON), zoned(moment), moment.replace(tzinfo=UTC)),
     ):
         assert convert is not None
         assert len({*texts}) == len(texts) <= MOST
