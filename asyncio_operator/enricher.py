@@ -10,23 +10,19 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | --- | --- |
 | `Enricher`, `Row`, `Found` | the contract, and the types of its answers |
 | `canonical_key` | the canonical value of a key: equal for all spellings of the same key |
-| `key_values` | the canonical keys of an Arrow column; loads pyarrow |
-| `key_family` | the types whose keys can be equal: "number", "text", ...; loads pyarrow |
+| `key_values`, `key_family` | canonical keys of an Arrow column; which types have equal keys; load pyarrow |
 | `KeyIndex` | finds the rows of a table by their keys, in columns; loads pyarrow and numpy |
 | `exact_decimal`, `fit_decimals`, `decimals_fit`, `cast_table` | numbers as decimals, without loss; load pyarrow |
-| `shown_type` | for messages: a type of Arrow; loads pyarrow |
 | `as_schema` | the columns, from a `pyarrow.Schema`, Spark DDL text or a `StructType`; loads pyarrow on first use |
-| `spark_type` | a type of Arrow in Spark's DDL; loads pyarrow |
+| `shown_type`, `spark_type` | a type of Arrow in messages, and in Spark's DDL; load pyarrow |
 | `StructType` | for annotations: a Spark `StructType`, without PySpark |
 | `positive_int`, `natural`, `duration`, `flag`, `one_of` | check an option, with the messages of all other options |
-| `gives_coroutines` | whether an object is a coroutine function, or its ``__call__`` is one |
-| `is_idempotent` | whether two calls of a function have the effect of one: its attribute `idempotent` |
+| `gives_coroutines`, `is_idempotent` | whether a function is a coroutine function; may be called twice for one effect |
 | `takes` | checks that a function accepts its arguments, which the message names |
-| `describe`, `did_you_mean` | for messages: a value, cut if it is long; the most similar of the existing names |
-| `function_name` | for messages: the name of a function, without its captured values |
+| `describe`, `function_name` | for messages: a value, cut if it is long; a function, without captured values |
+| `did_you_mean` | for messages: the most similar of the existing names |
 | `time_left` | the seconds until the running lookup is cancelled, for a source that accepts a time limit |
-| `settle`, `billed` | under a budget: what a lookup really weighed; whether the source bills it |
-| `hint`, `Hint` | under a budget: what the source says about its limits |
+| `settle`, `billed`, `hint`, `Hint` | under a budget: what a lookup weighed and cost, and limits of the source |
 | `verdict`, `keep_verdict` | what an error says of a further call, for an error that is made of it |
 | `first_of` | the first error in a group, which shows the group in messages |
 | `named_options` | makes a function name the option that was meant, if it does not have the given one |
@@ -34,8 +30,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `annotate` | what a lookup says about its call, for the span of that call in OpenTelemetry |
 | `CANCEL_TIMEOUT` | the seconds within which a cancelled lookup must end; a longer one is reported as hung |
 | `CLOSE_TIMEOUT` | the seconds that `close` waits for connections; `close` has time for three such waits |
-| `failed_import` | the failed import behind an error, if there is one: no key causes it |
-| `not_installed` | the error that names a missing library, and the extra that installs it |
+| `failed_import`, `not_installed` | the failed import behind an error; the error that says what to install |
 """
 
 from __future__ import annotations
@@ -408,7 +403,7 @@ if not TYPE_CHECKING:
             "asyncio_operator.arrow.key_identity": "canonical_key",
         },
         needs={
-            f"asyncio_operator.arrow.{module}": _PYARROW
-            for module in ("decimals", "key_arrays", "key_fit", "key_index", "schema")
+            f"asyncio_operator.arrow.{one}": _PYARROW
+            for one in ("decimals", "key_arrays", "key_fit", "key_index", "schema")
         },
     )

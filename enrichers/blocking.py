@@ -37,6 +37,7 @@ from asyncio_operator.enricher import (
     verdict,
 )
 from asyncio_operator.services.causes import import_error
+from enrichers.names import opened
 from enrichers.weighing import Weigh, weigh_with
 
 if TYPE_CHECKING:
@@ -166,14 +167,14 @@ class BlockingEnricher(Enricher):
         """
         if self.function is None:
             return await super().lookup(key)
-        found: Found = await self._opened().call(self.function, key)
+        found: Found = await opened(self._threads, self).call(self.function, key)
         return found
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The results of `function_many`. Without it, one call for each key, all at the same time."""
         if self.function_many is None:
             return await super().lookup_many(keys)
-        found: Sequence[Found] = await self._opened().call(self.function_many, keys)
+        found: Sequence[Found] = await opened(self._threads, self).call(self.function_many, keys)
         if isinstance(found, Sequence) and not isinstance(found, str | bytes) and len(found) == len(keys):
             return found
         given = f"a {type(found).__name__} of {len(found)}" if isinstance(found, list | tuple) else describe(found)
@@ -183,11 +184,6 @@ class BlockingEnricher(Enricher):
             retryable=False,
             any_key=True,
         )
-
-    def _opened(self) -> _Threads:
-        if self._threads is None:
-            raise EnricherError(f"{self!r} is not open", retryable=False)
-        return self._threads
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_threads": None}

@@ -8,14 +8,15 @@ nothing runs here but the look at what `open` has made.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import describe as shown
-from asyncio_operator.enricher import shown_type
-from enrichers.names import Keys, shown_keys
+from asyncio_operator.enricher import did_you_mean, shown_type
+from enrichers.names import Keys, names_of, opened, shown_keys
 from enrichers.threads import run_in_thread
 
 
@@ -25,7 +26,22 @@ class Closable(Protocol):
     async def close(self) -> None: ...
 
 
-D = TypeVar("D")
+class Description(Protocol):
+    """What a worker must know of the source."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a row."""
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The key columns. A null type is open."""
+
+    def canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """See `key_kinds.canonical_keys`."""
+
+
+D = TypeVar("D", bound=Description)
 C = TypeVar("C", bound=Closable)
 L = TypeVar("L")
 
@@ -43,6 +59,7 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
     key: Any
     columns: Any
     query: str | None
+    pool_size: int
     _description: D | None
     _runtime: tuple[C, L] | None
 
@@ -57,6 +74,19 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
     @abstractmethod
     def _source(self) -> str:
         """The table or the query, for messages."""
+
+    @property
+    def max_calls(self) -> int:  # type: ignore[override]
+        """One statement runs on a connection at a time."""
+        return self.pool_size
+
+    def schema(self) -> pa.Schema:
+        """The columns of a found row, with the types that the documentation lists. The first call asks the server."""
+        return self._described().schema
+
+    def key_schema(self) -> pa.Schema:
+        """The key columns, in the order of a key's parts. The first call asks the server."""
+        return self._described().key_schema
 
     async def open(self) -> None:
         """Make the pool. It connects at the first lookup.
@@ -87,9 +117,7 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
         return self._opened()
 
     def _opened(self) -> tuple[C, L]:
-        if self._runtime is None:
-            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
-        return self._runtime
+        return opened(self._runtime, self)
 
     def _described(self) -> D:
         if self._description is None:
@@ -108,6 +136,15 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
         if isinstance(asked, ConfigurationError):
             raise asked
         self._set("_description", asked)
+
+    def _canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """The canonical keys, aligned with `keys`. None for a key that no row can have."""
+        described = self._described()
+        try:
+            return described.canonical(keys)
+        except (TypeError, ValueError) as error:
+            problem = f"{self._about(keys)}: {error}; the key is {shown_columns(described.key_schema)}"
+        raise EnricherError(problem, retryable=False)
 
     def _subject(self) -> str:
         return f"{self._kind}({self._source()})"
@@ -138,6 +175,46 @@ def check_table_or_query(table: object, query: object) -> None:
         )
     if query is not None and not (isinstance(query, str) and query.strip()):
         raise ConfigurationError(f"query is {shown(query)}; it must be SQL")
+
+
+MAX_PRECISION = 38  # of Spark's decimals
+FREE_SCALE = 18  # where the database does not say: what Spark itself takes for decimals of unknown size
+
+
+def decimal_size(precision: int | None, scale: int) -> tuple[int, int]:
+    """Precision and scale of Spark's decimal for a column, which may have more digits, or a negative scale."""
+    if precision is None:
+        return MAX_PRECISION, FREE_SCALE
+    digits_before, digits_after = max(precision - scale, 0), max(scale, 0)
+    if digits_before + digits_after <= MAX_PRECISION:
+        return max(digits_before + digits_after, 1), digits_after
+    return MAX_PRECISION, min(digits_after, FREE_SCALE)
+
+
+def table_name(table: object) -> tuple[str, ...]:
+    """The parts of a table's name; text is split at its first dot."""
+    return names_of("table", tuple(table.split(".", 1)) if isinstance(table, str) else table, repeated=True)
+
+
+def added_columns(subject: str, names: Sequence[str], key: Sequence[str], columns: Any) -> Any:
+    """The argument `columns`; by default the columns of the source that are not in the key."""
+    added = columns or tuple(name for name in names if name not in key)
+    if not added:
+        raise ConfigurationError(
+            f"{subject}: it has no column besides the key; name the ones you want, as in columns={[*key]!r}"
+        )
+    return added
+
+
+def check_columns(subject: str, names: Sequence[str], needed: Collection[str]) -> None:
+    """Check that the source has the columns that are needed, each once."""
+    for name in needed:
+        if name not in names:
+            raise ConfigurationError(f"{subject}: there is no column {name!r}; {did_you_mean(name, names)}")
+        if names.count(name) > 1:
+            raise ConfigurationError(
+                f"{subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
+            )
 
 
 def shown_query(query: str) -> str:

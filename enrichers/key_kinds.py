@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
@@ -245,6 +245,19 @@ class Others(Kind):
 
     family = "other"
     takes, but = (object,), ()
+
+
+def canonical_keys(keys: Sequence[Any], parts: Sequence[Callable[[Sequence[Any]], Sequence[Any]]]) -> Sequence[Any]:
+    """The canonical keys, aligned with `keys`: None for a key that no row can have. Keys of several `parts` are tuples.
+
+    Raises:
+        TypeError, ValueError: a key cannot be compared with the key columns.
+    """
+    if len(parts) == 1:
+        return parts[0](keys)
+    columns = zip(*keys, strict=True) if keys else [()] * len(parts)
+    made = [canonical_many(values) for canonical_many, values in zip(parts, columns, strict=True)]
+    return [None if None in key else key for key in zip(*made, strict=True)]
 
 
 def kind_of(data_type: pa.DataType) -> Kind:

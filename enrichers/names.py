@@ -1,15 +1,36 @@
-"""Arguments that are names: of columns, of the parts of a key, of a table; and how messages name keys."""
+"""Arguments that are names: of columns, of the parts of a key, of a table; how messages name keys; and what else all
+enrichers share."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from asyncio_operator import ConfigurationError
+from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import describe, did_you_mean
 
+T = TypeVar("T")
+
 _WORD = re.compile(r"[^\W\d]\w*")
+
+NOT_UTF8 = "it holds half of a surrogate pair, which UTF-8 cannot encode"
+"""What is wrong with a text that is not `is_utf8`."""
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair, as a variable of the environment has whose bytes are no UTF-8."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def opened(made: T | None, subject: object) -> T:
+    """What `open` of an enricher has made."""
+    if made is None:
+        raise EnricherError(f"{subject} is not open", retryable=False)
+    return made
 
 
 def names_of(

@@ -25,7 +25,7 @@ import contextvars
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
-from math import inf
+from math import frexp, inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from asyncio_operator.enricher import CANCEL_TIMEOUT
@@ -68,8 +68,38 @@ REMEDY = (
 )
 
 
+LONGEST = 2.0**20
+"""From this number of seconds on, statements are not limited: PostgreSQL counts milliseconds in 32 bits."""
+
+
+class LimitedSession:
+    """A connection whose server ends a statement that runs for longer than any lookup can wait for it.
+
+    The server's limit is not set for each lookup, because that would cost a round trip. It is a power of two in seconds
+    that is greater than the time that any lookup on this connection had left so far. With one timeout for all lookups
+    it is set once. It is later than the lookup's own deadline, so it never ends a statement that a lookup waits for.
+    """
+
+    _allowed = 0.0
+
+    async def allow(self, left: float | None) -> None:
+        """Let statements run for at least `left` seconds, or without limit if `left` is None."""
+        if self._allowed < (inf if left is None else left):
+            seconds = inf if left is None or left >= LONGEST else 2.0 ** max(0, frexp(left)[1])
+            if seconds < inf or self._allowed:
+                seconds = await self._limit(seconds)
+            self._allowed = seconds
+
+    async def _limit(self, seconds: float) -> float:
+        """Set the server's limit, or take it back if it is infinite; returns infinity if there is none now."""
+        raise NotImplementedError
+
+
 class PoolSession(Protocol):
     """The methods of a connection that the pool uses. A connection is hashable by its identity."""
+
+    async def answer(self, *call: Any) -> Any:
+        """The result of a statement."""
 
     def is_closed(self) -> bool: ...
 
@@ -158,6 +188,19 @@ class Pool(Generic[S]):
             if not self._bounded:
                 self._give_up(waiter)
                 self._grow()
+
+    async def answer(self, session: S, *call: Any) -> Any:
+        """The result of a statement on a connection, which is returned then."""
+        try:
+            result = await session.answer(*call)
+        except Exception:
+            self.release(session)
+            raise
+        except BaseException:
+            self.recover(session)
+            raise
+        self.release(session)
+        return result
 
     def release(self, session: S) -> None:
         """Return a connection whose statement has ended."""

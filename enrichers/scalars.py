@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.enricher import exact_decimal
+from enrichers.names import NOT_UTF8, is_utf8
 
 Convert = Callable[[Any], Any]
 
@@ -165,11 +166,8 @@ def _midnight(value: Any) -> Any:
 def _string(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError("a text is needed")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError("it holds half of a surrogate pair, which UTF-8 cannot encode") from None
+    if not is_utf8(value):
+        raise ValueError(NOT_UTF8)
     return value
 
 

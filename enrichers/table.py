@@ -36,7 +36,7 @@ from asyncio_operator.enricher import (
     takes,
     verdict,
 )
-from enrichers.names import names_of
+from enrichers.names import names_of, opened
 from enrichers.table_files import NotParquetError, TableFiles, simplified
 from enrichers.table_index import TableIndex
 from enrichers.threads import run_in_thread
@@ -208,16 +208,11 @@ class TableEnricher(Enricher):
         Args:
             keys: of the types of `key_schema`; a struct array for several key columns.
         """
-        return self._loaded().table(keys)
+        return opened(self._index, self).table(keys)
 
     async def lookup_rows(self, keys: pa.Array) -> tuple[pa.Table, Any, Any]:
         """The rows of keys, uncopied: the table, and which of its rows are those of which keys."""
-        return self._loaded().rows(keys)
-
-    def _loaded(self) -> TableIndex:
-        if self._index is None:
-            raise EnricherError(f"{self!r} is not open", retryable=False)
-        return self._index
+        return opened(self._index, self).rows(keys)
 
     async def _reload(self, every: float) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

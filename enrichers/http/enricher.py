@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from asyncio_operator import ConfigurationError, Enricher, EnricherError, Retry
+from asyncio_operator import ConfigurationError, Enricher, Retry
 from asyncio_operator.enricher import (
     Found,
     as_schema,
@@ -39,7 +39,7 @@ from enrichers.http.oauth2 import OAuth2
 from enrichers.http.request_plan import Arguments, Plans, make_plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS
-from enrichers.names import names_of, optional_of
+from enrichers.names import names_of, opened, optional_of
 from enrichers.weighing import Weigh, weigh_with
 
 if TYPE_CHECKING:
@@ -308,9 +308,7 @@ class HttpEnricher(Enricher):
         await self._opened().send(key, row_id)
 
     def _opened(self) -> Exchange:
-        if self._exchange is None:
-            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
-        return self._exchange
+        return opened(self._exchange, self)
 
     def _ask_headers(self, client: Client) -> Callable[[], Awaitable[Fresh]] | None:
         """What gives headers that expire; None if they are fixed."""

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 from asyncio_operator import EnricherError
 from asyncio_operator.enricher import Found, annotate, billed, verdict
-from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secrets import of_header
 from asyncio_operator.services.span_attributes import server
 from enrichers.http.answers import Answers, UnreadableError
@@ -32,6 +31,7 @@ from enrichers.http.redirects import RefusedError
 from enrichers.http.request_plan import Plan, Plans, Request
 from enrichers.http.session import Answer, Client
 from enrichers.http.url_parts import without_values
+from enrichers.names import shown_keys
 
 T = TypeVar("T")
 
@@ -290,9 +290,7 @@ class Exchange:
         raise problem
 
     def _about(self, keys: Sequence[Any]) -> str:
-        if len(keys) == 1:
-            return f"{self._subject}, key {shown(keys[0])}"
-        return f"{self._subject}, {len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
+        return f"{self._subject}, {shown_keys(keys)}"
 
     def _keep_secret(self, headers: Mapping[str, str]) -> None:
         self._plans.secrets.renew([text for name, value in headers.items() for text in of_header(name, value)])

@@ -18,6 +18,8 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+from enrichers.names import NOT_UTF8, is_utf8
+
 _LARGEST_EXPONENT = 400
 """The largest exponent of a decimal that is written out. No real key has more digits, and more could fill memory."""
 
@@ -53,13 +55,8 @@ def text_of(value: Any) -> str:
 
 def quoted(value: Any) -> str:
     """For a URL: percent-encodes everything except letters, digits and ``_.-~``."""
-    text = text_of(value)
-    if text.isascii() and text.isalnum():
-        return text
-    try:
-        return quote(text, safe="")
-    except UnicodeEncodeError:
-        raise _surrogate() from None
+    text = _sendable(value)
+    return text if text.isascii() and text.isalnum() else quote(text, safe="")
 
 
 def quoted_list(values: Sequence[Any]) -> str:
@@ -109,13 +106,7 @@ def json_text(value: Any) -> str:
 
 def json_inner(value: Any) -> str:
     """The text between the quotes of a JSON string."""
-    text = text_of(value)
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise _surrogate() from None
-    return encode_basestring_ascii(text)[1:-1]
+    return encode_basestring_ascii(_sendable(value))[1:-1]
 
 
 def json_inner_list(values: Sequence[Any]) -> str:
@@ -148,5 +139,8 @@ def _without_exponent(text: str) -> str:
     return text if "." in text else f"{text}.0"
 
 
-def _surrogate() -> UnsendableError:
-    return UnsendableError("it holds half of a surrogate pair, which UTF-8 cannot encode")
+def _sendable(value: Any) -> str:
+    text = text_of(value)
+    if is_utf8(text):
+        return text
+    raise UnsendableError(NOT_UTF8)

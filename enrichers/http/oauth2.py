@@ -31,6 +31,7 @@ from enrichers.http.redirects import RefusedError
 from enrichers.http.request_plan import Request
 from enrichers.http.session import Answer, Client
 from enrichers.http.url_parts import read_url, shown_url
+from enrichers.names import NOT_UTF8, is_utf8
 
 REQUEST_TIMEOUT = 30.0
 """Seconds for a token. Lookups wait for it, within their own deadlines."""
@@ -43,13 +44,7 @@ then still arrives in time, and clocks need not agree: only the time since the t
 def _problem_of_secret(text: str) -> str | None:
     if not text.strip():
         return "it is empty"
-    # The error of `encode` would hold the secret.
-    return None if _is_encodable(text) else "it holds a character that UTF-8 cannot encode"
-
-
-def _is_encodable(text: str) -> bool:
-    """Whether it has no half of a surrogate pair, as a variable of the environment has whose bytes are no UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return None if is_utf8(text) else NOT_UTF8
 
 
 _SECRET = SecretSource[str](
@@ -90,16 +85,16 @@ class OAuth2:
     def __post_init__(self) -> None:
         if read_url(self.token_url, "token_url").authorization is not None:
             raise ConfigurationError("token_url (not shown) holds credentials; pass them as client_id and secret")
-        if not isinstance(self.client_id, str) or not self.client_id or not _is_encodable(self.client_id):
+        if not isinstance(self.client_id, str) or not self.client_id or not is_utf8(self.client_id):
             raise ConfigurationError(f"client_id is {describe(self.client_id)}; it must be a text, not empty")
         _SECRET.check_source(self.secret)
-        if self.scope is not None and not (isinstance(self.scope, str) and _is_encodable(self.scope)):
+        if self.scope is not None and not (isinstance(self.scope, str) and is_utf8(self.scope)):
             raise ConfigurationError(f"scope is {describe(self.scope)}; it must be a text, with blanks between scopes")
         if self.send not in ("basic", "form"):
             raise ConfigurationError(f'send is {describe(self.send)}; it must be "basic" or "form"')
         params = self.params
         if not isinstance(params, Mapping) or not all(
-            isinstance(text, str) and _is_encodable(text) for pair in params.items() for text in pair
+            isinstance(text, str) and is_utf8(text) for pair in params.items() for text in pair
         ):
             raise ConfigurationError("params (not shown) must be a mapping of texts to texts")
         object.__setattr__(self, "params", dict(self.params))

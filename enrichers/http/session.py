@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -60,6 +61,7 @@ class Answer(NamedTuple):
         return framed or self.status == HTTPStatus.NO_CONTENT
 
 
+@dataclass(eq=False, repr=False)
 class Client:
     """The session of a worker.
 
@@ -73,26 +75,15 @@ class Client:
         tls: a file of certificate authorities, a function that returns a context, or None for the system's authorities.
     """
 
-    def __init__(
-        self,
-        *,
-        per_host: int | None,
-        connect_timeout: float,
-        max_response_bytes: int,
-        max_header_bytes: int,
-        redirects: str,
-        trust_env: bool,
-        tls: Tls,
-    ) -> None:
-        self._per_host = per_host
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout or None)
-        self._limit = max_response_bytes
-        self._header_bytes = max_header_bytes
-        self._redirects = redirects
-        self._trust_env = trust_env
-        self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
-        self._proxies: dict[str, Proxy | None] = {}
+    per_host: int | None
+    connect_timeout: float
+    max_response_bytes: int
+    max_header_bytes: int
+    redirects: str
+    trust_env: bool
+    tls: Tls
+    _session: aiohttp.ClientSession | None = field(default=None, init=False)
+    _proxies: dict[str, Proxy | None] = field(default_factory=dict, init=False)
 
     async def open(self) -> None:
         """Make the session. It does not connect yet.
@@ -101,15 +92,15 @@ class Client:
             ConfigurationError: the file or function of `tls` does not exist or is not usable in this process.
         """
         context = await self._context()
-        connector = aiohttp.TCPConnector(limit=0, limit_per_host=self._per_host or 0, ssl=context or True)
+        connector = aiohttp.TCPConnector(limit=0, limit_per_host=self.per_host or 0, ssl=context or True)
         self._session = aiohttp.ClientSession(
             connector=connector,
-            timeout=self._timeout,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.connect_timeout or None),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=DEFAULT_HEADERS,
             auto_decompress=False,
-            max_line_size=self._header_bytes,
-            max_field_size=self._header_bytes,
+            max_line_size=self.max_header_bytes,
+            max_field_size=self.max_header_bytes,
         )
 
     async def close(self) -> None:
@@ -136,7 +127,7 @@ class Client:
                 location = response.headers.get("Location") if response.status in _REDIRECTS else None
                 if location is None:
                     return Answer(response.status, response.headers, content)
-                if self._redirects == "never":
+                if self.redirects == "never":
                     return Answer(response.status, response.headers, content, _host_of(url, location))
                 target = target_of(url, location)
                 if response.status == 303 or (response.status in (301, 302) and method == "POST"):
@@ -159,7 +150,7 @@ class Client:
         if self._session is None:
             raise RefusedError("it is not open")
         more: dict[str, Any] = {}
-        proxy = self._proxy(url) if self._trust_env else None
+        proxy = self._proxy(url) if self.trust_env else None
         if proxy is not None:
             credentials = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
             more = {"proxy": proxy.url}
@@ -174,7 +165,8 @@ class Client:
             if not any(isinstance(one, LineTooLong) for one in chain(error)):
                 raise
         raise RefusedError(
-            f"a header of the answer, or its first line, is larger than max_header_bytes={self._header_bytes}; raise it"
+            f"a header of the answer, or its first line, is larger than max_header_bytes={self.max_header_bytes}; "
+            "raise it"
         )
 
     async def _content(self, response: aiohttp.ClientResponse, is_sent: bool) -> bytes:
@@ -183,7 +175,7 @@ class Client:
         The body of an error, or for what was sent, only explains its status. If it cannot be read, it is left out.
         """
         success = response.status < 300 and not is_sent
-        limit = self._limit if success else min(self._limit, ERROR_BYTES)
+        limit = self.max_response_bytes if success else min(self.max_response_bytes, ERROR_BYTES)
         problem, retryable = "", False
         try:
             body = await self._body(response, limit, success)
@@ -230,7 +222,7 @@ class Client:
             RefusedError: the redirect must not be followed.
         """
         place = str(target.origin())
-        if self._redirects != "any":
+        if self.redirects != "any":
             raise RefusedError(f'it is redirected to another host, {place}; use its URL, or redirects="any"')
         if url.scheme == "https" and target.scheme != "https":
             raise RefusedError(f"it is redirected from https to {place}, which is not encrypted")
@@ -246,18 +238,18 @@ class Client:
         return self._proxies[origin]
 
     async def _context(self) -> ssl.SSLContext | None:
-        if self._tls is None:
+        if self.tls is None:
             return None
         # In threads, because both read files.
-        if isinstance(self._tls, str):
+        if isinstance(self.tls, str):
             try:
-                return await asyncio.to_thread(ssl.create_default_context, cafile=self._tls)
+                return await asyncio.to_thread(ssl.create_default_context, cafile=self.tls)
             except OSError as error:
                 raise ConfigurationError(
-                    f"ssl is {describe(self._tls)}; it must be a file with certificates in PEM that can be read here: "
+                    f"ssl is {describe(self.tls)}; it must be a file with certificates in PEM that can be read here: "
                     f"{type(error).__name__}: {error}"
                 ) from error
-        context: Any = await asyncio.to_thread(self._tls)
+        context: Any = await asyncio.to_thread(self.tls)
         if not isinstance(context, ssl.SSLContext):
             raise ConfigurationError(f"ssl: the function gave {describe(context)}; it must return an ssl.SSLContext")
         return context

@@ -2,7 +2,7 @@
 
 `services.postgres_client` makes them. When a lookup is cancelled, asyncpg sends a cancel request, and the pool takes
 the connection back when the server has cancelled the statement. A killed worker sends no cancel request; then the
-server ends the statement itself (see `LookupSession`). Connections are not reset between statements: lookups change
+server ends the statement itself (see `LimitedSession`). Connections are not reset between statements: lookups change
 nothing in their session, and a reset would cost a second round trip per statement.
 """
 
@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from math import frexp, inf
+from math import inf
 from typing import Any, TypeVar
 
 import asyncpg
@@ -23,7 +23,7 @@ from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.postgres_causes import cause_of
 from asyncio_operator.services.postgres_client import Session, connect
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, secrets_of
-from enrichers.pool import Pool, warn_of_fewer
+from enrichers.pool import LimitedSession, Pool, warn_of_fewer
 
 T = TypeVar("T")
 
@@ -37,9 +37,6 @@ QUESTION_TIMEOUT = 30.0
 FAREWELL = 0.05
 """Seconds for a server to close a connection that it refused, so that no socket stays open."""
 
-LONGEST = 2.0**20
-"""From this number of seconds on, statements are not limited: the server counts milliseconds in 32 bits."""
-
 LIMIT = """
     SELECT pg_catalog.set_config('statement_timeout', '{milliseconds}', false)
     WHERE NOT (
@@ -49,29 +46,20 @@ LIMIT = """
 """Limits a session, unless the DSN, the role or the database has a lower limit; then it returns no row."""
 
 
-class LookupSession(Session):
-    """A connection whose server ends a statement that runs for longer than any lookup can wait for it.
+class LookupSession(Session, LimitedSession):
+    """A connection for lookups. Statements are not limited if the server does not allow it, or behind a pooler."""
 
-    The server's limit is not set for each lookup, because that would cost a round trip. It is a power of two in seconds
-    that is greater than the time that any lookup on this connection had left so far. With one timeout for all lookups
-    it is set once. It is later than the lookup's own deadline, so it never ends a statement that a lookup waits for.
+    async def answer(self, *call: Any) -> Any:
+        """The rows of a statement."""
+        await self.allow(time_left())
+        return await self.fetch(*call)
 
-    Attributes:
-        allowed: seconds; 0 before the first lookup, infinity if no limit is set: a lookup has none, the server does not
-            allow it, or a pooler is in between.
-    """
-
-    allowed = 0.0
-
-    async def allow(self, left: float | None) -> None:
-        """Let statements run for at least `left` seconds, or without limit if `left` is None."""
-        seconds = inf if left is None or left >= LONGEST or not self.own else 2.0 ** max(0, frexp(left)[1])
-        if seconds < inf:
-            limit = LIMIT.format(milliseconds=int(1000 * seconds))
-            seconds = seconds if await self.execute(limit) == "SELECT 1" else inf
-        elif self.allowed:
+    async def _limit(self, seconds: float) -> float:
+        if seconds == inf and self._allowed:
             await self.execute("RESET statement_timeout")
-        self.allowed = seconds
+        elif self.own and await self.execute(LIMIT.format(milliseconds=int(1000 * seconds))) == "SELECT 1":
+            return seconds
+        return inf
 
     async def recover(self) -> None:
         """Wait until a cancelled statement has ended: asyncpg sends the next one only then."""
@@ -113,25 +101,14 @@ class Connections:
         bounded = self._timeout is not None
         self._pool = Pool(self._connect, size=self._size, is_full=self._is_full, shrunk=self._shrunk, bounded=bounded)
 
-    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+    async def fetch(self, sql: str, *parameters: Any) -> Any:
         """The rows of a statement, from the first connection that is free."""
-        session = await self._pool.acquire()
         try:
-            left = time_left()
-            if session.allowed < (inf if left is None else left):
-                await session.allow(left)
-            rows: list[Any] = await session.fetch(sql, *parameters)
-        except Exception as error:
-            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-                # The former primary is a standby now, so all connections to it are useless.
-                self._pool.expire()
-            self._pool.release(session)
+            return await self._pool.answer(await self._pool.acquire(), sql, *parameters)
+        except asyncpg.ReadOnlySQLTransactionError:
+            # The former primary is a standby now, so all connections to it are useless.
+            self._pool.expire()
             raise
-        except BaseException:
-            self._pool.recover(session)
-            raise
-        self._pool.release(session)
-        return rows
 
     async def close(self) -> None:
         """Close every connection, cutting those that take longer than `CLOSE_TIMEOUT`."""

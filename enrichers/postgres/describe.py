@@ -18,6 +18,7 @@ import asyncpg
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.postgres_causes import source_error
+from enrichers.database_enricher import added_columns, check_columns
 from enrichers.postgres.casts import Chosen, ResultColumn, needs_cast, result_columns, would_unescape
 from enrichers.postgres.keys import Part
 from enrichers.postgres.modifiers import Listener
@@ -80,10 +81,11 @@ async def describe(connection: asyncpg.Connection, selection: Selection) -> Stat
     if selection.query is not None:
         await _check_it_reads(connection, selection)
     names = [name for name, _, _ in described]
-    added = result_columns(selection.columns or tuple(name for name in names if name not in selection.key))
+    check_columns(selection.subject, names, selection.key)
+    added = result_columns(added_columns(selection.subject, names, selection.key, selection.columns))
     needed = {name: added.get(name, ResultColumn(name)) for name in selection.key} | added
-    _check_names(selection, names, [wanted.source for wanted in needed.values()])
-    sources = {wanted.source for wanted in needed.values()}
+    sources = {wanted.source: None for wanted in needed.values()}
+    check_columns(selection.subject, names, sources)
     types = {name: await _type(connection, oid, modifier) for name, oid, modifier in described if name in sources}
     source = await _source(connection, selection, needed, types)
     kinds = {
@@ -164,23 +166,6 @@ def _no_select(selection: Selection, what: str) -> ConfigurationError:
         f"{selection.subject}: the query is {what}; it must be one statement that gives rows and only reads (SELECT, "
         "VALUES, or WITH ... SELECT), because it is run as a subquery"
     )
-
-
-def _check_names(selection: Selection, names: Sequence[str], needed: Sequence[str]) -> None:
-    """Check that the source has the columns that are needed, each once."""
-    for name in needed:
-        if name not in names:
-            raise ConfigurationError(f"{selection.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
-    for name in names:
-        if name in needed and names.count(name) > 1:
-            raise ConfigurationError(
-                f"{selection.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
-            )
-    if {*needed} == {*selection.key} and selection.columns is None:
-        raise ConfigurationError(
-            f"{selection.subject}: it has no column besides the key; name the ones you want, as in "
-            f"columns={list(selection.key)!r}"
-        )
 
 
 def _columns(selection: Selection, types: Mapping[str, PgType]) -> dict[str, Column]:

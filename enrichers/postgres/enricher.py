@@ -21,7 +21,7 @@ from asyncio_operator.services.causes import TooLargeError, own_words
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location, secrets_of
 from asyncio_operator.services.span_attributes import database
-from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
+from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query, table_name
 from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.casts import Chosen, chosen_of
@@ -94,11 +94,6 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         positive_int("max_batch", self.max_batch)
         natural("statement_cache_size", self.statement_cache_size)
 
-    @property
-    def max_calls(self) -> int:  # type: ignore[override]
-        """One statement runs on a connection at a time."""
-        return self.pool_size
-
     def table_size(self) -> int | None:
         """The rows of the table as PostgreSQL's statistics have them; None for a query, or before ANALYZE."""
         if self.table is None:
@@ -134,14 +129,6 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             f'joined = df.join(F.broadcast(table), {same}, "left")'
         )
 
-    def schema(self) -> pa.Schema:
-        """The columns of a found row, with the types that docs/postgres.md lists. The first call asks the server."""
-        return self._described().schema
-
-    def key_schema(self) -> pa.Schema:
-        """The key columns, in the order of a key's parts. The first call asks the server."""
-        return self._described().key_schema
-
     def call_attributes(self) -> dict[str, str | int]:
         """With OpenTelemetry: the server, the database and the table."""
         return database("postgresql", self._opened()[0].dsn, "SELECT", ".".join(self.table or ()))
@@ -154,7 +141,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         """
         connections, collect = self._opened()
         statement = self._described()
-        canonical = self._canonical(statement, keys)
+        canonical = self._canonical(keys)
         found: dict[Any, Any] = {}
         while (call := statement.call(canonical)) is not None:
             try:
@@ -193,7 +180,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             EnricherError: a key cannot be compared with its column, or its column can hold it and `key_schema` cannot.
         """
         statement = self._described()
-        canonical = self._canonical(statement, keys)
+        canonical = self._canonical(keys)
         for key, one in zip(keys, canonical, strict=True):
             if one is not None:
                 self._check_held(statement, key, one if len(statement.key) > 1 else (one,))
@@ -304,22 +291,9 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             self._refuse_strangers(strangers)
         raise EnricherError(f"{problem}; start the job again if a column has changed", retryable=False, any_key=True)
 
-    def _canonical(self, statement: Statement, keys: Sequence[Any]) -> Sequence[Any]:
-        """The canonical keys, aligned with `keys`. None for a key that no row can have."""
-        try:
-            if len(statement.key) == 1:
-                return statement.key[0].column.canonical_many(keys)
-            columns = zip(*keys, strict=True) if keys else [()] * len(statement.key)
-            parts = [part.column.canonical_many(values) for part, values in zip(statement.key, columns, strict=True)]
-        except (TypeError, ValueError) as error:
-            problem = f"{self._about(keys)}: {error}; the key is {shown_columns(statement.key_schema)}"
-        else:
-            return [None if None in key else key for key in zip(*parts, strict=True)]
-        raise EnricherError(problem, retryable=False)
-
     async def _fetch(
         self, connections: Connections, sql: str, parameters: Sequence[Any], keys: Sequence[Any] | AskedKeys
-    ) -> list[Any]:
+    ) -> Any:
         try:
             return await connections.fetch(sql, *parameters)
         except Exception as error:
@@ -343,7 +317,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             if await accepts(connections.fetch, statement):
                 return lookup_error(error, self._subject(), shown_keys(keys), connections.dsn, any_key=False)
         elif state.startswith("22") and len(keys) == 1:
-            known = keys.values() if isinstance(keys, AskedKeys) else self._canonical(statement, keys)
+            known = keys.values() if isinstance(keys, AskedKeys) else self._canonical(keys)
             if state in ("22021", "22P05"):
                 held, remedy = await unreadable_text(connections.fetch, statement, known)
             else:
@@ -432,9 +406,7 @@ LONGEST_NAME = 63
 
 
 def _table(table: object) -> tuple[str, ...]:
-    """The parts of a table's name; text is split at its first dot."""
-    parts = tuple(table.split(".", 1)) if isinstance(table, str) else table
-    names = names_of("table", parts, repeated=True)
+    names = table_name(table)
     for name in names:
         if len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
             raise ConfigurationError(

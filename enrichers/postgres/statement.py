@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from enrichers.key_kinds import NAN
+from enrichers.key_kinds import NAN, canonical_keys
 from enrichers.postgres.columns import packing
 from enrichers.postgres.keys import Part
 from enrichers.postgres.types import Column, KeyColumn
@@ -107,6 +107,10 @@ class Statement:
         """For each column of `answer`, its place in a row."""
         keys = [len(self.schema) + i for i, name in enumerate(self.key_schema.names) if name not in self.schema.names]
         return [*range(len(self.schema)), *keys]
+
+    def canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """See `key_kinds.canonical_keys`."""
+        return canonical_keys(keys, [part.column.canonical_many for part in self.key])
 
     def key_of(self, row: Sequence[Any]) -> Any:
         """The key of a row: a tuple for several parts."""

@@ -20,10 +20,9 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from enrichers import key_kinds
+from enrichers.database_enricher import MAX_PRECISION, decimal_size
 from enrichers.postgres.keys import Part
 
-MAX_PRECISION = 38  # of Spark's decimals
-FREE_SCALE = 18  # where the server does not say: what Spark itself takes for decimals of unknown size
 FREE_KEY = pa.decimal256(2 * MAX_PRECISION, MAX_PRECISION)  # every decimal of Spark fits, of whatever scale
 
 
@@ -142,8 +141,8 @@ def _enum(kind: PgType) -> Column:
 
 
 def _numeric(modifier: int) -> Column:
-    precision, scale = decimal_size(modifier)
     declared = _declared(modifier)
+    precision, scale = decimal_size(*declared or (None, 0))
     key = _key(key_kinds.Numerics(*declared or ()), "${0}::numeric[]")
     if (precision, scale) == declared:
         return Column(pa.decimal128(precision, scale), guard="({0} <> 'NaN'::numeric)", key=key, packed=_TEXT)
@@ -152,18 +151,6 @@ def _numeric(modifier: int) -> Column:
     value = "trim_scale({0})"
     key = replace(key, value=value, arrow=FREE_KEY)
     return Column(pa.decimal128(precision, scale), value, guard, key, packed=f"textsend({value}::text)")
-
-
-def decimal_size(modifier: int) -> tuple[int, int]:
-    """Precision and scale of the decimal for a numeric, which may have more digits, and a negative scale."""
-    declared = _declared(modifier)
-    if declared is None:
-        return MAX_PRECISION, FREE_SCALE
-    precision, scale = declared
-    digits_before, digits_after = max(precision - scale, 0), max(scale, 0)
-    if digits_before + digits_after <= MAX_PRECISION:
-        return max(digits_before + digits_after, 1), digits_after
-    return MAX_PRECISION, min(digits_after, FREE_SCALE)
 
 
 def _declared(modifier: int) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from asyncio_operator.services.redis_causes import lookup_error
 from asyncio_operator.services.redis_url import URL, Url, check_cluster_url, secrets_of
 from asyncio_operator.services.secret_source import shown_source
 from asyncio_operator.services.span_attributes import database
-from enrichers.names import names_of
+from enrichers.names import names_of, opened
 from enrichers.redis.cluster import ClusterConnections
 from enrichers.redis.connections import Connections
 from enrichers.redis.key_names import Names, is_written_in_one_way
@@ -176,9 +176,7 @@ class RedisEnricher(Enricher):
         Raises:
             EnricherError: `retryable` if the connection or the server is the cause; otherwise one of the keys may be.
         """
-        if self._runtime is None:
-            raise EnricherError(f"{self!r} is not open", retryable=False)
-        connections, convert, naming = self._runtime
+        connections, convert, naming = opened(self._runtime, self)
         names = self._named(naming, keys)
         if not names:
             return [None] * len(keys)

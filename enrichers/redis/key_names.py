@@ -19,6 +19,7 @@ import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import describe
+from enrichers.names import NOT_UTF8, is_utf8
 
 LONGEST = 512 * 1024 * 1024
 """The number of bytes of the longest name that Redis can hold."""
@@ -99,11 +100,10 @@ def _pieces(template: object, parts: Sequence[str]) -> list[tuple[str, str | Non
     meant = "braces that are part of the text are doubled, as {{ and }}"
     if not isinstance(template, str):
         raise refused(f"it must be a text that holds {wanted}")
+    if not is_utf8(template):
+        raise refused(NOT_UTF8)
     try:
-        template.encode()
         parsed = list(Formatter().parse(template))
-    except UnicodeEncodeError:
-        raise refused("it holds half of a surrogate pair, which UTF-8 cannot encode") from None
     except ValueError:
         raise refused(f"it has a single brace: write {wanted}; {meant}") from None
     fields = list(dict.fromkeys(field for _, field, _, _ in parsed if field is not None))
@@ -132,10 +132,7 @@ def is_written_in_one_way(kind: pa.DataType) -> bool:
 def _text(part: Any) -> bytes | None:
     """A part of a key as it is written in a name. None for null, and for text that no name can hold."""
     if isinstance(part, str):
-        try:
-            return part.encode()
-        except UnicodeEncodeError:
-            return None
+        return part.encode() if is_utf8(part) else None
     if part is None or isinstance(part, bytes):
         return part
     plain = isinstance(part, int | uuid.UUID) and not isinstance(part, bool)

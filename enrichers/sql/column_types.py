@@ -27,13 +27,12 @@ import pyarrow.types as kinds
 from sqlalchemy import types
 
 from asyncio_operator import ConfigurationError
+from enrichers.database_enricher import decimal_size
 from enrichers.key_kinds import Floats, Kind, Numerics, Texts, Uuids, kind_of
+from enrichers.names import is_utf8
 from enrichers.scalars import SQL, scalar
 from enrichers.sql.spellings import spellings_of
 from enrichers.typed import MisfitError
-
-MAX_PRECISION = 38  # of Spark's decimals
-FREE_SCALE = 18  # where the database does not say: what Spark itself takes for decimals of unknown size
 
 WIDTHS = {"TINYINT": 8, "SMALLINT": 16, "YEAR": 16, "MEDIUMINT": 24, "BIGINT": 64}
 """Bits of integer types by their names. Others have 32."""
@@ -102,7 +101,7 @@ def _arrow_of(kind: types.TypeEngine[Any], dialect: str) -> pa.DataType | None:
         case types.Float():
             return pa.float64()
         case types.Numeric():
-            return _decimal(kind)
+            return pa.decimal128(*decimal_size(kind.precision, kind.scale or 0))
         case types.DateTime():
             return pa.timestamp("us", tz="UTC" if kind.timezone else None)
         case types.Date():
@@ -121,15 +120,6 @@ def _integer(kind: types.TypeEngine[Any], dialect: str) -> pa.DataType:
     bits = WIDTHS.get(kind.__visit_name__.upper(), 32)
     unsigned = getattr(kind, "unsigned", False) or (dialect == "mssql" and bits == 8)
     return (UNSIGNED if unsigned else SIGNED)[bits]
-
-
-def _decimal(kind: types.Numeric[Any]) -> pa.DataType:
-    precision, scale = kind.precision, kind.scale
-    if precision is None:
-        return pa.decimal128(MAX_PRECISION, FREE_SCALE)
-    if precision > MAX_PRECISION:
-        return pa.decimal128(MAX_PRECISION, min(scale or 0, FREE_SCALE))
-    return pa.decimal128(precision, scale or 0)
 
 
 # -- values
@@ -175,7 +165,7 @@ FINITE_ONLY = frozenset(("mysql", "mariadb", "mssql"))
 """Dialects whose numbers are finite. Drivers of theirs refuse others."""
 
 
-def canonical_keys(keys: Sequence[Any], kind: Kind, dialect: str) -> Sequence[Any]:
+def canonical_values(kind: Kind, dialect: str, keys: Sequence[Any]) -> Sequence[Any]:
     """The canonical forms of keys, aligned with them. None for a key that no row can have.
 
     Raises:
@@ -195,17 +185,7 @@ def canonical_keys(keys: Sequence[Any], kind: Kind, dialect: str) -> Sequence[An
         return canonical
     # Half of a surrogate pair, which no database can hold, or the zero byte, which PostgreSQL cannot.
     zero = "\0" if dialect == "postgresql" else "\ud800"
-    return [
-        None if key is None or zero in key or not (key.isascii() or _is_encodable(key)) else key for key in canonical
-    ]
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return [None if key is None or zero in key or not is_utf8(key) else key for key in canonical]
 
 
 def parameter_type(column: Column, dialect: str) -> types.TypeEngine[Any]:

@@ -18,7 +18,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from math import frexp, inf
+from math import inf
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -34,7 +34,7 @@ from asyncio_operator.services.postgres_dsn import OWN_SESSION
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import cause_of, is_lost
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, secrets_of
-from enrichers.pool import Pool, warn_of_fewer
+from enrichers.pool import LimitedSession, Pool, warn_of_fewer
 
 T = TypeVar("T")
 
@@ -45,9 +45,6 @@ QUESTION_TIMEOUT = 30.0
 
 INTERRUPT_EVERY = 0.05
 """Seconds between two interruptions of a statement that does not end."""
-
-LONGEST = 2.0**20
-"""From this number of seconds on, statements are not limited."""
 
 LIMITS = {
     "mariadb": ("SET SESSION max_statement_time = {seconds}", "SET SESSION max_statement_time = DEFAULT"),
@@ -67,19 +64,13 @@ THREE_BYTES = ("utf8", "utf8mb3")
 Rows = tuple[Sequence[str], Sequence[Any]]
 
 
-class Session:
-    """One connection, with at most one statement at a time.
-
-    The server's own limit for statements is a power of two in seconds, greater than the time that any lookup on this
-    connection had left so far: with one timeout for all lookups it is set once. It ends statements whose lookup, or
-    whose worker, is gone.
-    """
+class Session(LimitedSession):
+    """One connection, with at most one statement at a time."""
 
     def __init__(self, connection: AsyncConnection, *, autocommit: bool) -> None:
         self._connection = connection
         self._autocommit = autocommit
         self._running: asyncio.Task[Rows] | None = None
-        self._allowed = 0.0
         self._closed = False
         self.made = asyncio.get_running_loop().time()
 
@@ -87,30 +78,33 @@ class Session:
         """Whether it can take no statement any more."""
         return self._closed or self._connection.invalidated
 
-    async def fetch(self, statement: Any, parameters: Mapping[str, Any]) -> Rows:
+    async def answer(self, *call: Any) -> Rows:
         """The names of the columns of a result, and its rows."""
         # Shielded, because a cancellation must not wait for the server: `recover` ends the task.
-        self._running = asyncio.ensure_future(self._fetch(statement, parameters, time_left()))
+        self._running = asyncio.ensure_future(self._answer(time_left(), *call))
         self._running.add_done_callback(_seen)
-        return await asyncio.shield(self._running)
+        try:
+            return await asyncio.shield(self._running)
+        except Exception as error:
+            if is_lost(error):
+                self.terminate()
+            raise
 
-    async def _fetch(self, statement: Any, parameters: Mapping[str, Any], left: float | None) -> Rows:
-        if self._allowed < (inf if left is None else left):
-            await self._allow(left)
+    async def _answer(self, left: float | None, statement: Any, parameters: Mapping[str, Any]) -> Rows:
+        await self.allow(left)
         result = await self._connection.execute(statement, parameters)
         rows = [*result.keys()], result.all()
         if not self._autocommit:
             await self._connection.rollback()
         return rows
 
-    async def _allow(self, left: float | None) -> None:
+    async def _limit(self, seconds: float) -> float:
         limit, reset = LIMITS.get(dialect_name(self._connection.dialect), ("", ""))
-        seconds = inf if left is None or left >= LONGEST else 2.0 ** max(0, frexp(left)[1])
-        if limit and (seconds < inf or self._allowed):
+        if limit:
             values = {} if seconds == inf else {"seconds": seconds, "milliseconds": int(1000 * seconds)}
             sql = (limit if values else reset).format(process=await _process(self._connection), **values)
             (await self._connection.exec_driver_sql(sql)).close()
-        self._allowed = seconds
+        return seconds
 
     async def recover(self) -> None:
         """End the statement of a cancelled lookup, and the connection with it."""
@@ -336,33 +330,20 @@ class Connections:
         await self.database.engine()
         self._pool = Pool(self.database.connect, size=self._size, is_full=_is_full, shrunk=self._shrunk)
 
-    async def fetch(self, statement: Any, parameters: Mapping[str, Any]) -> Rows:
+    async def fetch(self, statement: Any, parameters: Mapping[str, Any]) -> Any:
         """The result of a statement, from the first connection that is free."""
         asked = asyncio.get_running_loop().time()
-        session = await self._pool.acquire()
-        try:
-            return await self._fetch(session, statement, parameters)
-        except Exception as error:
-            # One that was there before, also if no statement has used it, may have been lost before this one.
-            if session.made >= asked or not is_lost(error):
-                raise
-        # The server has probably closed the other connections too.
-        self._pool.expire()
-        return await self._fetch(await self._pool.acquire(), statement, parameters)
-
-    async def _fetch(self, session: Session, statement: Any, parameters: Mapping[str, Any]) -> Rows:
-        try:
-            rows = await session.fetch(statement, parameters)
-        except Exception as error:
-            if is_lost(error):
-                session.terminate()
-            self._pool.release(session)
-            raise
-        except BaseException:
-            self._pool.recover(session)
-            raise
-        self._pool.release(session)
-        return rows
+        while True:
+            session = await self._pool.acquire()
+            try:
+                return await self._pool.answer(session, statement, parameters)
+            except Exception as error:
+                # One that was there before, also if no statement has used it, may have been lost before this one.
+                if session.made >= asked or not is_lost(error):
+                    raise
+            # The server has probably closed the other connections too.
+            self._pool.expire()
+            asked = -inf
 
     async def close(self) -> None:
         """Close every connection, cutting those that take longer than `CLOSE_TIMEOUT`."""

@@ -22,7 +22,7 @@ from asyncio_operator.services.secret_source import location, shown_source
 from asyncio_operator.services.span_attributes import database
 from asyncio_operator.services.sql_causes import is_of_charset, lookup_error, source_error
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url
-from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
+from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_query, table_name
 from enrichers.names import names_of, shown_keys
 from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database
@@ -99,7 +99,7 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
             _check_query(query, schema)
         values = {
             "url": url,
-            "table": None if table is None else _table(table),
+            "table": None if table is None else table_name(table),
             "key": names_of("key", key),
             "columns": None if columns is None else names_of("columns", columns),
             "query": query,
@@ -113,20 +113,6 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         }
         for name, value in values.items():
             self._set(name, value)
-
-    @property
-    def max_calls(self) -> int:  # type: ignore[override]
-        """One statement runs on a connection at a time."""
-        return self.pool_size
-
-    def schema(self) -> pa.Schema:
-        """The columns of a found row, with the types that docs/sources.md lists. The first call asks the
-        database."""
-        return self._described().schema
-
-    def key_schema(self) -> pa.Schema:
-        """The key columns, in the order of a key's parts. The first call asks the database."""
-        return self._described().key_schema
 
     def call_attributes(self) -> dict[str, str | int]:
         """With OpenTelemetry: the server, the database and the table."""
@@ -206,14 +192,6 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
                 )
         raise problem
 
-    def _canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
-        source = self._described()
-        try:
-            return source.canonical(keys)
-        except (TypeError, ValueError) as error:
-            problem = f"{self._about(keys)}: {error}; the key is {shown_columns(source.key_schema)}"
-        raise EnricherError(problem, retryable=False)
-
     async def _describe(self) -> Described:
         database = self._database()
         await database.engine()
@@ -272,8 +250,3 @@ def _check_query(query: str, schema: object) -> None:
             "schema is None; with a query it must name the columns of the result and their types, the key columns too, "
             "as in schema='id bigint, name string'"
         )
-
-
-def _table(table: object) -> tuple[str, ...]:
-    """The parts of a table's name; text is split at its first dot."""
-    return names_of("table", tuple(table.split(".", 1)) if isinstance(table, str) else table, repeated=True)

@@ -23,6 +23,7 @@ from asyncio_operator.enricher import describe as shown
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import source_error
+from enrichers.database_enricher import added_columns, check_columns
 from enrichers.key_kinds import Instants, Texts
 from enrichers.sql.advice import MYSQLS, as_text
 from enrichers.sql.column_types import Column, column_for, column_of
@@ -131,10 +132,9 @@ async def _reflected(connection: AsyncConnection, selection: Selection, secrets:
     """The columns of a table, as far as they are needed."""
     found = await connection.run_sync(_inspected, selection, secrets)
     names = [one["name"] for one in found]
-    for name in [*selection.key, *(selection.columns or ())]:
-        if name not in names:
-            raise ConfigurationError(f"{selection.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
-    needed = {*_added(selection, names), *selection.key}
+    added = added_columns(selection.subject, names, selection.key, selection.columns)
+    needed = [*selection.key, *added]
+    check_columns(selection.subject, names, needed)
     dialect = dialect_name(connection.dialect)
     types = {one["name"]: one["type"] for one in found if one["name"] in needed}
     columns = {name: column_of(kind, dialect) for name, kind in types.items()}
@@ -195,21 +195,10 @@ def _chosen(selection: Selection, columns: Mapping[str, Column], dialect: str) -
             raise ConfigurationError(
                 f"{selection.subject}: schema= has no column {name!r} of columns=; {did_you_mean(name, names)}"
             )
-    added = _added(selection, names)
+    added = added_columns(selection.subject, names, selection.key, selection.columns)
     given = selection.schema or pa.schema([(name, columns[name].arrow) for name in added])
     schema = pa.schema([given.field(name) for name in added])
     return Described(schema, {name: columns.get(name, column_for(pa.null())) for name in selection.key}, dialect)
-
-
-def _added(selection: Selection, names: Sequence[str]) -> Sequence[str]:
-    """The columns of a row."""
-    added = selection.columns or [name for name in names if name not in selection.key]
-    if not added:
-        raise ConfigurationError(
-            f"{selection.subject}: it has no column besides the key; name the ones you want, as in "
-            f"columns={[*selection.key]!r}"
-        )
-    return added
 
 
 async def _check(
@@ -229,7 +218,8 @@ async def _check(
         problem = source_error(error, selection.subject, secrets)
     else:
         short_floats = _short_floats(result, described)
-        problem = _problem_of_names(described, names, selection) or _problem_of_floats(short_floats, selection)
+        check_columns(selection.subject, names, described.names)
+        problem = _problem_of_floats(short_floats, selection)
         if problem is None:
             return short_floats
     raise problem
@@ -251,16 +241,3 @@ def _problem_of_floats(short_floats: frozenset[str], selection: Selection) -> Co
         f"{selection.subject}: the column {name!r} of the result is a FLOAT, of which the server sends six digits only "
         f"(16777216 comes as 16777200); select it as a double, as in CAST({name} AS DOUBLE) AS {name}"
     )
-
-
-def _problem_of_names(described: Described, names: Sequence[str], selection: Selection) -> ConfigurationError | None:
-    for name in described.names:
-        if name not in names:
-            return ConfigurationError(
-                f"{selection.subject}: the result has no column {name!r}; {did_you_mean(name, names)}"
-            )
-        if names.count(name) > 1:
-            return ConfigurationError(
-                f"{selection.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
-            )
-    return None

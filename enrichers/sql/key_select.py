@@ -18,6 +18,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -26,8 +27,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import types
 
-from enrichers.key_kinds import Others
-from enrichers.sql.column_types import Column, as_parameter, canonical_keys, parameter_type, values_of
+from enrichers.key_kinds import Others, canonical_keys
+from enrichers.sql.column_types import Column, as_parameter, canonical_values, parameter_type, values_of
 from enrichers.sql.spellings import MOST, spellings_of
 from enrichers.typed import MisfitError
 
@@ -86,17 +87,10 @@ class Described:
         return [*self.schema.names, *(name for name in self.key if name not in self.schema.names)]
 
     def canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """The canonical keys, aligned with `keys`. None for a key that no row can have.
-
-        Raises:
-            TypeError, ValueError: a key cannot be compared with the key columns.
-        """
-        kinds = [column.kind for column in self.key.values()]
-        if len(kinds) == 1:
-            return canonical_keys(keys, kinds[0], self.dialect)
-        columns = zip(*keys, strict=True) if keys else [()] * len(kinds)
-        parts = [canonical_keys(values, kind, self.dialect) for values, kind in zip(columns, kinds, strict=True)]
-        return [None if None in key else key for key in zip(*parts, strict=True)]
+        """See `key_kinds.canonical_keys`."""
+        return canonical_keys(
+            keys, [partial(canonical_values, column.kind, self.dialect) for column in self.key.values()]
+        )
 
 
 class Statement:
@@ -196,7 +190,7 @@ class Statement:
             field = pa.field(name, column.arrow)
             if not isinstance(column.kind, Others):
                 values = self._values(values, field, [record[names.index(name)] for record in records])
-            parts.append(canonical_keys(values, column.kind, self._dialect))
+            parts.append(canonical_values(column.kind, self._dialect, values))
         return [*parts[0]] if len(parts) == 1 else [None if None in key else key for key in zip(*parts, strict=True)]
 
     def _values(self, column: Sequence[Any], field: pa.Field, keys: Sequence[Any]) -> Sequence[Any]:

@@ -166,14 +166,14 @@ async def test_close_ends_what_runs_and_may_come_twice() -> None:
     async with FakeService(handler=never) as service:
         enricher = HttpEnricher(f"{service.url}/x/{{key}}", schema="a int")
         await enricher.close()
-        assert "it is not open" in str(await failure(enricher, "x"))
+        assert "is not open" in str(await failure(enricher, "x"))
         await enricher.open()
         running = asyncio.ensure_future(failure(enricher, "x"))
         await asked_for.wait()
         await enricher.close()
         assert (await running).retryable is not False
         await enricher.close()
-        assert "it is not open" in str(await failure(enricher, "x"))
+        assert "is not open" in str(await failure(enricher, "x"))
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ class Session:
     async def close(self) -> None:
         self.terminate()
 
-    async def run(self, seconds: float) -> None:
+    async def answer(self, *call: float) -> str:
+        [seconds] = call
         assert not self._statements, "a connection has one statement at a time"
         self._statements += 1
         try:
@@ -56,9 +57,10 @@ class Session:
             self._statements -= 1
         if self._lost.done():
             raise LostError
+        return "done"
 
     async def recover(self) -> None:
-        await self.run(self._server.obeys_in)
+        await self.answer(self._server.obeys_in)
 
 
 @dataclass
@@ -96,18 +98,8 @@ def make_pool(server: Server, size: int, told: list[tuple[int, int]] | None = No
     return Pool(server.connect, size=size, is_full=lambda error: isinstance(error, FullError), shrunk=shrunk, **options)
 
 
-async def statement(pool: Pool[Session], seconds: float) -> str:
-    session = await pool.acquire()
-    try:
-        await session.run(seconds)
-    except Exception:
-        pool.release(session)
-        raise
-    except BaseException:
-        pool.recover(session)
-        raise
-    pool.release(session)
-    return "done"
+async def statement(pool: Pool[Session], seconds: float) -> Any:
+    return await pool.answer(await pool.acquire(), seconds)
 
 
 TASK_FACTORIES: list[Any] = [None, *filter(None, [getattr(asyncio, "eager_task_factory", None)])]

@@ -130,7 +130,7 @@ async def test_close_leaves_no_connection_and_may_come_twice(postgres: PostgresS
         while await connected(postgres, "closing"):
             pass
         error = await failure(enricher, 1)
-        assert "it is not open" in str(error)
+        assert "is not open" in str(error)
         assert error.retryable is False
 
 

@@ -348,8 +348,8 @@ async def test_an_index_on_the_key_is_used(
         async with database.enricher(table="t", key=key) as enricher:
             statement = enricher._description
             assert statement is not None
-            arrays = statement.arrays(enricher._canonical(statement, [*asked]))
-            single = statement.call(enricher._canonical(statement, [next(iter(asked))]))
+            arrays = statement.arrays(statement.canonical([*asked]))
+            single = statement.call(statement.canonical([next(iter(asked))]))
             assert single is not None
             packed = pa.array(asked, enricher.key_schema().types[-1]) if key == "k" else _structs(asked, enricher)
             literals = asked_keys(packed, statement.key_schema, [part.column for part in statement.key]).literals()

@@ -245,7 +245,7 @@ async def test_a_wrong_statement_or_table_is_an_error_that_names_what_there_is(p
         ({"table": "planes"}, "no counterpart for the columns 'odd' of type TIME"),
         ({"table": "planes", "schema": "id int, seat int"}, "refuses the statement .*no such column: planes.seat"),
         ({"query": "SELECT id FROM plane WHERE id IN :keys", "schema": "id int, s int"}, "no such table: plane"),
-        ({"query": "SELECT id FROM planes WHERE id IN :keys", "schema": "id int, s int"}, "result has no column 's'"),
+        ({"query": "SELECT id FROM planes WHERE id IN :keys", "schema": "id int, s int"}, "there is no column 's'"),
         (
             {"query": "SELECT id, 1 AS s, 2 AS s FROM planes WHERE id IN :keys", "schema": "id int, s int"},
             "2 columns 's'; name them apart",
