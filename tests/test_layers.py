@@ -444,12 +444,13 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator_proof": 200,
     "asyncio_operator_proof/history": 5_600,
     "asyncio_operator_proof/simulation": 4_100,
-    "enrichers": 3_100,
-    "enrichers/http": 3_550,
+    "enrichers": 2_360,
+    "enrichers/databases": 910,
+    "enrichers/http": 3_530,
     "enrichers/models": 1_000,
-    "enrichers/postgres": 2_600,
-    "enrichers/redis": 600,
-    "enrichers/sql": 1_650,
+    "enrichers/postgres": 2_520,
+    "enrichers/redis": 590,
+    "enrichers/sql": 1_515,
 }
 """Lines of a folder with its subfolders at most; the packages without theirs."""
 

@@ -48,8 +48,7 @@ def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
     if kinds.is_struct(keys.type) and kinds.is_struct(data_type) and keys.type.num_fields == data_type.num_fields:
         parts = [fit_keys(part, field.type) for part, field in zip(keys.flatten(), data_type, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=list(data_type))
-    family = key_family(data_type)
-    if family is None or key_family(keys.type) != family:
+    if (family := key_family(data_type)) is None or key_family(keys.type) != family:
         raise TypeError(f"keys of type {keys.type} are never equal to keys of type {data_type}")
     return _number(keys, data_type) if family == "number" else _cast(keys, data_type)
 

@@ -31,7 +31,7 @@ from enrichers.http.redirects import RefusedError
 from enrichers.http.request_plan import Request
 from enrichers.http.session import Answer, Client
 from enrichers.http.url_parts import read_url, shown_url
-from enrichers.names import NOT_UTF8, is_utf8
+from enrichers.names import is_utf8
 
 REQUEST_TIMEOUT = 30.0
 """Seconds for a token. Lookups wait for it, within their own deadlines."""
@@ -44,7 +44,7 @@ then still arrives in time, and clocks need not agree: only the time since the t
 def _problem_of_secret(text: str) -> str | None:
     if not text.strip():
         return "it is empty"
-    return None if is_utf8(text) else NOT_UTF8
+    return None if is_utf8(text) else "it holds a character that UTF-8 cannot encode"
 
 
 _SECRET = SecretSource[str](

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from asyncio_operator.enricher import key_values
-from enrichers.key_kinds import Kind, Texts, Uuids
+from enrichers.databases.key_kinds import Kind, Texts, Uuids
 
 FIRST_DAY = -2_440_588
 FIRST_MICROSECOND = -210_866_803_200_000_000

@@ -23,7 +23,7 @@ from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.postgres_causes import cause_of
 from asyncio_operator.services.postgres_client import Session, connect
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, secrets_of
-from enrichers.pool import LimitedSession, Pool, warn_of_fewer
+from enrichers.databases.pool import LimitedSession, Pool, warn_of_fewer
 
 T = TypeVar("T")
 

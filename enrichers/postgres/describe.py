@@ -18,7 +18,7 @@ import asyncpg
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.postgres_causes import source_error
-from enrichers.database_enricher import added_columns, check_columns
+from enrichers.databases.enricher import added_columns, check_columns
 from enrichers.postgres.casts import Chosen, ResultColumn, needs_cast, result_columns, would_unescape
 from enrichers.postgres.keys import Part
 from enrichers.postgres.modifiers import Listener

@@ -21,7 +21,7 @@ from asyncio_operator.services.causes import TooLargeError, own_words
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location, secrets_of
 from asyncio_operator.services.span_attributes import database
-from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query, table_name
+from enrichers.databases.enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query, table_name
 from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.casts import Chosen, chosen_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from enrichers.key_kinds import Integers, Kind, Numerics
+from enrichers.databases.key_kinds import Integers, Kind, Numerics
 
 
 @dataclass(frozen=True)

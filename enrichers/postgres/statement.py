@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from enrichers.key_kinds import NAN, canonical_keys
+from enrichers.databases.key_kinds import NAN, canonical_keys
 from enrichers.postgres.columns import packing
 from enrichers.postgres.keys import Part
 from enrichers.postgres.types import Column, KeyColumn

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from enrichers import key_kinds
-from enrichers.database_enricher import MAX_PRECISION, decimal_size
+from enrichers.databases import key_kinds
+from enrichers.databases.enricher import MAX_PRECISION, decimal_size
 from enrichers.postgres.keys import Part
 
 FREE_KEY = pa.decimal256(2 * MAX_PRECISION, MAX_PRECISION)  # every decimal of Spark fits, of whatever scale

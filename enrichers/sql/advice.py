@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import types
 
 from asyncio_operator.enricher import spark_type
-from enrichers.key_kinds import Texts, Uuids
+from enrichers.databases.key_kinds import Texts, Uuids
 from enrichers.sql.column_types import Column
 
 MYSQLS = ("mysql", "mariadb")

@@ -27,8 +27,8 @@ import pyarrow.types as kinds
 from sqlalchemy import types
 
 from asyncio_operator import ConfigurationError
-from enrichers.database_enricher import decimal_size
-from enrichers.key_kinds import Floats, Kind, Numerics, Texts, Uuids, kind_of
+from enrichers.databases.enricher import decimal_size
+from enrichers.databases.key_kinds import Floats, Kind, Numerics, Texts, Uuids, kind_of
 from enrichers.names import is_utf8
 from enrichers.scalars import SQL, scalar
 from enrichers.sql.spellings import spellings_of

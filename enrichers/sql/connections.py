@@ -1,7 +1,7 @@
 """The connections of one worker, through SQLAlchemy's asynchronous engine and the pool that all enrichers share.
 
-SQLAlchemy makes connections, and knows which errors mean that one was lost. It keeps none: the pool of `enrichers.pool`
-does, because it closes idle connections, adapts to the number that the server gives, and never waits for a lock.
+SQLAlchemy makes connections, and knows which errors mean that one was lost. It keeps none: `databases.pool` does, as
+it closes idle connections, adapts to the number that the server gives, and never waits for a lock.
 
 Each statement runs in a task of its own. A cancelled lookup leaves at once. Its task is cancelled later, which makes
 SQLAlchemy close the connection: its outstanding answer cannot become that of another lookup. If a statement finds that
@@ -34,7 +34,7 @@ from asyncio_operator.services.postgres_dsn import OWN_SESSION
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import cause_of, is_lost
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, secrets_of
-from enrichers.pool import LimitedSession, Pool, warn_of_fewer
+from enrichers.databases.pool import LimitedSession, Pool, warn_of_fewer
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from asyncio_operator.services.secret_source import location, shown_source
 from asyncio_operator.services.span_attributes import database
 from asyncio_operator.services.sql_causes import is_of_charset, lookup_error, source_error
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url
-from enrichers.database_enricher import DatabaseEnricher, check_table_or_query, shown_query, table_name
+from enrichers.databases.enricher import DatabaseEnricher, check_table_or_query, shown_query, table_name
 from enrichers.names import names_of, shown_keys
 from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database

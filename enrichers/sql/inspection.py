@@ -23,8 +23,8 @@ from asyncio_operator.enricher import describe as shown
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import source_error
-from enrichers.database_enricher import added_columns, check_columns
-from enrichers.key_kinds import Instants, Texts
+from enrichers.databases.enricher import added_columns, check_columns
+from enrichers.databases.key_kinds import Instants, Texts
 from enrichers.sql.advice import MYSQLS, as_text
 from enrichers.sql.column_types import Column, column_for, column_of
 from enrichers.sql.connections import dialect_name

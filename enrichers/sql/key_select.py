@@ -27,7 +27,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import types
 
-from enrichers.key_kinds import Others, canonical_keys
+from enrichers.databases.key_kinds import Others, canonical_keys
 from enrichers.sql.column_types import Column, as_parameter, canonical_values, parameter_type, values_of
 from enrichers.sql.spellings import MOST, spellings_of
 from enrichers.typed import MisfitError

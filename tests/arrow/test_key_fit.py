@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 from asyncio_operator.arrow.key_identity import identity
-from enrichers.key_kinds import kind_of
+from enrichers.databases.key_kinds import kind_of
 
 NUMBERS: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator.enricher import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from asyncio_operator.testing import VirtualTimeLoop
-from enrichers.pool import IDLE_TIMEOUT, LEAVING, LONGEST_PAUSE, Pool
+from enrichers.databases.pool import IDLE_TIMEOUT, LEAVING, LONGEST_PAUSE, Pool
 
 
 class FullError(Exception):

@@ -13,7 +13,8 @@ import pytest
 from asyncio_operator import EnricherError
 from asyncio_operator.services import closing
 from asyncio_operator.services.postgres_causes import cause_of, lookup_error, source_error
-from enrichers import PostgresEnricher, pool
+from enrichers import PostgresEnricher
+from enrichers.databases import pool
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import failure, told
 from tests.servers import PostgresServer

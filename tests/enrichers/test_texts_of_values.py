@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncio_operator.enricher import as_schema
-from enrichers.key_kinds import Instants, Uuids
+from enrichers.databases.key_kinds import Instants, Uuids
 from enrichers.scalars import COERCED, JSON, TEXT
 from enrichers.typed import MisfitError, json_decoder, typed_row
 from tests.enrichers.conftest import Database

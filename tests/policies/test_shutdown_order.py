@@ -25,7 +25,8 @@ from asyncio_operator.policies.shutdown import (
 from asyncio_operator.services import closing
 from asyncio_operator.spark.worker.pushed_task import LONGEST_END
 from asyncio_operator.testing import check_enricher
-from enrichers import blocking, pool, table
+from enrichers import blocking, table
+from enrichers.databases import pool
 
 MARGIN = 0.4
 """Seconds between a wait and the wait around it, for a busy machine."""
