@@ -67,8 +67,10 @@ class Reports:
         if self._passes_on:
             for header, why in hints.ignored:
                 self._log(header, f"the header {header} is ignored: {why}")
-            if hints.limits or hints.retry_after is not None:
-                hint(hints.limits, retry_after=hints.retry_after)
+            # The budget may know of limits as low as these, and would still start the next call after a refusal.
+            wait = hints.wait if answer.status in (403, 429) else hints.retry_after
+            if hints.limits or wait is not None:
+                hint(hints.limits, retry_after=wait)
         if error is not None:
             self.used(error, (), required=False)
         return Heard(answer, hints, error)

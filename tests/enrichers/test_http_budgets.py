@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -202,6 +203,41 @@ def test_G5_without_hints_nothing_stops() -> None:
             assert asyncio.get_running_loop().time() - began == pytest.approx(9, abs=0.5)
 
     on_virtual_time(main)
+
+
+WINDOWS = (
+    lambda left: {"X-RateLimit-Limit": "200", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": f"{left:.2f}"},
+    lambda left: {"RateLimit-Policy": '"a";q=200;w=1', "RateLimit": f'"a";r=0;t={math.ceil(left)}'},
+    lambda left: {"retry-after-ms": f"{left * 1000:.0f}"},
+)
+
+
+@pytest.mark.parametrize(("headers", "status"), [*((one, 429) for one in WINDOWS), (WINDOWS[0], 403)])
+def test_G5_a_refusal_that_says_only_when_its_window_ends_stops_all_calls(
+    headers: Callable[[float], dict[str, str]], status: int
+) -> None:
+    """Of a source that refuses all calls for one second in three, though the budget's own limit is as low as its."""
+    refused = []
+
+    def answer(request: FakeRequest) -> Any:
+        since = (request.time - first.setdefault("at", request.time)) % 3
+        if not 1 <= since < 2:
+            return {"content": "ok"}
+        refused.append(since)
+        return FakeAnswer({}, status, headers(2 - since))
+
+    async def main() -> None:
+        shared = budget(Limit(200, 1.1))
+        async with (
+            FakeService(handler=answer, latency=0.01) as service,
+            lookups(service, shared, 2, retry=Retry(20)) as both,
+        ):
+            await all_of(both, [str(i) for i in range(600)])
+        assert max(request.time for request in service.requests) - first["at"] < 4.8
+
+    first: dict[str, float] = {}
+    on_virtual_time(main)
+    assert 1 <= len(refused) <= 0.05 * 600
 
 
 @pytest.mark.parametrize("headers", ["openai", "azure", "anthropic", "ietf"])
