@@ -27,9 +27,9 @@ from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
+from asyncio_operator.state.entries import Table
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.serializers import NULL, BuiltinSerializer
-from asyncio_operator.state.table import Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 

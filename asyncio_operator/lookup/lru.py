@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from asyncio_operator.arrow.key_identity import identities, identity
+from asyncio_operator.state.entries import Table
 from asyncio_operator.state.layout import Stored
-from asyncio_operator.state.table import Table
 
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend

@@ -31,6 +31,7 @@ from asyncio_operator.state.descriptors import (
     describe_state,
     value_serializer,
 )
+from asyncio_operator.state.entries import Batch, Table
 from asyncio_operator.state.key_groups import KeyGroupRange, addresses_of, group_prefix, group_width, resolve_key_groups
 from asyncio_operator.state.keys import NONE, Key
 from asyncio_operator.state.layout import parse_slot, serialize_namespace
@@ -38,7 +39,6 @@ from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import Serializer, check_serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
-from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
 

@@ -14,7 +14,7 @@ from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.layout import Stored, describe_slot
 
 if TYPE_CHECKING:
-    from asyncio_operator.state.table import Batch, Table
+    from asyncio_operator.state.entries import Batch, Table
 
 
 class Owner(Protocol):

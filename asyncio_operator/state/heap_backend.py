@@ -18,6 +18,7 @@ from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import Queue, StateBackend
 from asyncio_operator.state.descriptors import QUEUE, StateMeta
+from asyncio_operator.state.entries import Batch, Table
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.heap_table import HeapCodec, HeapTable, HeapValueTable, new_table
 from asyncio_operator.state.key_groups import KeyGroupRange
@@ -25,7 +26,6 @@ from asyncio_operator.state.layout import Stored, parse_slot, retimed
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states, merged_rows, pack_rows
-from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
 

@@ -23,9 +23,9 @@ from operator import itemgetter
 from typing import Any
 
 from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.entries import Codec, Table
 from asyncio_operator.state.layout import NOT_BEGUN, Stored
 from asyncio_operator.state.serializers import BUILTIN, NULL, BuiltinSerializer, Flat, Serializer
-from asyncio_operator.state.table import Codec, Table
 
 Record = list[Any]
 """A stamped entry: ``[timestamp, value, place in the round, key in its dictionary, slot if that is another]``. Every

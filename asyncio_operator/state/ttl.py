@@ -36,8 +36,8 @@ from typing import Any
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells, Owner
+from asyncio_operator.state.entries import Batch, Table
 from asyncio_operator.state.layout import NOT_BEGUN, STAMP_BIAS, Stored
-from asyncio_operator.state.table import Batch, Table
 from asyncio_operator.state.ttl_config import (
     CleanupInCompaction,
     CleanupIncrementally,

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
 from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
@@ -31,7 +32,6 @@ from asyncio_operator.state.rocksdb.processes import belongs_here
 from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
-from asyncio_operator.state.table import Batch
 
 T = TypeVar("T")
 QUEUE_FORMAT = 2

@@ -9,6 +9,7 @@ from typing import Any
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import (
     FORMAT_KEY,
@@ -22,7 +23,6 @@ from asyncio_operator.state.layout import (
 )
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.state.table import Batch
 
 _STATE = STATE_PREFIX.encode()
 

@@ -18,6 +18,7 @@ from asyncio_operator.checks import check_directory, positive_int
 from asyncio_operator.clock import Clock
 from asyncio_operator.state.backend import Queue, StateBackend, StateStatistics
 from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.entries import Batch, Codec, Table
 from asyncio_operator.state.heap_set import KeyGroupPartitionedPriorityQueue
 from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
 from asyncio_operator.state.layout import STATE_PREFIX, retimed
@@ -33,7 +34,6 @@ from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states, merged_rows
-from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import clean_up
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from asyncio_operator.state.entries import Batch, Codec, Table
 from asyncio_operator.state.layout import (
     NOT_BEGUN,
     STAMP_BIAS,
@@ -26,7 +27,6 @@ from asyncio_operator.state.rocksdb.database import Database, is_store_error
 from asyncio_operator.state.rocksdb.records import prefix_end
 from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.state.table import Batch, Codec, Table
 
 _NOT_BEGUN = stamp(NOT_BEGUN + STAMP_BIAS)
 

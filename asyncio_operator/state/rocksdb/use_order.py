@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.records import Records
-from asyncio_operator.state.table import Batch
 
 UNWRITTEN = 1000
 """The most slots whose uses are in memory. They are written as one batch, which takes some milliseconds."""

@@ -1,4 +1,4 @@
-"""What a backend gives a state: a table from addresses to stored entries, with the codec that makes them from values.
+"""What a backend gives a state: a table from addresses to stored entries, with the codec that makes them of values.
 
 A stored entry is bytes that a serialiser gives, after a timestamp if the state has time to live (`layout`). The heap
 keeps objects instead (`heap_table.HeapCodec`), and no other module knows what a stored entry is.
