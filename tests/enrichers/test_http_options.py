@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 import ssl
 import traceback
 from datetime import timedelta
@@ -223,10 +222,6 @@ async def test_L8_equal_specifications_have_one_fingerprint_wherever_they_are() 
         await copy.open()
         assert await copy.lookup("x") == {"city": "y"}
         await copy.close()
-
-
-def test_it_travels_by_plain_pickle_too() -> None:
-    assert pickle.loads(pickle.dumps(make(headers=token))) == make(headers=token)
 
 
 SECRET = "hunter2hunter2"

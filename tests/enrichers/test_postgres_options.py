@@ -203,18 +203,6 @@ def test_X5_the_key_of_any_other_dictionary_is_not_shown() -> None:
         make(lambda: dict[str, str]()["s3cret"]).schema()
 
 
-async def test_the_runtime_stays_out_of_the_pickle(database: Database) -> None:
-    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 'x' AS v")
-    async with database.enricher(table="t", key="id") as enricher:
-        await enricher.lookup(1)
-        copy = pickle.loads(pickle.dumps(enricher))
-        assert copy == enricher
-        assert copy.schema() == enricher.schema()
-        await copy.open()
-        assert await copy.lookup(1) == {"v": "x"}
-        await copy.close()
-
-
 async def test_L8_equal_specifications_have_one_fingerprint_wherever_they_are(database: Database) -> None:
     await database.execute("CREATE TABLE t AS SELECT 1 AS id, 'x' AS v, 2 AS w")
     enricher = PostgresEnricher(database.dsn, table="t", key="id")

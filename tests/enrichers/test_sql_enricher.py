@@ -21,7 +21,6 @@ import pytest
 from pyspark import cloudpickle
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing import check_enricher
 from enrichers import SqlEnricher, TableEnricher
 from enrichers.sql import connections
@@ -383,27 +382,6 @@ async def test_a_table_can_be_kept_in_memory(path: Path, url: str) -> None:
     async with opened(url, query="SELECT id, v FROM t WHERE id IN :keys", schema="id int, v string") as enricher:
         with pytest.raises(ConfigurationError, match="a query takes keys"):
             await enricher.rows()
-
-
-def test_L8_equal_arguments_are_equal_and_the_pickle_does_not_change_with_use(path: Path, url: str) -> None:
-    execute(path, "CREATE TABLE t (id INTEGER, v TEXT)")
-    enricher, same = (SqlEnricher(url, table="t", key="id") for _ in range(2))
-    assert enricher == same
-    assert hash(enricher) == hash(same)
-    assert fingerprint(enricher) == fingerprint(same)
-    enricher.schema()
-    same.schema()
-    assert fingerprint(enricher) == fingerprint(same)
-
-    async def used() -> None:
-        await enricher.open()
-        await enricher.lookup(1)
-        await enricher.close()
-
-    asyncio.run(used())
-    assert fingerprint(enricher) == fingerprint(same)
-    assert cloudpickle.loads(cloudpickle.dumps(enricher)).schema() == enricher.schema()
-    assert enricher != SqlEnricher(url, table="t", key="v")
 
 
 def test_X5_no_secret_is_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -82,6 +82,39 @@ def test_L3_misses_have_their_own_time_to_live(make, clock):
     assert kept(cache, "a", "b") == ["b"]
 
 
+@pytest.mark.parametrize("expiry", ["expire_after_write", "expire_after_access"])
+def test_L5_at_its_time_to_live_an_entry_is_gone(make, clock, expiry):
+    cache = make(**{expiry: 10.0})
+    cache.put("a", ROW)
+    clock.advance(9.999)
+    assert cache.get("a") == ROW
+    clock.advance(0.001)
+    assert (cache.get("a") is ABSENT) == (expiry == "expire_after_write")
+    clock.advance(10.0)
+    assert cache.get("a") is ABSENT
+
+
+def test_L5_both_expiries_hold_at_once(make, clock):
+    cache = make(expire_after_write=10.0, expire_after_access=4.0)
+    cache.put("a", ROW)
+    cache.put("b", ROW)
+    for _ in range(3):
+        clock.advance(3.0)
+        assert cache.get("a") == ROW
+    assert cache.get("b") is ABSENT
+    clock.advance(1.0)
+    assert cache.get("a") is ABSENT
+
+
+def test_L5_writing_again_begins_a_new_life(make, clock):
+    cache = make(expire_after_write=10.0)
+    cache.put("a", ROW)
+    clock.advance(9.0)
+    cache.put("a", None)
+    clock.advance(9.0)
+    assert cache.get("a") is None
+
+
 def test_L6_an_answer_is_old_from_refresh_after_on_and_still_found(make, clock):
     cache = make(refresh_after=5.0, expire_after_write=10.0)
     cache.put("a", ROW)

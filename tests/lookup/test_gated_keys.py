@@ -72,6 +72,15 @@ async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
 
 
 @virtual
+async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_under_a_limit():
+    enricher = Timed(failing={0: 1})
+    batches = [batch_of(range(4))]
+    await look_up(enricher, batches, rate_limit=RateLimit(1), retry=Retry(3, FixedBackoff(0.5)))
+    assert enricher.calls == [0, 0, 1, 2, 3]
+    assert enricher.times == [0, 1, 2, 3, 4]
+
+
+@virtual
 async def test_R8_a_light_key_does_not_overtake_a_heavy_one_that_is_due_and_waits_for_the_budget():
     class Heavy(Timed):
         def weigh(self, keys: Any) -> Any:

@@ -67,6 +67,24 @@ async def test_O1_a_call_that_ignores_its_cancellation_still_counts() -> None:
 
 
 @virtual
+async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_of_its_batch(ordered: bool) -> None:
+    failed: set[int] = set()
+
+    async def answer(key: Any) -> Any:
+        if key == 0 and not failed:
+            failed.add(key)
+            raise EnricherError("once")
+        await asyncio.sleep(1)
+        return {"x": key}
+
+    enricher = Recorded(answer)
+    batches = batches_of(40)
+    await look_up(enricher, batches, ordered=ordered, capacity=2, retry=Retry(2, FixedBackoff(2.5)))
+    assert 5 <= enricher.calls.index(0, 1) <= 7
+    assert batches[0].outcomes == [{"x": key} for key in range(40)]
+
+
+@virtual
 async def test_O5_the_last_key_gets_its_next_attempt_after_the_end_of_the_input(ordered: bool) -> None:
     async def answer(key: Any) -> Any:
         await asyncio.sleep(1)
@@ -78,6 +96,24 @@ async def test_O5_the_last_key_gets_its_next_attempt_after_the_end_of_the_input(
     batches = batches_of(2)
     await look_up(enricher, batches, ordered=ordered, retry=Retry(3, FixedBackoff(1)))
     assert batches[0].outcomes == [{"x": 0}, {"x": 1}]
+
+
+@virtual
+async def test_R1_a_key_does_not_get_the_time_that_was_left_for_the_key_before(ordered: bool) -> None:
+    failed: set[int] = set()
+
+    async def answer(key: Any) -> Any:
+        if key == 0 and not failed:
+            failed.add(key)
+            raise EnricherError("once")
+        await asyncio.sleep(1 if key == 0 else 8)
+        return {"x": key}
+
+    batches = batches_of(5)
+    enricher = Recorded(answer)
+    await look_up(enricher, batches, ordered=ordered, capacity=1, timeout=10, retry=Retry(2, FixedBackoff(7)))
+    assert enricher.calls == [0, 1, 0, 2, 3, 4]
+    assert batches[0].outcomes == [{"x": key} for key in range(5)]
 
 
 @virtual

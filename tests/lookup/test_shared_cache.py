@@ -266,6 +266,14 @@ def test_L8_two_that_differ_never_share(redis_server, patient):
     assert Format("a", SCHEMA).name(1) != Format("a", pa.schema([("y", pa.int64())])).name(1)
 
 
+def test_L8_other_lifetimes_share_and_each_reader_keeps_its_own(redis_server, patient):
+    @with_workers(redis_server, {"expire_after_write": 100}, {"expire_after_write": 10})
+    async def work(longer: Worker, shorter: Worker) -> None:
+        stored(redis_server, 1, {"x": 1}, age=50)
+        assert await longer.shared.find([1]) == [{"x": 1}]
+        assert await shorter.shared.find([1]) == [ABSENT]
+
+
 def test_L10_keys_are_the_same_as_everywhere():
     form = Format("s", SCHEMA)
     moment = datetime(2024, 1, 1, tzinfo=UTC)

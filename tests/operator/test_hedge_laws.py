@@ -47,6 +47,10 @@ ALL = Hedge(2.0, extra=0.5)
 BAD = ValueError("bad")
 
 
+class LostError(Exception):
+    """What the copy raises, so that it differs from that of the other call."""
+
+
 def hedged(script: Any, **options: Any) -> AsyncWaitOperator:
     return AsyncWaitOperator(script, **{"mode": "unordered", "hedge": ALL, **options})
 
@@ -93,6 +97,27 @@ def test_O11_the_thread_of_the_call_that_lost_holds_its_place(new_loop):
     run_on(new_loop, main())
 
 
+@virtual
+async def test_H2_an_error_of_the_copy_alone_is_not_reported():
+    script = Script({0: [Act(9.0), Act(1.0, error=LostError())]})
+    operator = hedged(script)
+    assert await collect_timed(operator.process([0])) == [(0, 9.0)]
+    assert figures(operator) == (1, 0)
+
+
+@pytest.mark.parametrize(("first", "copy", "at"), [(3.0, 5.0, 7.0), (9.0, 2.0, 9.0)])
+def test_H1_if_both_fail_the_error_is_that_of_the_first(first, copy, at):
+    async def main():
+        script = Script({0: [Act(first, error=BAD), Act(copy, error=LostError())]})
+        with pytest.raises(FunctionError) as caught:
+            await collect(hedged(script).process([0]))
+        assert caught.value.__cause__ is BAD
+        assert caught.value.attempts == 1
+        assert now() == at
+
+    run_on(VirtualTimeLoop, main())
+
+
 # -- how errors count
 
 
@@ -105,6 +130,16 @@ def test_H1_an_error_that_asks_the_process_to_end_is_not_awaited(acts):
         assert now() == 3.0
 
     run_on(VirtualTimeLoop, main())
+
+
+@virtual
+async def test_H2_a_failed_call_is_not_hedged():
+    """Neither the one that has failed, nor those that are made for its element later."""
+    script = Script({0: [Act(1.0, error=BAD), Act(30.0)], 1: [Act(9.0)]})
+    operator = hedged(script, retry=retry(delay=5.0))
+    assert await collect_timed(operator.process(range(2))) == [(1, 9.0 - 7.0), (0, 36.0)]
+    assert script.times(0) == [0.0, 6.0]
+    assert script.times(1) == [0.0, 2.0]
 
 
 @virtual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -56,6 +57,32 @@ async def test_R8_those_that_are_due_go_in_the_order_they_became_so():
     operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry())
     await collect(operator.process([0, 1, 2, 3, 9]))
     assert [value for value, _ in script.starts] == [0, 1, 2, 3, 9, 3, 2, 1, 0]
+
+
+@virtual
+async def test_R9_retries_need_no_timeout(mode):
+    script = Script(lambda value, attempt: Act(1e6, error=ValueError()) if attempt < 2 else OK)
+    assert await process(script, [1], mode=mode, timeout=0, retry=retry(delay=1e6)) == [1]
+    assert now() == 4e6
+
+
+@virtual
+async def test_O12_a_swallowed_cancellation_holds_its_slot_and_its_late_result_is_dropped(caplog):
+    script = Script({1: [Act(10.0, deaf=10.0, result="late result"), OK]})
+    operator = AsyncWaitOperator(
+        script, mode="unordered", capacity=1, timeout=100.0, attempt_timeout=2.0, retry=retry()
+    )
+    run = operator.process([1])
+    first = asyncio.ensure_future(anext(run))
+    with caplog.at_level(logging.WARNING, "asyncio_operator"):
+        await asyncio.sleep(5)
+        assert operator.metrics.in_flight == 1
+        assert await first == 1
+        assert await collect(run) == []
+    assert script.times(1) == [0, 12]
+    assert script.most == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "element: 1" in caplog.text
 
 
 # -- O: the run around them

@@ -119,6 +119,45 @@ def test_R10_it_opens_when_enough_calls_and_too_many_of_them_failed():
     assert breaker.opens_again_at() == 10.0
 
 
+def test_R10_failures_beyond_the_window_are_forgotten():
+    breaker = Breaker(SPEC)
+    for _ in range(3):
+        breaker.failed(0.0, started=0.0)
+    breaker.failed(30.0, started=30.0)
+    assert breaker.state == "closed"
+    breaker = Breaker(SPEC)
+    for _ in range(3):
+        breaker.failed(0.0, started=0.0)
+    breaker.failed(29.0, started=29.0)
+    assert breaker.state == "open"
+
+
+def test_R10_while_open_nothing_passes_and_then_one_call():
+    breaker = opened(100.0)
+    assert [breaker.allow(now) for now in (100.0, 105.0, 109.9)] == [False] * 3
+    assert [breaker.allow(110.0) for _ in range(3)] == [True, False, False]
+    assert breaker.state == "half_open"
+
+
+def test_R10_a_probe_that_succeeds_closes_it_with_nothing_counted():
+    breaker = opened()
+    assert breaker.allow(10.0)
+    breaker.succeeded(11.0, started=10.0)
+    assert breaker.state == "closed"
+    assert breaker.opens_again_at() is None
+    for _ in range(SPEC.minimum_calls - 1):
+        assert breaker.allow(11.0)
+        breaker.failed(11.0, started=11.0)
+    assert breaker.state == "closed"
+
+
+def test_R10_after_a_probe_that_was_abandoned_one_call_is_the_next_probe():
+    breaker = opened()
+    assert breaker.allow(10.0)
+    breaker.abandoned(started=10.0)
+    assert [breaker.allow(11.0) for _ in range(3)] == [True, False, False]
+
+
 def test_R10_calls_that_started_before_it_opened_are_not_the_probe():
     breaker = opened(5.0)
     breaker.succeeded(6.0, started=4.0)

@@ -69,6 +69,19 @@ def test_T1_unique_per_kind_key_namespace_and_timestamp(world):
     assert len(world.take()) == 12
 
 
+def test_T2_the_watermark_is_set_first_and_timers_fire_in_order(world):
+    service = world.service
+    for timestamp, key in [(30, "a"), (-10, "b"), (20, "c"), (40, "d"), (-(2**63), "e")]:
+        service.current_key = key
+        service.register_event_time_timer(timestamp)
+    watermarks: list[int] = []
+    world.react = lambda kind, timer: watermarks.append(service.current_watermark)
+    service.advance_watermark(30)
+    assert [at for _, at, _, _ in world.take()] == [-(2**63), -10, 20, 30]
+    assert watermarks == [30] * 4
+    assert [timer.timestamp for timer in service.event_time_timers()] == [40]
+
+
 def test_T2_what_a_callback_registers_in_time_fires_in_the_same_pass(world):
     service = world.service
 
