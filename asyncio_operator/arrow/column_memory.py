@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.arrow_keys import ArrowKeys
 
 
+PART = 4
+"""A block with this part of all bytes is full. There are few, because each costs a batch one step for every column."""
+
+
 class Block:
     """Keys that were answered at about the same time, and their answers.
 
@@ -44,7 +48,9 @@ class Block:
             self._keys = [self._keys[0].joined(self._keys[1:])]
             ends = np.cumsum([len(one) for one in self._answers])
             pieces = [(range(end - len(one), end), one) for end, one in zip(ends.tolist(), self._answers, strict=True)]
-            self._answers = [joined(pieces, self.count)]
+            found = joined(pieces, self.count)
+            # In one piece: Arrow copies a column in chunks as a whole each time that rows of it are taken.
+            self._answers = [ColumnAnswers(found.table.combine_chunks(), found.starts, found.counts)]
         return self._keys[0], self._answers[0]
 
 
@@ -115,7 +121,7 @@ class ColumnMemory:
         now, block = self._clock(), self._blocks[-1] if self._blocks else None
         keys = keys.copied()
         size = int(keys.array.nbytes + answers.table.nbytes)
-        is_full = block is None or block.count >= self._block or block.bytes * 16 >= self._most_bytes
+        is_full = block is None or block.count >= self._block or block.bytes * PART >= self._most_bytes
         if block is None or is_full or now - block.begun > self._span:
             self._blocks.append(block := Block(self._next, now))
         block.add(keys, answers, size)

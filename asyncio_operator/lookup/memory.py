@@ -39,8 +39,8 @@ SAMPLED: Final = 8
 BLOCK: Final = 1_000
 """Keys from which a block takes no more, as from a sixteenth of `MOST_BYTES`."""
 
-BLOCK_IN_COLUMNS: Final = 6_000
-"""The same for answers in columns: a batch copies each column from each block of which it needs a row."""
+BLOCK_IN_COLUMNS: Final = 25_000
+"""The same for answers in columns: a batch takes rows of each column from each block."""
 
 SPAN: Final = 0.01
 """The part of the time to remember that one block may span. Its keys are forgotten together."""

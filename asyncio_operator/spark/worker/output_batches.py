@@ -53,6 +53,19 @@ def places(starts: Ints, copies: Ints) -> Places:
         yield rows, starts[rows] + numbers - before[rows]
 
 
+def are_small(own: Sequence[Column], copies: Ints, found: Sequence[Column], starts: Ints) -> bool:
+    """Whether all rows of the output take at most `OUTPUT_BYTES` together, as far as no row has to be measured.
+
+    Args:
+        own: columns of the input that are copied.
+        found: columns of the found rows.
+        copies, starts: see `places`.
+    """
+    most = np.bincount(starts[starts >= 0]).max(initial=0)
+    total = sum(column.nbytes for column in own) * copies.max(initial=0) + sum(one.nbytes for one in found) * most
+    return bool(total <= OUTPUT_BYTES)
+
+
 def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
     """The same rows, split so that each piece takes at most `OUTPUT_BYTES`. A larger row becomes a piece of its own.
 
