@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.arrow_keys import ArrowKeys
 
 
-PART = 4
-"""A block with this part of all bytes is full. There are few, because each costs a batch one step for every column."""
-
-
 class Block:
     """Keys that were answered at about the same time, and their answers.
 
@@ -106,9 +102,8 @@ class ColumnMemory:
         hits = np.flatnonzero(places >= 0)
         of_block = np.searchsorted([block.first for block in self._blocks], places[hits], side="right") - 1
         order = np.argsort(of_block, kind="stable")
-        cuts = np.flatnonzero(np.diff(of_block[order])) + 1
         found: list[Piece] = []
-        for some in np.split(order, cuts):
+        for some in np.split(order, np.flatnonzero(np.diff(of_block[order])) + 1):
             block, positions = self._blocks[of_block[some[0]]], hits[some]
             inside = places[positions] - block.first
             known_keys, answers = block.whole()
@@ -121,7 +116,8 @@ class ColumnMemory:
         now, block = self._clock(), self._blocks[-1] if self._blocks else None
         keys = keys.copied()
         size = int(keys.array.nbytes + answers.table.nbytes)
-        is_full = block is None or block.count >= self._block or block.bytes * PART >= self._most_bytes
+        # Few blocks: each costs a batch one step for every column.
+        is_full = block is None or block.count >= self._block or block.bytes * 4 >= self._most_bytes
         if block is None or is_full or now - block.begun > self._span:
             self._blocks.append(block := Block(self._next, now))
         block.add(keys, answers, size)
@@ -130,18 +126,16 @@ class ColumnMemory:
         self._next += len(keys)
         self._count += len(keys)
         self._bytes += size
-        while self._blocks and self._is_over():
+        while self._blocks and (
+            self._bytes > self._most_bytes or self._count - self._blocks[0].count >= self._most_keys
+        ):
             self._forget()
-
-    def _is_over(self) -> bool:
-        return self._bytes > self._most_bytes or self._count - self._blocks[0].count >= self._most_keys
 
     def _forget(self) -> None:
         block = self._blocks.pop(0)
         self._count -= block.count
         self._bytes -= block.bytes
-        end = block.first + block.count
-        while self._unnamed and self._unnamed[0][0] < end:
+        while self._unnamed and self._unnamed[0][0] < block.first + block.count:
             self._unnamed.pop(0)
         if self._known:
             deque(map(self._known.pop, block.whole()[0].names, repeat(None)), maxlen=0)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from asyncio_operator.clock import monotonic
@@ -60,38 +60,24 @@ class LiveMetrics:
     ledger: str
 
 
-@dataclass(slots=True, eq=False)
-class LiveRun:
-    """A run whose figures are sent.
-
-    Attributes:
-        report: returns the figures so far.
-        over: the last report of a run that has ended.
-    """
-
-    ledger: str
-    report: Callable[[], TaskReport]
-    over: TaskReport | None = field(default=None)
-
-
 class Sender:
     """Sends the figures of this process to one driver."""
 
     def __init__(self, address: DriverAddress) -> None:
         self._client = DriverClient(address)
-        self._runs: dict[LiveRun, None] = {}
+        self._runs: dict[RunReport, None] = {}
         self._regular: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._not_before = 0.0
 
-    def begin(self, run: LiveRun) -> None:
+    def begin(self, run: RunReport) -> None:
         """Send its figures from now on."""
         self._runs[run] = None
         # A function of the user may have cancelled all tasks of the loop.
         if self._regular is None or self._regular.done():
             self._regular = start_task(self._send_regularly())
 
-    async def last(self, run: LiveRun) -> None:
+    async def last(self, run: RunReport) -> None:
         """Send the figures of one run that has ended."""
         self._runs.pop(run, None)
         await self._send([run])
@@ -103,7 +89,7 @@ class Sender:
             for start in range(0, len(runs), MOST_RUNS):
                 await self._send(runs[start : start + MOST_RUNS])
 
-    async def _send(self, runs: Sequence[LiveRun]) -> None:
+    async def _send(self, runs: Sequence[RunReport]) -> None:
         async with self._one_at_a_time:
             # What has ended by now is sent for the last time.
             for run in runs:
@@ -111,7 +97,7 @@ class Sender:
                     self._runs.pop(run, None)
             if not runs or monotonic() < self._not_before:
                 return
-            reports = [[run.ledger, (run.over or run.report()).as_json()] for run in runs]
+            reports = [[run.ledger, run.now().as_json()] for run in runs]
             try:
                 await self._client.ask(FIGURES_TOPIC, reports)
             except CoordinatorError as error:
@@ -131,30 +117,38 @@ class RunReport:
 
     Args:
         report: returns the figures so far, as a report of a running task.
+
+    Attributes:
+        over: the last report of a run that has ended.
     """
 
     def __init__(self, live: LiveMetrics, report: Callable[[], TaskReport]) -> None:
-        self._live = live
-        self._run = LiveRun(live.ledger, report)
+        self.ledger = live.ledger
+        self.over: TaskReport | None = None
+        self._address = live.address
+        self._report = report
         self._sender: Sender | None = None
+
+    def now(self) -> TaskReport:
+        """The figures so far."""
+        return self.over or self._report()
 
     def begin(self) -> None:
         """Report from now on. Call it on the loop."""
-        address = self._live.address
-        self._sender = _senders.borrow(address, partial(Sender, address))
-        self._sender.begin(self._run)
+        self._sender = _senders.borrow(self._address, partial(Sender, self._address))
+        self._sender.begin(self)
 
     def end(self, report: TaskReport, state: str) -> None:
         """The last report. Call it on the task's main thread, which may wait `MOMENT` seconds if the state is
         "succeeded", and `LAST` seconds if it is "failed", or if Spark has "ended" the task."""
         succeeded = state == "succeeded"
         # Rows of a task that has succeeded are those of Spark's own report.
-        self._run.over = replace(report, state="ended" if succeeded else state)
+        self.over = replace(report, state="ended" if succeeded else state)
         loop = loop_thread().loop
         if self._sender is None or not loop.is_running():
             return
-        last = asyncio.run_coroutine_threadsafe(self._sender.last(self._run), loop)
-        loop.call_soon_threadsafe(_senders.give_back, self._live.address, self._sender)
+        last = asyncio.run_coroutine_threadsafe(self._sender.last(self), loop)
+        loop.call_soon_threadsafe(_senders.give_back, self._address, self._sender)
         try:
             last.result(MOMENT if succeeded else LAST)
         except Exception:  # The task's own error matters more.

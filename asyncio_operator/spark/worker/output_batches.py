@@ -53,17 +53,30 @@ def places(starts: Ints, copies: Ints) -> Places:
         yield rows, starts[rows] + numbers - before[rows]
 
 
-def are_small(own: Sequence[Column], copies: Ints, found: Sequence[Column], starts: Ints) -> bool:
-    """Whether all rows of the output take at most `OUTPUT_BYTES` together, as far as no row has to be measured.
+def pieces_of(
+    own: Sequence[Column], answers: ColumnAnswers, found: Sequence[Column], starts: Ints, copies: Ints
+) -> Places:
+    """All rows of the output, in pieces of at most `OUTPUT_ROWS` and `OUTPUT_BYTES`.
 
     Args:
-        own: columns of the input that are copied.
-        found: columns of the found rows.
-        copies, starts: see `places`.
+        own: the columns of the input. They can grow only if the output repeats a row.
+        found: the columns of the answers that are needed.
+        starts, copies: see `places`.
     """
-    most = np.bincount(starts[starts >= 0]).max(initial=0)
-    total = sum(column.nbytes for column in own) * copies.max(initial=0) + sum(one.nbytes for one in found) * most
-    return bool(total <= OUTPUT_BYTES)
+    whole, most = places(starts, copies), copies.max(initial=0)
+    own = own if most > 1 else []
+    # Usually this is enough to see that nothing must be split, and no row is measured.
+    if answers.rows is None:
+        size = _bytes(found) * np.bincount(starts[starts >= 0]).max(initial=0)
+    else:
+        size = widest_row(answers.table) * OUTPUT_ROWS
+    if size + _bytes(own) * most <= OUTPUT_BYTES:
+        return whole
+    return cut(whole, row_bytes(own, len(starts)), _found_bytes(answers, found))
+
+
+def _bytes(columns: Sequence[Column]) -> int:
+    return sum(column.nbytes for column in columns)
 
 
 def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
@@ -72,11 +85,7 @@ def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
     Args:
         in_bytes, found_bytes: the bytes of each input row, and of each found row. The last of those is for -1.
     """
-    heaviest = in_bytes.max(initial=0) + found_bytes.max(initial=0)  # Usually enough to see that nothing must be split.
     for rows, found in whole:
-        if heaviest * len(rows) <= OUTPUT_BYTES:
-            yield rows, found
-            continue
         ends = np.cumsum(in_bytes[rows] + found_bytes[found])
         start, before = 0, 0
         while start < len(rows):
@@ -100,7 +109,7 @@ _widest: dict[int, tuple[int, weakref.ref[Any]]] = {}
 """By the identity of tables, which have no hash, as long as they are there."""
 
 
-def found_bytes(answers: ColumnAnswers, columns: Sequence[Column]) -> Ints:
+def _found_bytes(answers: ColumnAnswers, columns: Sequence[Column]) -> Ints:
     """The bytes of each found row, or as many at least, and of the row of nulls.
 
     Args:

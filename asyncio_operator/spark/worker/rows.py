@@ -30,15 +30,7 @@ from asyncio_operator.engine.failures import is_over_budget
 from asyncio_operator.errors import MissingKeyError
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
 from asyncio_operator.spark.worker.answers import FAILED, FOUND, MISSING, OnResultError, read_answers
-from asyncio_operator.spark.worker.output_batches import (
-    are_small,
-    columns_of,
-    cut,
-    found_bytes,
-    pick,
-    places,
-    row_bytes,
-)
+from asyncio_operator.spark.worker.output_batches import columns_of, pick, pieces_of
 from asyncio_operator.spark.worker.segments import Gate, Mask, Segmenter
 from asyncio_operator.spark.worker.status import STATUS, statuses_of
 
@@ -307,13 +299,8 @@ class Enrichment:
         self.kinds += np.bincount(kinds, minlength=3)
         added = columns[: len(self.layout.added)]
         statuses = _statuses(outcomes, fates, codes, kinds) if self.layout.status else None
-        # The input's columns can grow only if the output repeats a row.
-        own = rows.columns if (copies > 1).any() else []
         numbers = None if answers.rows is None else np.append(answers.rows, -1)
-        pieces = places(starts, copies)
-        if not are_small(own, copies, added, starts):
-            pieces = cut(pieces, row_bytes(own, rows.num_rows), found_bytes(answers, added))
-        for row, found in pieces:
+        for row, found in pieces_of(rows.columns, answers, added, starts, copies):
             picked = pick(rows.columns, row) + pick(added, found if numbers is None else numbers[found])
             if statuses is not None:
                 picked += pick([statuses[0]], statuses[1][row])

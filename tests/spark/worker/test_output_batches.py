@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.spark.worker import output_batches as pieces
-from asyncio_operator.spark.worker.output_batches import are_small, cut, pick, places, row_bytes
+from asyncio_operator.spark.worker.output_batches import cut, pick, pieces_of, places, row_bytes
 
 TEXTS = st.lists(st.none() | st.text(max_size=20), max_size=3)
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -78,19 +79,21 @@ def test_X9_places_come_all_in_order_and_in_pieces_of_bounded_rows_and_bytes(
     data=st.data(),
     limit=st.integers(1, 400),
 )
-def test_X9_rows_that_count_as_few_bytes_are_few(
+def test_X9_pieces_of_rows_and_answers_are_small_or_single_rows(
     own: list[str], found: list[str], data: st.DataObject, limit: int
 ) -> None:
     starts = np.array([data.draw(st.integers(-1, len(found) - 1)) for _ in own], np.int64)
     copies = np.array([data.draw(st.integers(0, 1 if i < 0 else len(found) - i)) for i in starts.tolist()], np.int64)
-    columns = pa.array(own), pa.array(found)
+    columns, answers = ([pa.array(own)], [pa.array(found)]), in_order(pa.table({"a": found}))
+    seen = []
     with mock.patch.object(pieces, "OUTPUT_BYTES", limit):
-        small = are_small([columns[0]], copies, [columns[1]], starts)
-    assert small or len(own) * (columns[0].nbytes + columns[1].nbytes) * len(found) > limit
-    for rows, numbers in places(starts, copies) if small else ():
-        texts = [*pick([columns[0]], rows), *pick([columns[1]], numbers)]
-        # Of texts alone: each array has offsets besides.
-        assert sum(len(str(text).encode()) for column in texts for text in column.to_pylist() if text) <= limit
+        for rows, numbers in pieces_of(columns[0], answers, columns[1], starts, copies):
+            picked = pick(columns[1], numbers) + (pick(columns[0], rows) if copies.max() > 1 else [])
+            # Of texts alone: each array has offsets besides.
+            texts = sum(len(str(text).encode()) for one in picked for text in one.to_pylist() if text)
+            assert len(rows) == 1 or texts <= limit
+            seen += rows.tolist()
+    assert seen == np.repeat(np.arange(len(own)), copies).tolist()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from asyncio_operator.arrow.columns import array_of
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.udf import ColumnFunction
-from asyncio_operator.spark.worker import udf_results, udf_task
+from asyncio_operator.spark.worker import udf_task
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
 from tests.spark.helpers import wait_until
 
@@ -293,7 +293,7 @@ def test_blocking_and_batch_functions_work_too() -> None:
 
 
 def test_large_results_leave_in_arrays_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(udf_results, "OUTPUT_BYTES", 10_000)
+    monkeypatch.setattr(udf_task, "OUTPUT_BYTES", 10_000)
 
     @async_udf("s string, n int")
     async def large(n: int) -> Any:
@@ -311,7 +311,7 @@ def test_results_that_one_array_cannot_hold_leave_in_several(monkeypatch: pytest
         one = array_of(values, data_type)
         return one if len(values) <= 2 else pa.chunked_array([one[:2], one[2:]])
 
-    for module in (columns, udf_results):
+    for module in (columns, udf_task):
         monkeypatch.setattr(module, "array_of", narrow)
     for kind in ("string", "a string"):
 
