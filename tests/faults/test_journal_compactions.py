@@ -18,8 +18,8 @@ from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.spark import compact_journal, enrich, read_journal
 from enrichers import HttpEnricher
+from tests.faults.killed_jobs import LOCAL, KilledJob, Service, begin, finish, start
 from tests.faults.programs import Kill, kill_family, line_of
-from tests.faults.test_journal_kills import LOCAL, KilledJob, Service, begin, finish, start
 from tests.spark.helpers import python_workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]

@@ -2,16 +2,13 @@
 
 A service answers some requests with 429 and 503, and refuses some rows for good. It notes every answer that decides
 about a row, by its idempotency key. A request with a key that was decided may come only if the process that had the
-answer was killed, at most `BOUND` seconds after it. Some rows are equal.
-``JOURNAL_KILLS=10 make faults`` kills less often than 100 times.
+answer was killed, at most `BOUND` seconds after it (see `killed_jobs`). Some rows are equal.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -23,30 +20,18 @@ from typing import Any
 import pytest
 
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
-from examples.cluster import ROOT, executors, options, standalone
-from tests.faults.programs import Kill
-from tests.faults.test_journal_kills import KEYS, KILLS, LOCAL, Ask, Service, kill_drivers, kill_processes
+from examples.cluster import executors, options, standalone
+from tests.faults.killed_jobs import KEYS, KILLS, LOCAL, SESSION, Ask, Service, kill_drivers, kill_processes
+from tests.faults.programs import Kill, line_of, spark_program
 from tests.spark.helpers import python_workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(3600)]
 
-PROGRAM = """
-import json, os, sys
-from pyspark.sql import SparkSession
-from asyncio_operator import FixedBackoff, Journal, Retry
-from asyncio_operator.spark import send
-from enrichers import HttpEnricher
-
-settings, url, directory, flush_every, keys, runs = json.loads(sys.argv[1])
-builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
-for name, value in settings.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-spark.sparkContext.setLogLevel("OFF")
-
-def process():
-    return {"X-Process": str(os.getpid())}
-
+PROGRAM = (
+    SESSION
+    + """
+directory, flush_every, keys, runs = given
+spark.conf.set("spark.sql.shuffle.partitions", 2)
 target = HttpEnricher(
     url + "/orders", key="id", method="POST", schema="x string", json_body={"id": "{id}"}, headers=process
 )
@@ -66,26 +51,20 @@ for number in map(int, sys.stdin):
                 pass
         print("good" if report.rows == keys else f"wrong: {report}", flush=True)
 """
+)
 
 
-REPORT = """
-import json, sys
-from pyspark.sql import SparkSession
-from asyncio_operator.spark import send
-from enrichers import HttpEnricher
-
-settings, url = json.loads(sys.argv[1])
-builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "8")
-for name, value in settings.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-spark.sparkContext.setLogLevel("OFF")
+REPORT = (
+    SESSION
+    + """
+spark.conf.set("spark.sql.shuffle.partitions", 8)
 target = HttpEnricher(url + "/orders", key="id", method="POST", schema="x string", json_body={"id": "{id}"})
 report = send(spark.range(0, 400, 1, 8), target, on="id", on_error="keep")
 print(report.refused, flush=True)
 input()
 print(report.failures.where("http_status = 422").count(), flush=True)
 """
+)
 
 
 class OrderService(Service):
@@ -155,18 +134,16 @@ def test_W1_a_report_outlives_the_executor_that_made_it(tmp_path: Path) -> None:
     def refuse(request: FakeRequest) -> FakeAnswer:
         return FakeAnswer({"error": "no"}, 422) if json.loads(request.body)["id"] % 10 == 3 else FakeAnswer("", 204)
 
-    with standalone(tmp_path) as master, FakeService(handler=refuse) as service:
-        given = json.dumps([options(tmp_path, master, Path(sys.executable)), service.url])
-        command, environment = [sys.executable, "-c", REPORT, given], os.environ | {"PYTHONPATH": str(ROOT)}
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
-        ) as job:
-            assert job.stdout is not None
-            assert job.stdout.readline() == "40\n"
-            lost = executors(tmp_path)
-            assert len(lost) == 2
-            lost[0].kill()
-            lost[0].wait(30)
-            told, _ = job.communicate("\n", 120)
-            assert told == "40\n"
-            assert len(service.requests) == 400
+    with (
+        standalone(tmp_path) as master,
+        FakeService(handler=refuse) as service,
+        spark_program(REPORT, options(tmp_path, master, Path(sys.executable)), service.url) as job,
+    ):
+        assert line_of(job) == "40"
+        lost = executors(tmp_path)
+        assert len(lost) == 2
+        lost[0].kill()
+        lost[0].wait(30)
+        told, _ = job.communicate("\n", 120)
+        assert told == "40\n"
+        assert len(service.requests) == 400
