@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,7 +86,9 @@ def test_X15_all_rows_come_and_a_given_buffer_counts(spark: SparkSession, servic
     assert settled(spark, service) - before <= 1 + 30
 
 
-def test_X15_in_column_functions_and_rdds(spark: SparkSession, tmp_path: Any) -> None:
+@pytest.fixture
+def counted(spark: SparkSession, tmp_path: Path) -> tuple[Any, Callable[[], int]]:
+    """A function that must not be called ahead, and how often it was called since this was asked."""
     calls = tmp_path / "calls"
 
     async def call(number: int) -> int:
@@ -101,9 +104,18 @@ def test_X15_in_column_functions_and_rdds(spark: SparkSession, tmp_path: Any) ->
         return count
 
     call.idempotent = False  # type: ignore[attr-defined]
+    return call, made
+
+
+def test_X15_in_async_udf(spark: SparkSession, counted: tuple[Any, Callable[[], int]]) -> None:
+    call, made = counted
     column = async_udf("long", capacity=CAPACITY)(call)
     assert input_of(spark).select(column("id")).take(2) == [(0,), (1,)]
     assert made() <= 2 + CAPACITY
+
+
+def test_X15_in_rdds(spark: SparkSession, counted: tuple[Any, Callable[[], int]]) -> None:
+    call, made = counted
     rdd = spark.sparkContext.parallelize(range(10_000), 1)
     assert map_partitions(rdd, call, capacity=CAPACITY).take(2) == [0, 1]
     assert made() <= 2 + CAPACITY
