@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import resource
+import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import uvloop
 
 from asyncio_operator import Journal
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     Respond = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
+Pair = tuple[str, str, float]
+"""Two figures, as texts, and their ratio."""
+
+TURNS = 5
 
 IN_A_FILE = 1_000_000
 """Answers of a file of `fill_journal`."""
@@ -116,3 +123,32 @@ def fill_journal(journal: Journal, answers: pa.Schema, known: int) -> int:
         writer.flush()
     writer.close()
     return sum(entry.size for entry in list_journal(place).live)
+
+
+def in_turns(ours: DataFrame, theirs: DataFrame) -> tuple[Pair, Pair]:
+    """The median times, and CPU of the workers, after a turn that does not count."""
+    turns = [[_measured(side) for side in (ours, theirs)] for _ in range(1 + TURNS)][1:]
+    seconds, cpu = ([statistics.median(turn[side][i] for turn in turns) for side in range(2)] for i in range(2))
+    return pair(*seconds), pair(*cpu)
+
+
+def _measured(side: DataFrame) -> tuple[float, float]:
+    before = _worker_seconds()
+    seconds = seconds_of(side)
+    return seconds, _worker_seconds() - before
+
+
+def pair(ours: float, theirs: float) -> Pair:
+    """Two times, as texts, and their ratio."""
+    return f"{ours:.2f} s", f"{theirs:.2f} s", ours / theirs
+
+
+def _worker_seconds() -> float:
+    """The CPU that the Python workers of Spark have used, those included that have ended."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark.daemon" in process.cmdline():
+                times = process.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+    return total

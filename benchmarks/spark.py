@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from asyncio_operator import Cache
 from asyncio_operator.spark import enrich
 from benchmarks import Rows
-from benchmarks.measuring import passed, peak_memory, seconds_of
+from benchmarks.measuring import in_turns, pair, passed, peak_memory, seconds_of
 from enrichers import FunctionEnricher, PostgresEnricher, TableEnricher
 from examples.enrich_flights import flights_of, read_data, tables
 from examples.stage import embedded_postgres, local_spark, workspace
@@ -52,7 +52,7 @@ def s5() -> Rows:
         ours = enrich(rows, FunctionEnricher(_at_once, "answer long"), on="id")
         theirs = rows.mapInArrow(passed, rows.schema)
         times = _in_turns(ours, theirs)
-    yield "S5", "enrich, function at once / identity mapInArrow", *_times(*times), "<= 2.2"
+    yield "S5", "enrich, function at once / identity mapInArrow", *pair(*times), "<= 2.2"
 
 
 def s6() -> Rows:
@@ -64,8 +64,8 @@ def s6() -> Rows:
         theirs = flights.mapInArrow(_append_nulls(planes.schema()), ours.schema)
         times = _in_turns(ours, theirs)
         times_cached = _in_turns(cached, theirs)
-    yield "S6", "flights and planes in PostgreSQL / null columns", *_times(*times), "<= 1.2"
-    yield "S6", "the same with a cache, full from the turn before", *_times(*times_cached), "<= 1.2"
+    yield "S6", "flights and planes in PostgreSQL / null columns", *pair(*times), "<= 1.2"
+    yield "S6", "the same with a cache, full from the turn before", *pair(*times_cached), "<= 1.2"
 
 
 def s7() -> Rows:
@@ -117,8 +117,8 @@ def s13() -> Rows:
         )
         nulls = flights.mapInArrow(_append_nulls(added, ""), chain.schema)
         times, stages = _in_turns(chain, nulls), _in_turns(chain, cut)
-    yield "S13", "planes, airports and weather chained / null columns", *_times(*times), "<= 1.5"
-    yield "S13", "the same / three separate stages", *_times(*stages), "<= 0.25"
+    yield "S13", "planes, airports and weather chained / null columns", *pair(*times), "<= 1.5"
+    yield "S13", "the same / three separate stages", *pair(*stages), "<= 0.25"
 
 
 def demo_memory() -> Rows:
@@ -180,32 +180,39 @@ def s15() -> Rows:
         nulls = rows.mapInArrow(_append_nulls(TableEnricher(path, key="number").schema(), ""), ours.schema)
         values = rows.mapInArrow(_append_values, ours.schema)
         times, floor = _in_turns(ours, nulls), _in_turns(values, nulls)
-    yield "S15", "a table of 1,000,000 rows in memory / null columns", *_times(*times), "<= 1.3"
-    yield "", "columns of ready values / null columns", *_times(*floor), ""
+    yield "S15", "a table of 1,000,000 rows in memory / null columns", *pair(*times), "<= 1.3"
+    yield "", "columns of ready values / null columns", *pair(*floor), ""
 
 
 def as_of() -> Rows:
-    """2,000,000 rows with times and a table of 1,000,000 rows in memory, with one version of each key (S15) and with
-    five: compared with no `as_of`, with null columns, and with Spark's join and window function, whose rows must be the
-    same."""
+    """2,000,000 rows with times and a table of 1,000,000 rows in memory, with one version of each key and with five:
+    compared with one version without `as_of` (S15), with null columns, and with Spark's join and window function, whose
+    rows must be the same."""
     with workspace("benchmark") as directory, local_spark(directory) as spark:
         moment = "timestamp_micros(pmod(xxhash64(id), 1000000) * 1000000L)"
-        for versions in (1, 5):
+
+        def made(versions: int) -> tuple[DataFrame, Path]:
             path, keys = directory / f"table{versions}.parquet", TABLE_ROWS // versions
-            table = _table(TABLE_ROWS)
             numbers = pa.array(np.arange(TABLE_ROWS) % keys)
-            parquet.write_table(table.set_column(0, "number", numbers), path)
+            parquet.write_table(_table(TABLE_ROWS).set_column(0, "number", numbers), path)
             rows = spark.range(0, ROWS, 1, 2).selectExpr(f"id * 7919 % {keys * 4 // 3} AS number", f"{moment} AS at")
+            return rows, path
+
+        tables = {versions: made(versions) for versions in (1, 5)}
+        rows, path = tables[1]
+        plain = enrich(rows, TableEnricher(path, key="number"), on="number")
+        for versions, (rows, path) in tables.items():
             source = TableEnricher(path, key="number")
             ours = enrich(rows, source, on="number", as_of=("at", "changed"))
             nulls = rows.mapInArrow(_append_nulls(source.schema(), ""), ours.schema)
-            plain, joined = enrich(rows, source, on="number"), _joined_as_of(rows, spark.read.parquet(str(path)))
+            joined = _joined_as_of(rows, spark.read.parquet(str(path)))
             what = f"as_of, versions a key: {versions}"
             assert _told(ours) == _told(joined)
-            if versions == 1:
-                yield "", f"{what} / without as_of", *_times(*_in_turns(ours, plain)), "<= 2"
-            yield "", f"{what} / null columns", *_times(*_in_turns(ours, nulls)), ""
-            yield "", f"{what} / join and window", *_times(seconds_of(ours), seconds_of(joined)), ""
+            seconds, cpu = in_turns(ours, plain)
+            yield "", f"{what} / one version without as_of, time", *seconds, "<= 2"
+            yield "", f"{what} / one version without as_of, CPU of the workers", *cpu, "<= 2"
+            yield "", f"{what} / null columns", *pair(*_in_turns(ours, nulls)), ""
+            yield "", f"{what} / join and window", *pair(seconds_of(ours), seconds_of(joined)), ""
 
 
 def _joined_as_of(rows: DataFrame, table: DataFrame) -> DataFrame:
@@ -243,8 +250,8 @@ def strategies() -> Rows:
             ours = enrich(wide, planes, on="tailnum", prefix="plane_", strategy="distinct")
             inline = enrich(wide, planes, on="tailnum", prefix="plane_")
             join = wide.join(F.broadcast(table), wide.tailnum == table.plane_tailnum, "left")
-            yield "", f"distinct / inline, {columns} columns", *_times(*_in_turns(ours, inline)), ""
-            yield "", f"distinct / broadcast join, {columns} columns", *_times(*_in_turns(ours, join)), ""
+            yield "", f"distinct / inline, {columns} columns", *pair(*_in_turns(ours, inline)), ""
+            yield "", f"distinct / broadcast join, {columns} columns", *pair(*_in_turns(ours, join)), ""
             wide.unpersist()
 
 
@@ -261,10 +268,6 @@ def _in_turns(ours: DataFrame, theirs: DataFrame) -> tuple[float, float]:
     """The median times, after two turns that do not count."""
     times = [(seconds_of(ours), seconds_of(theirs)) for _ in range(2 + TURNS)][2:]
     return statistics.median(ours for ours, _ in times), statistics.median(theirs for _, theirs in times)
-
-
-def _times(ours: float, theirs: float) -> tuple[str, str, float]:
-    return f"{ours:.2f} s", f"{theirs:.2f} s", ours / theirs
 
 
 def _rate(spark: SparkSession, batch_size: int) -> float:

@@ -7,7 +7,6 @@ of the Python workers alone. The sides run in turns, and the median of the turns
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from glob import glob
@@ -15,14 +14,12 @@ from statistics import median
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
-import psutil
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from asyncio_operator.spark import enrich
 from benchmarks import Rows
-from benchmarks.measuring import seconds_of
+from benchmarks.measuring import in_turns, pair, seconds_of
 from enrichers import PostgresEnricher, TableEnricher
 from examples.stage import ProblemError, embedded_postgres, local_spark, workspace
 from tests.faults.proxy import Proxy
@@ -30,7 +27,6 @@ from tests.faults.proxy import Proxy
 KEYS = 400_000
 BATCH = 1_000
 POOL = 4
-TURNS = 5
 
 S19_TABLE = f"""
     CREATE TABLE s19 AS
@@ -76,7 +72,7 @@ def s19() -> Rows:
             rows = spark.range(0, KEYS, 1, 2).select((F.col("id") * 7_919 % KEYS + 1).alias("id"))
             ours = enrich(rows, PostgresEnricher(dsn, table="s19", key="id", pool_size=POOL), on="id")
             theirs = rows.mapInArrow(_by_hand(dsn), ours.schema)
-            seconds, cpu = _in_turns(ours, theirs)
+            seconds, cpu = in_turns(ours, theirs)
     what = "PostgreSQL, 400,000 keys, enrich / mapInArrow by hand"
     yield "S19", f"{what}, time", *seconds, "<= 0.8"
     yield "S19", f"{what}, CPU of the workers", *cpu, "<= 0.8"
@@ -110,7 +106,7 @@ def s21() -> Rows:
     *sides, joined = (median(turn) for turn in zip(*times, strict=True))
     for how, seconds in zip(("enrich", 'strategy="distinct"', "TableEnricher of the table"), sides, strict=True):
         what = f"PostgreSQL, 1,000,000 rows, 200,000 keys, 18 columns, {how} / read.jdbc and a broadcast join"
-        yield "S21", what, *_pair(seconds, joined), "<= 2"
+        yield "S21", what, *pair(seconds, joined), "<= 2"
 
 
 def _driver() -> str:
@@ -160,34 +156,3 @@ async def _execute(dsn: str, statements: str) -> None:
     connection = await asyncpg.connect(dsn)
     await connection.execute(statements)
     await connection.close()
-
-
-Pair = tuple[str, str, float]
-
-
-def _in_turns(ours: DataFrame, theirs: DataFrame) -> tuple[Pair, Pair]:
-    """The median times, and CPU of the workers, after a turn that does not count."""
-    turns = [[_measured(side) for side in (ours, theirs)] for _ in range(1 + TURNS)][1:]
-    seconds, cpu = ([median(turn[side][i] for turn in turns) for side in range(2)] for i in range(2))
-    return _pair(*seconds), _pair(*cpu)
-
-
-def _measured(side: DataFrame) -> tuple[float, float]:
-    before = _worker_seconds()
-    seconds = seconds_of(side)
-    return seconds, _worker_seconds() - before
-
-
-def _pair(ours: float, theirs: float) -> Pair:
-    return f"{ours:.2f} s", f"{theirs:.2f} s", ours / theirs
-
-
-def _worker_seconds() -> float:
-    """The CPU that the Python workers of Spark have used, those included that have ended."""
-    total = 0.0
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "pyspark.daemon" in process.cmdline():
-                times = process.cpu_times()
-                total += times.user + times.system + times.children_user + times.children_system
-    return total

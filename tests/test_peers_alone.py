@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from dataclasses import replace
 
 import pytest
 
+from asyncio_operator import Batching
+from asyncio_operator.lookup import Lookup
 from benchmarks.peers import nexmark, page, trials
 from benchmarks.peers.alone import measured_alone
 from benchmarks.peers.process import ROOT
@@ -19,6 +22,7 @@ from benchmarks.peers.processes import cpu_seconds, kill_worker
 from benchmarks.peers.report import paste
 from benchmarks.peers.results import SCHEMA, Result, Turn, WorkResult, compared, read
 from benchmarks.peers.roster import GUESTS, PEERS, PIPE, TRIALS, WORKS
+from enrichers import ModelEnricher
 from examples.stage import ProblemError
 
 OPERATOR = next(peer for peer in PEERS if peer.program == "operator" and not peer.side)
@@ -130,9 +134,35 @@ def test_the_service_answers_as_a_model_for_several_keys():
     body = json.dumps({"input": [{"role": "user", "content": json.dumps(asked)}]}).encode()
     with trials.TrialService("q13", 4) as service:
         answer = json.loads(get(f"{service.url}/v1/responses", body))
-        text = json.loads(answer["output"][0]["content"][0]["text"])
+        text = json.loads(text_of(answer))
         assert text == {"assistant_messages": [{"id": 4, "body": "row 7"}, {"id": 5, "body": "row 8"}]}
         assert trials.counts_of(service.requests) == trials.Counts(1, 0, 2, 0)
+        read = len(json.dumps(asked)) + len('""')
+        assert trials.tokens_of(service.requests) == (read + len(text_of(answer))) // trials.CHARACTERS
+
+
+def text_of(answer):
+    return answer["output"][0]["content"][0]["text"]
+
+
+async def test_the_service_answers_as_a_chat_for_one_key_and_for_several():
+    with trials.TrialService("texts", 4) as service:
+        address = f"{service.url}/v1"
+        model = ModelEnricher("m", prompt="{key}", system="S", schema="name string", base_url=address, batch=3)
+        async with Lookup(model, batching=Batching(3)) as lookup:
+            rows = await asyncio.gather(*map(lookup.get, ["a", "b", "c", "[d]"]))
+        assert rows == [{"name": f"row {key}"} for key in ("a", "b", "c", "[d]")]
+        assert trials.counts_of(service.requests) == trials.Counts(2, 0, 4, 0)
+        # The last one is alone: its system text, the text, the schema of a row and the answer.
+        alone = [request for request in service.requests if trials.keys_of(request) == ["[d]"]]
+        schema = json.dumps(alone[0].json()["response_format"]["json_schema"]["schema"])
+        assert trials.tokens_of(alone) == len(f'S[d]{schema}{{"name": "row [d]"}}') // trials.CHARACTERS
+
+
+def test_some_texts_occur_more_than_once_and_come_from_a_seed():
+    made = trials.texts(2_000)
+    assert made == trials.texts(2_000)
+    assert 1_200 < len({*made}) < 1_400
 
 
 def test_a_worker_is_killed_and_its_program_is_not():
@@ -158,7 +188,7 @@ def test_a_worker_is_killed_and_its_program_is_not():
 def results() -> list[Result]:
     machine = {"cores": 2, "system": "Linux x86_64", "memory_gb": 24, "busy": 0.01}
     versions = {"python": "3.11.7"}
-    good = Turn(2.0, 0.5, 100, 0, 0, 0, 120, 10, 10, 0.11)
+    good = Turn(2.0, 0.5, 100, 0, 0, 0, 120, 10, 10, 0.11, 250)
     bad = replace(good, seconds=4.0, right=97, lost=3, doubled=1, wrong=2)
     works = {"storm": WorkResult(100, [good, bad, good]), "fixed": WorkResult(100, reason="asks <models> only")}
     failed = WorkResult(100, [Turn(right=0, lost=100, error="the job has failed")])
@@ -168,8 +198,8 @@ def results() -> list[Result]:
 
 def test_the_table_has_the_median_speed_and_the_worst_counts(tmp_path):
     lines = list(page.markdown(results()))
-    assert "| One 1.0 | 50 | 5.00 | 1.20 | 10 | 10 | 97 | 3 | 1 | 2 | 1.10 |" in lines
-    assert "| Two 1.0 | failed |  |  |  |  | 0 | 100 |  |  |  |" in lines
+    assert "| One 1.0 | 50 | 5.00 | 1.20 | 10 | 10 | 97 | 3 | 1 | 2 | 1.10 | 2.5 |" in lines
+    assert "| Two 1.0 | failed |  |  |  |  | 0 | 100 |  |  |  |  |" in lines
     assert "Two: the job has failed." in lines
     assert "One: asks <models> only." in lines
     busy = [replace(one, machine=one.machine | {"busy": 0.5}) for one in results()[:1]]

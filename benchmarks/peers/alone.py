@@ -35,7 +35,7 @@ PRICE = 0.001
 
 def measured_alone(peer: Peer, works: Sequence[Work], turns: int, price: float, directory: Path) -> Result:
     """The result of a peer at these works, of which those of other groups are left out."""
-    works = [work for work in works if peer.group in work.rows]
+    works = [work for work in works if peer.group in work.rows and (peer.models or not work.models)]
     machine = {
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -69,19 +69,19 @@ def _all(
             print(f"{peer.name}: {work.title} ...", file=sys.stderr, flush=True)
             task = task_of(peer, work, tasks)
             task = trials.prepared(task, directory) if work.task in trials.PATIENCE else task
-            done[work.name] = _work(program, work, task, turns, price)
+            done[work.name] = _work(program, peer, work, task, turns, price)
     return done
 
 
-def _work(program: Program, work: Work, task: Task, turns: int, price: float) -> WorkResult:
-    first, cannot = _turn(program, work, replace(task, check=True), price)
+def _work(program: Program, peer: Peer, work: Work, task: Task, turns: int, price: float) -> WorkResult:
+    first, cannot = _turn(program, peer, work, replace(task, check=True), price)
     if cannot or (first.error and work.task not in trials.PATIENCE):
         return WorkResult(task.rows, reason=cannot or first.error)
-    taken = [_turn(program, work, task, price)[0] for _ in range(turns)]
+    taken = [_turn(program, peer, work, task, price)[0] for _ in range(turns)]
     return WorkResult(task.rows, taken)
 
 
-def _turn(program: Program, work: Work, task: Task, price: float) -> tuple[Turn, str]:
+def _turn(program: Program, peer: Peer, work: Work, task: Task, price: float) -> tuple[Turn, str]:
     """One run, and why the program has no way to do it."""
     killed: list[bool] = []
 
@@ -92,6 +92,7 @@ def _turn(program: Program, work: Work, task: Task, price: float) -> tuple[Turn,
     with _serving(task, half if work.name == "faults" else None) as (task, requests):
         answer = program.ask(task, work.timeout)
         asked = trials.counts_of(requests) if task.work in SERVED else None
+        tokens = trials.tokens_of(requests) if peer.models else None
     if answer.cannot:
         return Turn(), answer.cannot
     error = answer.error
@@ -103,6 +104,7 @@ def _turn(program: Program, work: Work, task: Task, price: float) -> tuple[Turn,
     if asked is not None:
         money = round(asked.keys * price, 6)
         turn = replace(turn, calls=asked.calls, refused=asked.refused, repeated=asked.repeated, money=money)
+        turn = replace(turn, tokens=tokens)
     return turn, ""
 
 

@@ -31,6 +31,9 @@ QUERY = "SELECT manufacturer, model, seats FROM {planes} WHERE tailnum = {key}"
 CONNECTIONS = 10
 """To PostgreSQL, of each pool."""
 
+INSTRUCTIONS = "Answer with the name of the row of this key."
+"""For a model, as its system text."""
+
 ATTEMPTS = 20
 PATIENCE = 30.0
 """Seconds after which a request has failed, where the task does not say."""

@@ -35,6 +35,7 @@ HEAD = (
     "doubled",
     "wrong",
     "$ for 1,000 rows",
+    "tokens a row",
 )
 
 IDLE = 0.2
@@ -85,6 +86,7 @@ def cells(result: Result, work: WorkResult) -> list[str]:
         each("repeated", 1, ",.0f"),
         *("" if count is None else f"{count:,}" for count in counts),
         each("money", thousands, ".2f"),
+        each("tokens", work.rows, ".1f"),
     ]
 
 

@@ -29,6 +29,7 @@ class Turn:
         calls, refused, repeated: requests that the service got, those it answered with a 429, and keys that it had
             answered, or failed to answer, before.
         money: the price of the keys that it was asked, refused requests left out.
+        tokens: of requests and answers, where models were asked: see `trials.tokens_of`.
         killed: whether a worker was killed in the middle.
         error: what ended the run; all rows are lost then.
     """
@@ -43,6 +44,7 @@ class Turn:
     refused: int | None = None
     repeated: int | None = None
     money: float | None = None
+    tokens: int | None = None
     killed: bool = False
     error: str = ""
 

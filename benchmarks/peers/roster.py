@@ -24,6 +24,7 @@ class Work:
         rows: how many in each group that does it.
         batch: rows of an Arrow batch, in Spark.
         timeout: seconds that a run may take at most.
+        models: only peers that ask models do it.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Work:
     distant: bool = False
     batch: int = 10_000
     timeout: float = 90.0
+    models: bool = False
 
 
 WORKS = (
@@ -49,6 +51,7 @@ WORKS = (
 
 TRIALS = (
     Work("q13", "Nexmark q13", "q13", {SPARK: 4_000, PIPE: 4_000}),
+    Work("texts", "2,000 texts", "texts", {SPARK: 2_000, PIPE: 2_000}, models=True),
     Work("storm", "429 storms", "storm", {SPARK: 600, PIPE: 600}),
     Work("faults", "faults", "faults", {SPARK: 600, PIPE: 600}),
 )
@@ -64,6 +67,7 @@ class Peer:
         environment: the name of its requirements; "" for this library, in the environment that runs.
         rows: how many in place of those of the work.
         reason: why it cannot be installed; "" if it can.
+        models: it asks models, with several keys in a request.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Peer:
     environment: str = ""
     rows: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
+    models: bool = False
 
 
 TIED = {"skew": 4_000}
@@ -118,8 +123,11 @@ PEERS = (
 
 GUESTS = (
     Peer("Ray Data", PIPE, "ray", environment="ray", rows={"at_once": 20_000}),
-    Peer("openaivec", PIPE, "openaivec", environment="openaivec"),
-    Peer("enrich, ModelEnricher", SPARK, "spark", "model"),
+    Peer("openaivec", PIPE, "openaivec", environment="openaivec", models=True),
+    Peer("Lookup, ModelEnricher", PIPE, "operator", "model", models=True),
+    Peer("openaivec, its UDF", SPARK, "spark", "openaivec", "openaivec", models=True),
+    Peer("enrich, ModelEnricher", SPARK, "spark", "model", models=True),
+    Peer("enrich, ModelEnricher, distinct", SPARK, "spark", "distinct", models=True),
     Peer(
         "SynapseML",
         SPARK,

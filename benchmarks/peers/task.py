@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-SERVED = ("http", "q13", "storm", "faults")
+SERVED = ("http", "q13", "texts", "storm", "faults")
 """The works that call an HTTP service."""
 
 

@@ -14,7 +14,7 @@ import uvloop
 from asyncio_operator import AsyncWaitOperator, Batching, RateLimit, Retry
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.lookup import Lookup
-from benchmarks.peers.functions import ATTEMPTS, CONNECTIONS, SCHEMAS, Asynchronous
+from benchmarks.peers.functions import ATTEMPTS, CONNECTIONS, INSTRUCTIONS, SCHEMAS, Asynchronous
 from benchmarks.peers.programs.library import timed
 from benchmarks.peers.services import RATE
 from benchmarks.peers.task import SERVED, Answer, Task, serve
@@ -25,12 +25,15 @@ TIMEOUT = 60.0
 PROMPTS = 10
 """A request takes longer for each further key, and all keys of a storm fit into the calls of its first second."""
 
+LINGER = 0.05
+"""Seconds that a request to a model waits for more keys, because each costs the system text again."""
+
 
 def enricher_of(task: Task) -> Enricher:
     """The function that looks up the keys of a task."""
-    if task.side == "model":
-        address = f"{task.url}/v1"
-        return ModelEnricher("fake", prompt="{key}", schema=SCHEMAS[task.work], base_url=address, batch=PROMPTS)
+    if task.side in ("model", "distinct"):
+        options: dict[str, Any] = {"schema": SCHEMAS[task.work], "base_url": f"{task.url}/v1", "batch": PROMPTS}
+        return ModelEnricher("fake", prompt="{key}", system=INSTRUCTIONS, **options)
     if task.work in SERVED:
         return HttpEnricher(task.url + "/rows/{key}", schema=SCHEMAS[task.work], per_host=task.capacity)
     columns = ["manufacturer", "model", "seats"]
@@ -51,9 +54,13 @@ def retrying(task: Task) -> dict[str, Any]:
 
 
 async def _measured(task: Task) -> Answer:
-    if task.side == "lookup":
+    if task.side in ("lookup", "model"):
         # The service of "q13" takes one key in a request: keys are shared and remembered there, not sent together.
-        options: dict[str, Any] = {"batching": Batching()} if task.work == "postgres" else {"cache": True}
+        options: dict[str, Any] = {} if task.work == "postgres" else {"cache": True}
+        if task.side == "model":
+            options["batching"] = Batching(PROMPTS, linger=LINGER)
+        elif task.work == "postgres":
+            options["batching"] = Batching()
         lookup = Lookup(enricher_of(task), **options)
         return await _run(lookup.get, task, lookup)
     if task.work in SERVED:
@@ -67,7 +74,9 @@ async def _run(call: Any, task: Task, owner: Any) -> Answer:
     await owner.open()
     try:
         mode: Literal["ordered", "unordered"] = "ordered" if task.ordered else "unordered"
-        operator = AsyncWaitOperator(call, mode=mode, capacity=task.capacity, timeout=TIMEOUT, **retrying(task))
+        # Each row that waits for a batch is in flight.
+        rows = task.capacity * (PROMPTS if task.side == "model" else 1)
+        operator = AsyncWaitOperator(call, mode=mode, capacity=rows, timeout=TIMEOUT, **retrying(task))
         return await timed(operator.process(task.values()), task)
     finally:
         await owner.close()
@@ -75,6 +84,8 @@ async def _run(call: Any, task: Task, owner: Any) -> Answer:
 
 def measure(task: Task) -> Answer:
     """Do a task."""
+    if task.side == "model" and not task.count:
+        return Answer(cannot="asks models only")
     if task.side == "lookup" and task.work not in ("postgres", "q13"):
         return Answer(cannot="nothing that can be shared or asked for in batches")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -43,7 +43,8 @@ def enriched(rows: DataFrame, key: str, task: Task) -> DataFrame:
         both = Budget("both tasks", in_flight=2 * task.capacity)
         return enrich(rows, enricher_of(task), on=key, capacity=2 * task.capacity, budget=both, **retrying(task))
     if task.work in SERVED:
-        return enrich(rows, enricher_of(task), on=key, capacity=task.capacity, **retrying(task))
+        shape: Literal["distinct", "inline"] = "distinct" if task.side == "distinct" else "inline"
+        return enrich(rows, enricher_of(task), on=key, capacity=task.capacity, strategy=shape, **retrying(task))
     if task.work == "postgres":
         return enrich(rows, enricher_of(task), on=key, capacity=task.capacity)
     work = Asynchronous(task).call
@@ -129,9 +130,18 @@ def gather(rows: DataFrame, key: str, task: Task) -> DataFrame:
     return rows.mapInArrow(batches, schema)
 
 
+def openaivec(rows: DataFrame, key: str, task: Task) -> DataFrame:
+    """The pandas UDF of openaivec, which remembers texts within a partition."""
+    from benchmarks.peers.programs.openaivec import answers_udf
+
+    return rows.withColumn("name", answers_udf(rows.sparkSession, task)(F.col(key).cast("string")))
+
+
 SIDES: dict[str, Side] = {
     "enrich": enriched,
     "model": enriched,
+    "distinct": enriched,
+    "openaivec": openaivec,
     "blocking": blocking,
     "threads": threads,
     "arrow": arrow,
@@ -153,7 +163,7 @@ def measure(spark: SparkSession, inputs: dict[Any, DataFrame], task: Task) -> An
     """Do a task; the input of "postgres" is cached before the clock starts."""
     if task.work == "skew" and not task.ordered and task.side != "enrich":
         return Answer(cannot="knows one order only")
-    if task.side == "model" and not task.count:
+    if task.side in ("model", "distinct", "openaivec") and not task.count:
         return Answer(cannot="asks models only")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", task.batch)
     source = task.table, task.rows
