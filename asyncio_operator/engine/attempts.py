@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from itertools import repeat
 from math import inf
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import ONE, running
+from asyncio_operator.budget.usage import running
 from asyncio_operator.engine.attempt_ends import AttemptEnds
 from asyncio_operator.engine.contracts import Endings, Source, Window
 from asyncio_operator.engine.failing_batches import FailingBatches
@@ -48,6 +48,7 @@ class Attempts:
         timers: of the run, by the loop's time. Who has made them closes them.
 
     Attributes:
+        held: calls of windows that wait for a limit.
         lanes: that make the calls.
         gate: says when they start.
         now: gives the time.
@@ -66,7 +67,7 @@ class Attempts:
     ) -> None:
         self.working = 0
         self._figures = figures = endings.figures
-        self.instant, self.results, self.final = reader.instant, None, False
+        self.instant, self.results, self.ended, self.final = reader.instant, None, None, False
         self._noted = called.noted
         self._source = source
         self._reader = reader
@@ -90,6 +91,7 @@ class Attempts:
         self._timers = timers
         self.now = timers.clock
         self._schedule = Schedule(source, options.batching, options.retry is not None)
+        self.held = self._schedule.held
         self._ends = AttemptEnds(endings, self._schedule, options, keys, recorder, failing, timers, self.news)
         self._hedging: Hedging | None = None
         if options.hedge is not None:
@@ -98,6 +100,8 @@ class Attempts:
             )
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
+        # Whether the gate lets no call start now.
+        self._closed = False
         self._news: asyncio.Future[None] | None = None
         self._reminder = timers.reminder(self.news)
 
@@ -113,6 +117,7 @@ class Attempts:
             self._hedging.stop()
         self.gate.leave()
         self._reader.stop()
+        self._source.stop()
 
     def _resize(self, capacity: int) -> None:
         """A call has returned, and this many may run now."""
@@ -150,11 +155,9 @@ class Attempts:
     async def window(self) -> Window | None:
         while (next_call := self._start()) is None:
             # Law R8: what is due waits for the gate, and goes first.
-            window = None if self._schedule.is_due else self._source.window(self.now())
-            if type(window) is float:
-                self._try_again = min(self._try_again, window)
-            elif window is not None:
-                return cast("Window", window)
+            window = None if self._closed or self._schedule.is_due else self._source.window()
+            if window is not None:
+                return window
             if self._schedule.over:
                 return None
             await self._wait()
@@ -168,6 +171,9 @@ class Attempts:
     async def _wait(self) -> None:
         """Wait until there may be something to start."""
         if self._reader.wanted:
+            if self._source.alone:
+                await self._reader.ready()
+                return
             self._reader.read_ahead(self.news)
         if self._try_again == A_TURN_LATER:
             await asyncio.sleep(0)
@@ -203,7 +209,8 @@ class Attempts:
                 # Before a call of new input, law R8: the next attempts that are due.
                 self._timers.ring(now)
             start = gate.next_start(now)
-            if start > now:
+            self._closed = start > now
+            if self._closed:
                 self._try_again = start
                 schedule.prepare(now)
                 return None
@@ -248,15 +255,13 @@ class Attempts:
         """Whether the gate lets the call start now. If not, the next call is sought at once, or at `_try_again`."""
         gate, self._try_again = self.gate, now
         try:
-            if call.weights is None and gate.weighs:
-                call.weights = gate.weights(call.count, lambda: call.values)
-            start = gate.admit(call.weights or ONE, now)
+            start = gate.admit(call, now)
         except REFUSED as error:
             # One element may be what weighs too much.
             if call.count > 1 and isinstance(error, BudgetExceeded | ResultError):
                 self._schedule.split_unstarted(call)
             else:
-                self.refuse(call, error, now)
+                self._refuse(call, error, now)
             return False
         if start <= now:
             return True
@@ -268,7 +273,20 @@ class Attempts:
 
     # -- the window: the start and the end of a call
 
-    def refuse(self, call: Call, error: BaseException, now: float) -> None:
+    def take(self, now: float, call: Call) -> float:
+        """Start a call of a window, if it may start now; see `Gate.take`."""
+        start = self.gate.next_start(now)
+        if start <= now and (start := self.gate.admit(call, now)) <= now:
+            self.gate.started(call, now)
+        return start
+
+    def hold(self, call: Call) -> None:
+        """A call of a window may not start yet. It is the next one."""
+        self._count(call)
+        self._schedule.hold(call)
+        self.news()
+
+    def _refuse(self, call: Call, error: BaseException, now: float) -> None:
         """The gate refuses a call. It counts as a failed attempt, so retries and back-off bridge an open circuit."""
         self.begun(call, now)
         self._ends.fail(self._flights(call), error, now)
@@ -302,12 +320,15 @@ class Attempts:
             self._recorder.attempt_started(flight, started)
         return call.limit(self._attempt_timeout) - started
 
-    def _flights(self, call: Call) -> list[Flight]:
-        """The elements that the call may still give an outcome. From now on they have flights, which are handled here,
-        also those of a window."""
+    def _count(self, call: Call) -> None:
+        """The elements of the call are handled here, also those of a window."""
         if not call.counted:
             call.counted = True
             self._schedule.unfinished += call.count
+
+    def _flights(self, call: Call) -> list[Flight]:
+        """The elements that the call may still give an outcome. From now on they have flights."""
+        self._count(call)
         return call.present
 
     def complete(self, call: Call, result: Any) -> None:

@@ -2,7 +2,7 @@
 
     Input     gives elements                       (`inputs` wraps what users pass)
     Source    hands out elements                   (`operator.intake`, `lookup.key_source`, `lookup.client`)
-    Intake    gives the lanes their windows        (`attempts`, `operator.intake`)
+    Intake    gives the lanes their windows        (`attempts`)
     Window    a run of calls that all lanes share  (`attempts`, `operator.intake`, `lookup.key_source`)
     Keys      keeps calls of one key apart         (`queues.key_ordered`)
     Endings   takes the outcome of an element      (`operator.outcomes`, `lookup.pending`)
@@ -47,6 +47,10 @@ class Window(Protocol):
         call may take. None: every call may take the lanes' `timeout`. Context variables that it sets are seen by the
         call. An error that this function or a method below raises ends the run."""
 
+    @property
+    def ended(self) -> Callable[[float, float], object] | None:
+        """A function that is called when a call has given its result, with the time and when the call started."""
+
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yields pairs of a slot, which identifies the outcome, and a value for the function."""
 
@@ -90,9 +94,11 @@ class Source(Protocol):
 
     Attributes:
         direct: whether lanes take new elements from `window`, because a call takes one.
+        alone: whether nothing but its input can bring work.
     """
 
     direct: bool
+    alone: bool
 
     @property
     def keyed(self) -> Keys | None:
@@ -112,9 +118,8 @@ class Source(Protocol):
     def take_run(self, most: int, now: float) -> Call | None:
         """A call for at most `most` elements that may have their first attempt and have no flight, if there are any."""
 
-    def window(self, now: float) -> Window | float | None:
-        """New elements to be called for, if it is `direct` and there are any, or the time from which the next call may
-        start."""
+    def window(self) -> Window | None:
+        """New elements to be called for, if it is `direct` and there are any."""
 
     def values(self, call: Call) -> Any:
         """What several elements are called with: a list of their values, or something like it."""
@@ -131,6 +136,9 @@ class Source(Protocol):
 
     async def wait(self, news: asyncio.Future[None]) -> None:
         """Wait for a future; if it is full now, some room completes it too."""
+
+    def stop(self) -> None:
+        """The run ends: nothing is handed out any more."""
 
 
 class Keys(Protocol):

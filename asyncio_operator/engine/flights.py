@@ -140,6 +140,7 @@ class Call:
         let_start, age: when that was, by the time of the loop, and by the clock of the circuit breaker.
         running: whether the gate waits for its end.
         judged: whether the limits know how it has ended.
+        refusal: why it may not start, if a budget has said so already.
         weights: under a budget, what it is estimated to weigh; None before that is known.
         settled: what it has turned out to weigh, as far as the call has said.
         billed: whether its source bills it, as far as the call or its error has said; None if neither has.
@@ -153,6 +154,7 @@ class Call:
     started = let_start = age = 0.0
     gate: Reports | None = None
     running = judged = False
+    refusal: BaseException | None = None
     weights: Weights | None = None
     settled: dict[str, float] | None = None
     billed: bool | None = None
@@ -189,6 +191,7 @@ class Call:
         if self.deadline is not None:
             for flight in self._flights:
                 flight.begun = flight.started = self.started
+                flight.admitted = min(flight.admitted, self.started)
                 flight.deadline, flight.call = self.deadline, self
 
     @property

@@ -79,15 +79,16 @@ class Gate:
         resize: called with how many calls may run when one has returned, if that is adaptive.
 
     Attributes:
-        calls: the number of running calls, including those past their limit, save those that `take` has let start.
+        calls: the number of running calls, including those past their limit, save those of whose end no limit has to
+            hear.
         now: gives the time.
         weighs: whether there is a budget.
-        weights: see `weighing`.
-        one: what a call for one value weighs, if that is known.
-        hears: whether a limit has to hear how calls end, or what they say.
+        listens: whether a limit has to hear what calls say, so that each is a `Call`.
         limits: whether there is any.
-        take: starts a call for one value, of whose end no limit has to hear, at the time that it is given, if it may
-            start by then. It returns when it may, or raises `BudgetExceeded` or `CoordinatorError`.
+        take: starts a call for one value without an object, at the time that it is given, if it may start by then. It
+            returns when it may, as far as that is known, or raises `BudgetExceeded` or `CoordinatorError`.
+        answered: is called when such a call has given its result, with the time and when it started; None if no limit
+            has to hear of it.
     """
 
     def __init__(
@@ -112,14 +113,16 @@ class Gate:
         self._recorder = None if recorder is SILENT else recorder
         self._allowance = limited.allowance
         self.weighs = self._allowance is not None
-        self.weights = weighing(called.name, called.weigh)
-        self.one = None if called.weigh and self.weighs else ONE
-        says = self.weighs and (self.one is None or options.budget is None or not only_counts(options.budget))
-        self.hears = says or self._breaker is not None or self._controller is not None
-        self.limits = self.hears or self.weighs or self._limiter is not None
-        # Without a budget the window of the rate limit says it: one function less for each key.
-        alone = self._limiter is not None and not self.weighs
+        self._weights = weighing(called.name, called.weigh)
+        counts = not called.weigh and options.budget is not None and only_counts(options.budget)
+        # With a clock of its own, the breaker has to know by that when a call started.
+        self.listens = (self.weighs and not counts) or (breaker is not None and limited.breaker_clock is not None)
+        hears = self._breaker is not None or self._controller is not None
+        self.limits = hears or self.weighs or self._limiter is not None
+        # If it is the only limit, the window of the rate limit says it: one function less for each key.
+        alone = self._limiter is not None and not (self.weighs or hears)
         self.take: Callable[[float], float] = self._limiter.take if alone else self._take  # type: ignore[union-attr]
+        self.answered = self._answered if hears else None
         self._admission: Admission | None = None
         self.now = timers.clock
         self._timers = timers
@@ -153,13 +156,20 @@ class Gate:
             return now
         return self._limiter.next_start(now)
 
-    def admit(self, weights: Weights, now: float) -> float:
-        """When the circuit breaker and the budget let a call start; see `Admission.next_start`.
+    def admit(self, call: Call, now: float) -> float:
+        """When the circuit breaker and the budget let a call start; see `Admission.next_start`. It is weighed once.
 
         Raises:
             CircuitOpenError: it is refused.
+            ResultError: it cannot be weighed.
             BudgetExceeded, CoordinatorError: see `Admission.next_start`.
         """
+        if call.refusal is not None:
+            # The budget has counted it.
+            error, call.refusal = call.refusal, None
+            raise error
+        if self.weighs and call.weights is None:
+            call.weights = self._weights(call.count, lambda: call.values)
         breaker = self._breaker
         if breaker is not None and breaker.state != "closed" and breaker.refuses(age := self._breaker_clock()):
             opens = breaker.opens_again_at()
@@ -167,10 +177,13 @@ class Gate:
             when = "while another call tries it" if tried else f"for another {(opens or age) - age:.3f} s"
             raise CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
         # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.
-        if self._allowance is None:
-            return now
+        return now if call.weights is None else self._permitted(call.weights, now)
+
+    def _permitted(self, weights: Weights, now: float) -> float:
+        """When the budget lets a call start."""
         admission = self._admission
         if admission is None:
+            assert self._allowance is not None
             assert not self._over
             admission = self._admission = self._allowance.join(self._news, self._timers.fail)
         start = admission.next_start(weights, now)
@@ -183,16 +196,38 @@ class Gate:
         return start
 
     def _take(self, now: float) -> float:
-        limiter = self._limiter
+        limiter, breaker, controller = self._limiter, self._breaker, self._controller
+        if breaker is not None and breaker.state != "closed":
+            return inf
+        if controller is not None and self.calls >= controller.limit:
+            return inf
         if limiter is not None and (start := limiter.next_start(now)) > now:
             return start
-        if (start := self.admit(ONE, now)) > now:
-            return start
-        assert self._admission is not None
-        self._admission.started(ONE, now)
+        if self.weighs:
+            if (start := self._permitted(ONE, now)) > now:
+                return start
+            assert self._admission is not None
+            self._admission.started(ONE, now)
         if limiter is not None:
             limiter.start(now)
+        if self.answered is not None:
+            self.calls += 1
         return now
+
+    def _answered(self, now: float, started: float) -> None:
+        controller, calls = self._controller, self.calls
+        self.calls = calls - 1
+        if self._breaker is not None:
+            self._breaker.succeeded(now, started)
+        if controller is not None:
+            before = controller.limit
+            controller.completed(now, now - started, calls)
+            if calls >= before or controller.limit != before:
+                self._resize(controller.limit)
+
+    def runs(self, call: Call, started: float) -> None:
+        """A call that `take` has let start is in trouble: its end is reported to `ended`."""
+        call.gate, call.running, call.let_start, call.age = self, True, started, started
 
     def ended_unheard(self) -> None:
         """A call that `take` has let start has returned."""
@@ -202,8 +237,6 @@ class Gate:
     def started(self, call: Call, now: float) -> None:
         """A call starts that `next_start` and `admit` have let start at this time."""
         call.gate, call.running, call.let_start = self, True, now
-        if call.weights is None:
-            call.weights = ONE
         self.calls += 1
         if self._limiter is not None:
             self._limiter.start(now)
@@ -213,7 +246,7 @@ class Gate:
             self._breaker.allow(call.age)
             if self._recorder is not None:
                 self._recorder.circuit(self._breaker.state, now)
-        if self._admission is not None:
+        if self._admission is not None and call.weights is not None:
             self._admission.started(call.weights, now)
 
     def judge(self, call: Call, now: float, error: BaseException | None) -> None:
@@ -245,8 +278,7 @@ class Gate:
             self.judge(call, now, error)
         call.running = False
         self.calls -= 1
-        if self._admission is not None:
-            assert call.weights is not None
+        if self._admission is not None and call.weights is not None:
             if error is not None and is_unbilled(error):
                 call.billed = bool(call.billed)
             self._admission.returned(call.weights, call.settled, call.let_start, now, call.billed is not False)

@@ -118,9 +118,8 @@ class Hedging:
     def _admitted(self, copy: Call, first: Call, now: float, gate: Gate) -> bool:
         """Whether the budget lets the copy start now. If not, ask again at each start, and when it says."""
         try:
-            copy.weights = gate.weights(copy.count, lambda: copy.values) if first.late else first.weights
-            assert copy.weights is not None
-            start = gate.admit(copy.weights, now)
+            copy.weights = None if first.late else first.weights
+            start = gate.admit(copy, now)
         except (BudgetExceeded, CoordinatorError, ResultError):
             # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
             start = inf

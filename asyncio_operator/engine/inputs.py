@@ -132,7 +132,7 @@ class Reader:
 
     Attributes:
         reading: the task that waits for the input, if one does.
-        wanted: whether `read` has found nothing, and more may come. Its caller resets it before it reads again.
+        wanted: whether nothing was found, and more may come. Who reads resets it before.
     """
 
     def __init__(self, elements: Input) -> None:
@@ -184,15 +184,21 @@ class Reader:
         """All that could be read has been read."""
         self._input.exhausted()
 
-    def read(self) -> Any:
-        """The next element, or `NOTHING` if there is none now. Raises what waiting for it raised."""
+    def has_some(self) -> bool:
+        """Whether iterating may give something now. Raises what waiting for it raised."""
         if self._error is not None:
             raise self._error
-        while not self.over:
+        if self.over:
+            return False
+        if self._input.has_some():
+            return True
+        self.wanted = True
+        return False
+
+    def read(self) -> Any:
+        """The next element, or `NOTHING` if there is none now. Raises what waiting for it raised."""
+        while self.has_some() if self._elements is None else not self.over:
             if self._elements is None:
-                if not self._input.has_some():
-                    self.wanted = True
-                    return NOTHING
                 self._elements = iter(self)
             # One step of the iterator, which stays where it is: `next` would raise for its end.
             for element in self._elements:

@@ -235,7 +235,7 @@ class Lanes:
         # Local variables, because these lines run for every call, and an attribute takes several times as long to read.
         complete, results, instant, begin = window.complete, window.results, window.instant, window.begin
         clock, invoke, watch, doubtful = self._clock, self._invoke, self._timeouts.watch, self._doubtful
-        record = (self.direct if window.final else self.latency).samples.append
+        record, ended = (self.direct if window.final else self.latency).samples.append, window.ended
         cancelling = lane.task.cancelling
         context, first_context, apart = lane.context, lane.first_context, lane.apart
         if apart:
@@ -290,6 +290,8 @@ class Lanes:
                 lane.apart, turn_ends = True, -inf
             if not late:
                 record(now - started)
+                if ended is not None:
+                    ended(now, started)
             elif late is FAILED:
                 self.latency.add(now - started)
             elif lane.apart is apart:

@@ -35,6 +35,9 @@ class Schedule:
         unfinished: number of elements that were handed out and have not ended.
         closes: when to ask again for the batch that is being formed: infinity if there is none, `A_TURN_LATER` if the
             batch waits for an idle loop.
+        formed: calls that wait, and go first.
+        due: elements that wait for their next attempt to start.
+        held: first calls for one element that wait for a limit: after those, and before new elements (law R8).
     """
 
     def __init__(self, source: Source, batching: Batching | None, retrying: bool) -> None:
@@ -42,8 +45,9 @@ class Schedule:
         self.closes = inf
         self._source = source
         self._retrying = retrying
-        self._due: deque[Flight] = deque()
-        self._formed: deque[Call] = deque()
+        self.due: deque[Flight] = deque()
+        self.formed: deque[Call] = deque()
+        self.held: deque[Call] = deque()
         # Calls that a budget did not admit, and that no caller waits for.
         self._unawaited: deque[Call] = deque()
         self._batched = batching is not None
@@ -69,7 +73,7 @@ class Schedule:
     @property
     def is_due(self) -> bool:
         """Whether elements wait for a call that goes before those of new ones."""
-        return bool(self._due or self._formed)
+        return bool(self.due or self.formed or self.held)
 
     def ended_together(self, count: int) -> None:
         """As many elements without flights have their outcomes."""
@@ -85,17 +89,18 @@ class Schedule:
 
     def again(self, flight: Flight) -> None:
         """The element is due for its next attempt."""
-        self._due.append(flight)
+        self.due.append(flight)
 
     def split(self, flights: list[Flight]) -> None:
         """Call the halves of a batch that has failed."""
         for half in _halves(flights):
-            self._formed.append(Call(half, half=True))
+            self.formed.append(Call(half, half=True))
             _mark(half, True)
 
     def hold(self, call: Call) -> None:
         """The call may not start yet. It is the next one again, with the elements that are still in it by then."""
-        (self._formed if call.awaited else self._unawaited).appendleft(call)
+        calls = self.held if call.is_first and not self._batched else self.formed
+        (calls if call.awaited else self._unawaited).appendleft(call)
         if call.half:
             _mark(call.flights, True)
 
@@ -125,11 +130,14 @@ class Schedule:
         if self._unawaited:
             self._promote()
         # These go first: halves belong to an attempt whose limit is running.
-        call = self._first(self._formed)
+        call = self._first(self.formed)
         if call is not None:
             return call, inf
         if not self._batched:
-            one = self._take(now)
+            one = self._next_due()
+            if one is None and (call := self._first(self.held)) is not None:
+                return call, inf
+            one = one or self._new(now)
             while one is not None and self._unawaited and not one.awaited:
                 self._unawaited.append(Call([one]))
                 one = self._take(now)
@@ -164,7 +172,7 @@ class Schedule:
         """A caller may have begun to wait for a call without one."""
         calls, self._unawaited = self._unawaited, deque()
         for call in calls:
-            (self._formed if call.awaited else self._unawaited).append(call)
+            (self.formed if call.awaited else self._unawaited).append(call)
 
     def _fill(self, now: float) -> None:
         """Take available elements while the batch has room."""
@@ -199,10 +207,16 @@ class Schedule:
     def _take(self, now: float) -> Flight | None:
         # Before new elements: one that is due has a place in the buffer, and in ordered mode holds back those behind
         # it.
-        while self._due:
-            flight = self._due.popleft()
+        return self._next_due() or self._new(now)
+
+    def _next_due(self) -> Flight | None:
+        while self.due:
+            flight = self.due.popleft()
             if not flight.ended:
                 return flight
+        return None
+
+    def _new(self, now: float) -> Flight | None:
         new = self._source.take(now)
         if new is not None:
             self.unfinished += 1

@@ -51,7 +51,7 @@ class AskingSource(ABC):
         attempts: make the calls for the keys.
     """
 
-    direct = False
+    direct = alone = False
     keyed = None
 
     def __init__(self, pending: PendingKeys, known: Sequence[KnownAnswers]) -> None:
@@ -118,7 +118,7 @@ class AskingSource(ABC):
     def values(self, call: Call) -> Any:
         return call.values
 
-    def window(self, now: float) -> Window | float | None:
+    def window(self) -> Window | None:
         """None: it is not direct."""
         return None
 
@@ -136,6 +136,9 @@ class AskingSource(ABC):
 
     async def wait(self, news: asyncio.Future[None]) -> None:
         await news
+
+    def stop(self) -> None:
+        """There is nothing to do."""
 
     def has_room(self) -> bool:
         """Whether the next call may be made, because its answer can be kept. If not, room is waited for."""

@@ -15,14 +15,11 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncio_operator.budget.usage import Weights
 from asyncio_operator.engine.flights import Call
-from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate
 from asyncio_operator.engine.inputs import NOTHING, Reader
-from asyncio_operator.engine.timing import COARSEST
+from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.lookup.asking import AskingSource, Piece
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Ascent, Failure, KeyBatch, shared
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from asyncio_operator.lookup.options import LookupOptions
 
 
-class OpenBatch:
+class OpenBatch(CallWindow):
     """A batch whose keys, or those at some positions, wait for outcomes: an `Owner` of positions, and a window of the
     lanes if the source is direct.
 
@@ -48,40 +45,27 @@ class OpenBatch:
         followers: batches that wait for outcomes of this one, with the positions of their keys, there and here.
     """
 
-    instant = True
-
     def __init__(self, batch: KeyBatch, positions: Sequence[int], source: KeySource) -> None:
+        gate, needs_keys = source.attempts.gate, source.judges or source.keeps or source.slices
+        plain = not (needs_keys or source.timed or gate.listens)
+        super().__init__(self, source.attempts, plain, final=not needs_keys)
         self.batch = batch
         self.positions = positions
         self.missing = len(positions)
         self.entered: Sequence[Any] = ()
         self.followers: list[tuple[OpenBatch, list[tuple[int, int]]]] = []
         self.eager = source.eager
-        self.working = 0
-        self._gate = gate = source.gate
-        self._attempts = attempts = source.attempts
-        # Whether a limit has to hear how calls end, or what they say.
-        self._heard = gate is not None and (gate.hears or (gate.weighs and source.keeps))
-        # If nothing is to be done at the end of a call, its slot is a position, and the lane stores its result.
-        self._plain = not (source.judges or source.keeps or source.slices or source.timed or self._heard)
-        self.final = not (source.judges or source.keeps or source.slices)
-        self.results: list[Any] | None = batch.outcomes if self._plain else None
-        self.begin = None if self._plain else attempts.begin
-        self.complete = self._complete if self.final else attempts.complete
+        if self._plain:
+            # Nothing is to be done at the end of a call: its slot is a position, and the lane stores its result.
+            self.results = batch.outcomes
+        self.complete = self._complete if self.final else source.attempts.complete
         self._source = source
         self._next = 0
         self._passed = 0
         # The keys of the windows that are not over, and the calls of the present one.
         self._admitted: Sequence[int] = ()
-        self._slots: Sequence[Any] = ()
         self._left: Any = iter(())
         self._range: Iterator[tuple[Any, Any]] = iter(())
-        # What the gate has said of the call for the next key: since when it may start, or that it never may.
-        self._let_at = inf
-        self._refusal: BaseException | None = None
-        self._not_before = -inf
-        self._refusals = 0
-        self._weights: Weights | None = None if gate is None else gate.one
         self._troubled: set[int] = set()
 
     @property
@@ -182,7 +166,7 @@ class OpenBatch:
         size = self._source.slices
         slots: Any = [positions[i : i + size] for i in range(0, len(positions), size)] if size else positions
         # `zip` takes a position before its key, so `_left` always knows how many keys no lane has taken.
-        self._slots, self._left = slots, iter(slots)
+        self._left = iter(slots)
         values = map(self.values, slots) if size else self.values(positions)
         self._range = zip(self._left if self._plain else map(self._call, self._left), values, strict=False)
 
@@ -198,77 +182,18 @@ class OpenBatch:
         return int(self._left.__length_hint__())
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        calls = self._range
-        if self._gate is not None:
-            calls = self._let_start_heard(self._gate) if self._heard else self._let_start(self._gate)
-        return self._with_room(calls) if self._source.known else calls
+        return self.let_start(self._with_room() if self._source.known else self._range)
 
-    def _with_room(self, calls: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    def _with_room(self) -> Iterator[tuple[Any, Any]]:
         """The calls that may be made now, as long as their answers can be kept."""
-        while self.left_over() and self._source.has_room() and (call := next(calls, None)) is not None:
-            yield call
+        while self.left_over() and self._source.has_room():
+            yield next(self._range)
 
-    def next_start(self, gate: Gate, now: float) -> float:
-        """When the call for the next key may start, or is refused. A budget is asked once for each start."""
-        self._refusal = None
-        start = gate.next_start(now)
-        if start < self._not_before:
-            start = self._not_before
-        if start <= now and (gate.hears or gate.weighs):
-            try:
-                if self._weights is None:
-                    place = self._slots[len(self._slots) - self.left_over()]
-                    self._weights = gate.weights(1, lambda: [self.batch.keys[place]])
-                start = gate.admit(self._weights, now)
-            except REFUSED as error:
-                self._refusal = error
-        self._let_at = now if start <= now else inf
-        return start
-
-    def _let_start(self, gate: Gate) -> Iterator[tuple[Any, Any]]:
-        """The keys whose calls the gate lets start now, where no limit has to hear of their ends."""
-        left, take, pair, clock = self._left.__length_hint__, gate.take, self._range.__next__, gate.now
-        weighs = gate.weighs
-        while left():
-            now = clock()
-            try:
-                if take(now) > now:
-                    return
-            except REFUSED as error:
-                if self._refuse(pair()[0], now, error):
-                    return
-            else:
-                try:
-                    yield pair()
-                finally:
-                    # The lane asks for the next call, or leaves the window: this one has returned.
-                    if weighs:
-                        gate.ended_unheard()
-
-    def _let_start_heard(self, gate: Gate) -> Iterator[tuple[Any, Any]]:
-        """The keys whose calls the gate lets start now."""
-        left, pair = self._left.__length_hint__, self._range.__next__
-        while left():
-            if self._let_at == inf and self.next_start(gate, now := gate.now()) > now:
-                return
-            now, self._let_at = self._let_at, inf
-            call, value = pair()
-            call.weights, self._weights = self._weights, gate.one
-            if self._refusal is None:
-                gate.started(call, now)
-                yield call, value
-            elif self._refuse(call, now, self._refusal):
-                return
-
-    def _refuse(self, slot: Any, now: float, error: BaseException) -> bool:
-        """The gate refuses the call for a key. Returns whether the loop has to turn before the next one."""
+    def hold(self, slot: Any, refusal: BaseException | None) -> Call:
+        # It counts again when it starts, and has its outcome when that has come, and not with its window.
         self._source.pending.figures.calls -= 1
-        self._attempts.refuse(self._call_of(slot), error, now)
-        self._refusals = (self._refusals + 1) % REFUSALS
-        if self._refusals:
-            return False
-        self._not_before = now + COARSEST
-        return True
+        self._troubled.update(slot.pieces[0][1] if type(slot) is Call else (slot,))
+        return super().hold(slot, refusal)
 
     def _complete(self, call: Call, result: Any) -> None:
         """The outcome of a key, of whose call a limit hears, or whose outcome says how long it took."""
@@ -278,25 +203,6 @@ class OpenBatch:
         if self._source.timed:
             result = Answer(result, "call", 1, now - call.started, None, call.http_status)
         self.batch.outcomes[call.pieces[0][1][0]] = result
-
-    def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        self._attempts.failed(self._call_of(slot, started), error, started)
-
-    def timed_out(self, slot: Any, started: float) -> float | None:
-        return self._attempts.timed_out(self._call_of(slot, started), started)
-
-    def returned(self, slot: Any, error: BaseException | None) -> None:
-        if not self._plain:
-            self._attempts.returned(slot, error)
-
-    def _call_of(self, slot: Any, started: float | None = None) -> Call:
-        """The call of a slot, which may have started."""
-        if not self._plain:
-            return slot  # type: ignore[no-any-return]
-        call = self._call(slot)
-        if started is not None:
-            self._attempts.begun(call, started)
-        return call
 
     def value_of(self, slot: Any) -> Any:
         return self.batch.keys[slot] if self._plain else slot.values[0]
@@ -370,12 +276,6 @@ class KeySource(AskingSource):
         self._refreshes = refreshes
 
     @property
-    def gate(self) -> Gate | None:
-        """Lets calls of its windows start; None: nothing limits them."""
-        gate = self.attempts.gate
-        return gate if gate.limits else None
-
-    @property
     def over(self) -> bool:
         if not self._reader.over or self._current is not None or self.waiting:
             return False
@@ -387,8 +287,8 @@ class KeySource(AskingSource):
         """The number of calls in the window that no lane has taken."""
         return 0 if self._window is None else self._window.left_over()
 
-    def window(self, now: float) -> OpenBatch | float | None:
-        window, gate = self._window, self.gate
+    def window(self) -> OpenBatch | None:
+        window = self._window
         if not self.left_over:
             piece = self.next_piece(sys.maxsize) if self.direct else None
             if piece is None:
@@ -397,12 +297,7 @@ class KeySource(AskingSource):
             assert window is not None
             window.admit(piece[1])
             self.pending.figures.calls += self.left_over
-        if window is None or not self.has_room():
-            return None
-        if gate is None:
-            return window
-        start = window.next_start(gate, now)
-        return window if start <= now else start
+        return window if self.has_room() else None
 
     def cut(self, most: int) -> Piece | None:
         self.read()
@@ -510,7 +405,9 @@ class KeySource(AskingSource):
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         latency = now - call.started
-        if self.direct and not self.keeps:
+        # A window counts its outcomes when it is over, but for those of calls that had to wait.
+        windowed = self.direct and not call.counted
+        if windowed and not self.keeps:
             # The window is remembered as a whole when it is over.
             ((owner, positions),) = call.pieces
             self.pending.figures.latency.add_many(latency, len(positions))
@@ -526,8 +423,7 @@ class KeySource(AskingSource):
             assert isinstance(owner, OpenBatch)
             stop = start + len(positions)
             some = outcomes if len(call.pieces) == 1 else outcomes[start:stop]
-            # A window counts its outcomes when it is over.
-            owner.batch.store(positions, some) if self.direct else owner.store(positions, some)
+            owner.batch.store(positions, some) if windowed else owner.store(positions, some)
             start = stop
         return True
 

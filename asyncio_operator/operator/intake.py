@@ -1,9 +1,9 @@
-"""From the input to the lanes: `ElementIntake` in the plain way, `ElementSource` in the managed way.
+"""From the input to the lanes: elements are admitted to the queue, and called for.
 
-The plain way makes one call for every element, in the order of the input, and keeps nothing of an element but its entry
-in the queue. A run uses it unless it retries, batches, or has limits or keys. In the managed way an element is a flight
-(see `engine.flights`). The elements of a snapshot go in before the input. In key-ordered mode an element starts when
-its key is free.
+Where a call takes one element, lanes take elements from one window over the input (`ElementWindow`). Unless an element
+is in trouble, nothing is kept of it but its entry in the queue. Otherwise each element is a flight from the start
+(`engine.flights`). The elements of a snapshot go in before the input. In key-ordered mode an element starts when its
+key is free.
 """
 
 from __future__ import annotations
@@ -19,62 +19,61 @@ from asyncio_operator.engine.failures import element_error
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.recorder import Recorder
+from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.outcomes import Outcomes, value_of
 from asyncio_operator.queues.base import Entry
 from asyncio_operator.queues.key_ordered import KeyOrderedStreamElementQueue
 
 if TYPE_CHECKING:
+    from asyncio_operator.engine.attempts import Attempts
     from asyncio_operator.operator.cached_results import CachedOutcomes
+    from asyncio_operator.operator.options import RunOptions
 
 AT_ONCE: Final = 200
 """Elements without a call of their own, whose results are kept, between two turns of the loop: about a millisecond."""
 
 
-class ElementIntake:
-    """The intake of the lanes, and its one window."""
+class ElementWindow(CallWindow):
+    """The new elements of a run, which are admitted as lanes take them. It is the `Owner` of their entries."""
 
-    results = begin = None
-    final = False
+    eager = False
 
-    def __init__(self, buffer: Buffer, reader: Reader, outcomes: Outcomes) -> None:
-        self.working = 0
-        self.instant = reader.instant
-        self.complete = outcomes.complete
-        self._buffer = buffer
-        self._reader = reader
+    def __init__(self, source: ElementSource, outcomes: Outcomes, judges: bool) -> None:
+        attempts = source.attempts
+        super().__init__(self, attempts, plain=not (judges or attempts.gate.listens), final=not judges)
+        self.instant = source.reader.instant
+        self.complete = outcomes.complete if self._plain else attempts.complete if judges else self._complete
+        self._source = source
         self._outcomes = outcomes
-        self._admission: Iterator[tuple[Entry, Any]] | None = None
-
-    async def window(self) -> ElementIntake | None:
-        # Room first: law O1, no input is read that has no place.
-        if self._buffer.is_full():
-            await self._buffer.wait_for_room()
-        if not await self._reader.ready():
-            return None
         # One generator for all lanes: the next lane goes on where another one stopped.
+        self._admission: Iterator[tuple[Any, Any]] | None = None
+
+    def open(self) -> bool:
+        """Whether there may be an element to admit now."""
+        source = self._source
         if self._admission is None:
-            self._admission = self._admit()
-        return self
+            # Room first: law O1, no input is read that has no place.
+            if source.buffer.is_full() or not source.reader.has_some():
+                return False
+            self._admission = self._admit() if self._plain else map(self._paired, self._admit())
+        return True
 
-    def is_urgent(self, now: float) -> bool:
-        return False
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self.let_start(self._admission or iter(()))
 
-    def stop(self) -> None:
-        """No element is admitted any more."""
-        self._reader.stop()
+    def close(self) -> None:
+        """No element is admitted any more. The admission holds the last one, and the input."""
         self._admission = None
-
-    def __iter__(self) -> Iterator[tuple[Entry, Any]]:
-        return self._admission or iter(())
 
     def _admit(self) -> Iterator[tuple[Entry, Any]]:
         """Elements from the input, put into the queue, as long as there is room and something to read."""
-        buffer, queue = self._buffer, self._buffer.queue
+        buffer, reader = self._source.buffer, self._source.reader
+        queue = buffer.queue
         put = queue.put
         # Counted here, and looked up again when it is used up: a look at the queue for each element costs more.
         room = queue.capacity - len(queue)
-        for element in self._reader:
+        for element in reader:
             kind = type(element)
             if kind is Watermark:
                 queue.put_watermark(element)
@@ -89,27 +88,44 @@ class ElementIntake:
                 if not room:
                     break
         else:
-            self._reader.exhausted()
+            reader.exhausted()
         self._admission = None
 
-    def failed(self, entry: Entry, error: BaseException, started: float) -> None:
-        self._outcomes.failed(entry, error)
+    def _paired(self, pair: tuple[Entry, Any]) -> tuple[Call, Any]:
+        return self._call(pair[0]), pair[1]
 
-    def timed_out(self, entry: Entry, started: float) -> None:
-        self._outcomes.timed_out(entry)
+    def _complete(self, call: Call, result: Any) -> None:
+        """The result of a call of which a limit has to hear."""
+        self._attempts.gate.ended(call, self._attempts.now())
+        self._outcomes.complete(call.pieces[0][1][0], result)
 
-    def returned(self, entry: Entry, error: BaseException | None) -> None:
-        """The element has ended."""
+    def hold(self, slot: Any, refusal: BaseException | None) -> Call:
+        call = super().hold(slot, refusal)
+        # Now, because it has been admitted now.
+        call.make_flights()
+        return call
 
-    def value_of(self, entry: Entry) -> Any:
-        return value_of(entry)
+    def value_of(self, slot: Any) -> Any:
+        return value_of(slot) if self._plain else slot.values[0]
 
     def left(self) -> None:
-        """There is nothing to do: the queue knows what is complete."""
+        if self._source.reader.over:
+            self._attempts.news()
+
+    # -- the owner of elements
+
+    def values(self, positions: Sequence[Entry]) -> list[Any]:
+        return [value_of(entry) for entry in positions]
+
+    def flights(self, positions: Sequence[Entry]) -> list[Flight]:
+        now = self._attempts.now()
+        flights = [Flight(entry, value_of(entry), 0, now, 0) for entry in positions]
+        self._source.flights.update(zip(positions, flights, strict=True))
+        return flights
 
 
 class ElementSource:
-    """Admits elements as flights; a `Source`.
+    """Admits elements as flights, or in a window; a `Source`.
 
     Args:
         restored: elements that go in before the input, with the attempts they have used.
@@ -117,26 +133,32 @@ class ElementSource:
         cached: knows the elements that need no call of their own.
 
     Attributes:
-        flights: by the entries of records that are inside the buffer.
+        flights: by the entries of records that are inside the buffer, if they have one.
     """
-
-    direct = False
 
     def __init__(
         self,
+        options: RunOptions,
         buffer: Buffer,
         reader: Reader,
+        outcomes: Outcomes,
         restored: Sequence[tuple[Any, int]],
         recorder: Recorder,
         numbers: Iterator[int],
         cached: CachedOutcomes | None = None,
     ) -> None:
+        self.attempts: Attempts
+        self.direct = options.direct
+        self.alone = options.direct and options.retry is None and not options.limited
         self.flights: dict[Entry, Any] = {} if cached is None else cached.flights
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
         self.waiting = 0
-        self._buffer = buffer
+        self.buffer = buffer
+        self.reader = reader
+        self._outcomes = outcomes
+        self._judges = options.retry is not None and options.retry.if_result is not None
+        self._window: ElementWindow | None = None
         self._next = deque(restored)
-        self._reader = reader
         self._recorder = recorder
         self._context = copy_context()
         self._numbers = numbers
@@ -146,11 +168,15 @@ class ElementSource:
     @property
     def over(self) -> bool:
         """Whether no element will come any more."""
-        return self._reader.over and not self._next and not (self._cached is not None and self._cached.background)
+        if not self.reader.over or (self._window is not None and self._window.working):
+            # An element that a lane calls for may need another attempt.
+            return False
+        return not self._next and not (self._cached is not None and self._cached.background)
 
     def take(self, now: float) -> Flight | None:
         """The next element that may have its first attempt, if there is one."""
-        self.prepare(now)
+        if self._next or not self.direct:
+            self.prepare(now)
         if self._cached is not None and self._cached.background:
             return self._cached.background.popleft()
         flight, self._ready = self._ready, None
@@ -161,26 +187,35 @@ class ElementSource:
     def take_run(self, most: int, now: float) -> None:
         """None: each element has a flight."""
 
-    def window(self, now: float) -> None:
-        """None: it is not direct."""
+    def window(self) -> ElementWindow | None:
+        if not self.direct or self._next or self.waiting:
+            return None
+        window = self._window = self._window or ElementWindow(self, self._outcomes, self._judges)
+        return window if window.open() else None
 
     def values(self, call: Call) -> Any:
         return call.values
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
-        return False
+        ((_, (entry,)),) = call.pieces
+        self._outcomes.complete(entry, results[0])
+        self._outcomes.figures.latency.add(now - call.started)
+        return True
 
     def prepare(self, now: float) -> None:
         """Admit elements until there is one to take."""
         answered = 0
+        if self.direct and self.attempts.held:
+            # Law O2: one element is read ahead.
+            return
         while self._ready is None:
             # An element whose key is free goes before new input, which would only wait behind others.
             if self.keyed is not None and (entry := self.keyed.next_runnable()) is not None:
                 flight: Flight | None = self.flights[entry]
             else:
-                if self._buffer.is_full():
+                if self.buffer.is_full():
                     return
-                element, attempts = self._next.popleft() if self._next else (self._reader.read(), 0)
+                element, attempts = self._next.popleft() if self._next else (self.reader.read(), 0)
                 if element is NOTHING:
                     return
                 flight = self._admit(element, attempts, now)
@@ -194,21 +229,21 @@ class ElementSource:
             if answered >= AT_ONCE and not self._next:
                 # As if there was no more input now: the loop turns before more of it is read. Restored elements are in
                 # memory, and nothing would wake the run for them.
-                self._reader.wanted = True
+                self.reader.wanted = True
                 return
 
     def _admit(self, element: Any, attempts: int, now: float) -> Flight | None:
-        queue, number = self._buffer.queue, next(self._numbers)
+        queue, number = self.buffer.queue, next(self._numbers)
         if type(element) is Watermark:
             entry = queue.put_watermark(element)
             self._recorder.watermark(entry, element.timestamp, number, now)
-            self._buffer.completed()
+            self.buffer.completed()
             return None
         value = element.value if type(element) is Record else element
         entry = queue.put(element) if self.keyed is None else self._put_by_key(element, value, attempts)
         make = Flight if self._cached is None else self._cached.make_flight
         flight = self.flights[entry] = make(entry, value, number, now, attempts)
-        self._buffer.admitted += 1
+        self.buffer.admitted += 1
         self.waiting += 1
         self._recorder.admitted(flight)
         return flight
@@ -218,7 +253,7 @@ class ElementSource:
         # Law O10: `key` may take a snapshot, or fail, and the element must be in a snapshot even then.
         self._next.appendleft((element, attempts))
         try:
-            entry = self._context.copy().run(self._buffer.queue.put, element)
+            entry = self._context.copy().run(self.buffer.queue.put, element)
         except BaseException as error:
             remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
             raise element_error("key", value, error, remedy, attempts) from error
@@ -226,14 +261,18 @@ class ElementSource:
         return entry
 
     def is_full(self) -> bool:
-        return self._buffer.is_full()
+        return self.buffer.is_full()
 
     async def wait(self, news: asyncio.Future[None]) -> None:
-        await self._buffer.wait(news)
+        await self.buffer.wait(news)
+
+    def stop(self) -> None:
+        if self._window is not None:
+            self._window.close()
 
     def to_come(self) -> list[tuple[Any, int]]:
         """Elements that were restored or read, and not admitted, each with the attempts that it has used."""
-        return [*self._next, *[(element, 0) for element in self._reader.to_come()]]
+        return [*self._next, *[(element, 0) for element in self.reader.to_come()]]
 
     def attempts_of(self, entry: Entry) -> int:
         """The number of attempts for the element that have failed."""

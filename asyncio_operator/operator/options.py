@@ -40,10 +40,9 @@ class RunOptions(CallOptions):
     cache_key: Callable[[Any], Any] | None = None
 
     @property
-    def managed(self) -> bool:
-        """Whether the run needs `Attempts`: more than one plain call for each element, in the order of the input."""
-        others = (self.attempt_timeout, self.retry, self.batching, self.trace, self.cache)
-        return self.limited or self.keyed or any(option is not None for option in others)
+    def direct(self) -> bool:
+        """Whether a call takes one element, in the order of the input, and is made once at a time."""
+        return not self.keyed and all(one is None for one in (self.batching, self.hedge, self.trace, self.cache))
 
     def __post_init__(self) -> None:
         CallOptions.__post_init__(self)

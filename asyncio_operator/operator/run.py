@@ -24,20 +24,20 @@ from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import Called
-from asyncio_operator.engine.recorder import SILENT, recorder_of
+from asyncio_operator.engine.recorder import recorder_of
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of, wake
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.figures import OperatorStatistics
+from asyncio_operator.figures import Figures, OperatorStatistics
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.firing import Firing
-from asyncio_operator.operator.intake import ElementIntake, ElementSource
+from asyncio_operator.operator.intake import ElementSource
 from asyncio_operator.operator.life import Life, Opened
 from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.operator.outcomes import Outcomes
 from asyncio_operator.policies.rate_limit import ProcessWindow
-from asyncio_operator.queues.base import Entry, StreamElementQueue
+from asyncio_operator.queues.base import StreamElementQueue
 from asyncio_operator.telemetry.calls import observed
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class Parts:
     """What a run consists of, from its first step on.
 
     Attributes:
-        source, attempts: in the managed way; None in the plain way.
         allowance: what it may take of a budget, if there is one.
         firing: fires timers, if there are any.
     """
@@ -60,8 +59,8 @@ class Parts:
     outcomes: Outcomes
     lanes: Lanes
     life: Life
-    source: ElementSource | None
-    attempts: Attempts | None
+    source: ElementSource
+    attempts: Attempts
     allowance: Allowance | None
     firing: Firing | None
 
@@ -137,38 +136,30 @@ class Run:
             firing = Firing(options.timers, self._restored.collected, lambda: wake(buffer.ready))
         restored, self._restored = self._restored.elements, OperatorSnapshot()
         opened: Opened = function
-        source: ElementSource | None = None
-        attempts: Attempts | None = None
-        recorder = SILENT
+        recorder = recorder_of(options.trace, now())
+        weigh = overridden(function.weigh, AsyncFunction.weigh)
         allowance: Allowance | None = None
-        if options.managed or restored:
-            recorder = recorder_of(options.trace, now())
-            weigh = overridden(function.weigh, AsyncFunction.weigh)
-            if options.budget is not None:
-                # Imported here: few runs have a budget, and it loads all that decides about one.
-                from asyncio_operator.engine.shares import own_allowance
+        if options.budget is not None:
+            # Imported here: few runs have a budget, and it loads all that decides about one.
+            from asyncio_operator.engine.shares import own_allowance
 
-                allowance = own_allowance(options.budget, describe(function), weigh)
-            numbers = count()
-            cached: CachedOutcomes | None = None
-            if self._cache is not None:
-                cached = opened = self._cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
-            source = ElementSource(buffer, reader, restored, recorder, numbers, cached)
-            attempts = Attempts(
-                source,
-                reader,
-                cached or outcomes,
-                options,
-                Called(invoke=invoke, name=describe(function), weigh=weigh),
-                Limited(breaker_clock=options.clock, allowance=allowance, limiter=self._window.by(now)),
-                timers,
-                recorder,
-            )
-            lanes = attempts.lanes
-        else:
-            intake = ElementIntake(buffer, reader, outcomes)
-            lanes = Lanes(invoke, intake, options, timers=timers, name=describe(function))
-            outcomes.figures.latency = lanes.latency
+            allowance = own_allowance(options.budget, describe(function), weigh)
+        numbers = count()
+        cached: CachedOutcomes | None = None
+        if self._cache is not None:
+            cached = opened = self._cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
+        source = ElementSource(options, buffer, reader, outcomes, restored, recorder, numbers, cached)
+        attempts = source.attempts = Attempts(
+            source,
+            reader,
+            cached or outcomes,
+            options,
+            Called(invoke=invoke, name=describe(function), weigh=weigh),
+            Limited(breaker_clock=options.clock, allowance=allowance, limiter=self._window.by(now)),
+            timers,
+            recorder,
+        )
+        lanes = attempts.lanes
         outcomes.figures.attempt_latency = lanes.latency
         life = Life(opened, lanes, reader, recorder, timers, options.grace_period)
         life.task.add_done_callback(lambda _: wake(buffer.ready))
@@ -201,13 +192,11 @@ class Run:
     def snapshot(self) -> OperatorSnapshot:
         """The elements that were admitted or read ahead, and not handed over. Called on the run's loop only."""
         assert self._parts is not None
-        source, reader, firing = self._parts.source, self._parts.reader, self._parts.firing
-        attempts_of = _none_used if source is None else source.attempts_of
-        inside = [(entry.element, attempts_of(entry)) for entry in self._queue.entries()]
-        to_come = [(element, 0) for element in reader.to_come()] if source is None else source.to_come()
+        source, firing = self._parts.source, self._parts.firing
+        inside = [(entry.element, source.attempts_of(entry)) for entry in self._queue.entries()]
         elements, collected = self._on_their_way()
         waiting = () if firing is None else firing.collected
-        return OperatorSnapshot((*elements, *inside, *to_come), (*collected, *waiting))
+        return OperatorSnapshot((*elements, *inside, *source.to_come()), (*collected, *waiting))
 
     def _on_their_way(self) -> tuple[list[tuple[Any, int]], list[Record[Any]]]:
         """What was emitted and not taken by the consumer yet: elements, each with the attempts that it has used, and
@@ -231,16 +220,20 @@ class Run:
         parts = self._parts
         if parts is None:
             return OperatorStatistics()
-        buffer, outcomes, managed = parts.buffer, parts.outcomes, parts.attempts
+        buffer, lanes, figures = parts.buffer, parts.lanes, Figures()
+        figures.add(parts.outcomes.figures)
+        # The latency of an element is that of its call, if nothing came between.
+        figures.latency.merge(lanes.direct)
+        figures.attempt_latency.merge(lanes.direct)
         on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way()[0])
         emitted = max(0, buffer.emitted - on_their_way)
-        return outcomes.figures.statistics(
+        return figures.statistics(
             OperatorStatistics,
             admitted=buffer.admitted,
             emitted=emitted,
-            in_flight=parts.lanes.in_flight,
+            in_flight=lanes.in_flight,
             buffered=buffer.admitted - emitted,
-            backing_off=0 if managed is None else managed.backing_off,
+            backing_off=parts.attempts.backing_off,
             backpressure_seconds=buffer.backpressure(),
         )
 
@@ -260,6 +253,7 @@ class Run:
         parts = self._start()
         lanes, queue, buffer, life, source = parts.lanes, self._queue, parts.buffer, parts.life, parts.source
         flatten, on_demand, firing = self._options.flatten, self._on_demand, parts.firing
+        flights, traced = source.flights, self._options.trace is not None
         # A flattened input stays inside until its last output is handed over, and a watermark until what it fires is.
         stays = flatten or firing is not None
         take = queue.peek_completed if stays or on_demand else queue.poll_completed
@@ -295,8 +289,8 @@ class Run:
                     if buffer.room is not None and not on_demand:
                         wake(buffer.room)
                     if latest is not None and (outputs or kind is Watermark):
-                        latest.append((entry, 0 if source is None else source.attempts_of(entry)))
-                    if source is not None:
+                        latest.append((entry, source.attempts_of(entry) if flights else 0))
+                    if flights or traced:
                         source.emitted(entry, parts.now())
                     if kind is Watermark:
                         yield element
@@ -348,7 +342,3 @@ def _future_on(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
             "operator.process(...) in each loop"
         )
     return loop.create_future()
-
-
-def _none_used(entry: Entry) -> int:
-    return 0

@@ -22,7 +22,7 @@ class Batch:
     """A window over the numbers of a batch."""
 
     instant = True
-    begin = None
+    begin = ended = None
 
     def __init__(self, intake: Batches, values: range) -> None:
         self.working = 0

@@ -37,7 +37,7 @@ class Coming:
     """A source that gives what was put into it, and may give more at any time."""
 
     waiting = 0
-    over = direct = False
+    over = direct = alone = False
     keyed = None
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Coming:
     def take_run(self, most: int, now: float) -> Call | None:
         return None
 
-    def window(self, now: float) -> None:
+    def window(self) -> None:
         return None
 
     def values(self, call: Call) -> Any:
@@ -66,6 +66,9 @@ class Coming:
 
     async def wait(self, news: Any) -> None:
         await news
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
 
 
 def batch_of(schedule: Schedule, now: float) -> list[Flight] | None:

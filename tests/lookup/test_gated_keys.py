@@ -64,7 +64,7 @@ def pipeline_of(enricher: Recorded, keys: Any, allowance: Any = None, **options:
 @virtual
 async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
     pipeline = pipeline_of(Timed(), range(7), rate_limit=RateLimit(8, per=100.0))
-    gate = pipeline._keys.gate
+    gate = pipeline._keys.attempts.gate
     await pipeline.run()
     assert gate.next_start(now()) == now()
     assert gate.take(now()) == now()

@@ -19,7 +19,6 @@ from asyncio_operator import (
     Batching,
     Latency,
     OperatorStatistics,
-    Retry,
 )
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from tests.operator.helpers import virtual
@@ -32,13 +31,12 @@ def histogram(samples: list[float]) -> Histogram:
 
 
 def histograms_of(operator: AsyncWaitOperator) -> list[Histogram]:
-    """What its run counts: durations of calls, and, on the managed way, of elements."""
+    """What its run counts: durations of calls that were outcomes, of other calls, and of the elements of these."""
     run = operator._run
     assert run is not None
     parts = run._parts
     assert parts is not None
-    figures = parts.outcomes.figures
-    return [figures.attempt_latency, *([figures.latency] if parts.attempts is not None else [])]
+    return [parts.lanes.direct, parts.lanes.latency, parts.outcomes.figures.latency]
 
 
 def test_an_empty_histogram_is_all_zero():
@@ -165,7 +163,7 @@ def test_O14_threads_that_read_while_another_counts_cost_no_sample():
     assert made.percentiles().max == 100.0
 
 
-@pytest.mark.parametrize("options", [{}, {"retry": Retry()}], ids=["plain", "managed"])
+@pytest.mark.parametrize("options", [{}, {"key": id, "mode": "key_ordered"}], ids=["direct", "flights"])
 @pytest.mark.parametrize("seconds", [None, 0, 1e-9, 1e-6, 0.001])
 @virtual
 async def test_O14_durations_are_counted_a_thousand_at_a_time_whatever_the_clock_does(seconds, options):
@@ -178,7 +176,7 @@ async def test_O14_durations_are_counted_a_thousand_at_a_time_whatever_the_clock
     operator, calls = AsyncWaitOperator(call, capacity=50, **options), 5000
     async for _ in operator.process(range(calls)):
         assert max(len(each.samples) for each in histograms_of(operator)) <= MANY_SAMPLES
-    assert [each.count for each in histograms_of(operator)] == [calls] * (2 if options else 1)
+    assert [each.count for each in histograms_of(operator)] == ([0, calls, calls] if options else [calls, 0, 0])
 
 
 def test_statistics_are_frozen_and_zero_to_begin_with():

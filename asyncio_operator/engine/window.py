@@ -1,0 +1,110 @@
+"""The window of new elements: calls for one element each, which all lanes share. Only trouble makes objects.
+
+Lanes take pairs of a slot and a value, one step of an iterator each. A slot is the place of an element in its owner.
+If a call fails, is late, or has to wait for a limit, its element gets a flight (`flights`), and goes on in `attempts`.
+Where the end of a call needs more than its result, the slots are calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.engine.flights import Call, Owner
+from asyncio_operator.engine.gate import REFUSED, Gate
+from asyncio_operator.errors import CircuitOpenError
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.attempts import Attempts
+
+
+class CallWindow:
+    """A `Window`, but for what a subclass says: `results`, `complete`, and what it hands out.
+
+    Args:
+        owner: of the elements.
+        plain: nothing is to be done with each call but to store its result: slots are places of the owner.
+        final: see `Window`.
+    """
+
+    instant = True
+    results: list[Any] | None = None
+
+    def __init__(self, owner: Owner, attempts: Attempts, plain: bool, final: bool) -> None:
+        self.working = 0
+        self.final = final
+        self._owner = owner
+        self._attempts = attempts
+        self._plain = plain
+        self.begin: Callable[[Any, float], float] | None = None if plain else attempts.begin
+        gate = attempts.gate
+        self._gate = gate if gate.limits else None
+        self.ended = gate.answered if plain else None
+        # Calls that are past their limit, and of whose return a limit has to hear.
+        self._cut: dict[Any, Call] = {}
+
+    def let_start(self, calls: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Those of the calls that the gate lets start now. The first one that has to wait goes before all others."""
+        return calls if self._gate is None else self._started(calls, self._gate)
+
+    def _started(self, calls: Iterator[tuple[Any, Any]], gate: Gate) -> Iterator[tuple[Any, Any]]:
+        plain, clock, held = self._plain, gate.now, self._attempts.held
+        take: Callable[..., float] = gate.take if plain else self._attempts.take
+        unheard = plain and gate.weighs
+        # Law R10: calls start in order.
+        while not held and (call := next(calls, None)) is not None:
+            now, refusal = clock(), None
+            try:
+                start = take(now) if plain else take(now, call[0])
+            except CircuitOpenError:
+                start = inf
+            except REFUSED as error:
+                start, refusal = inf, error
+            if start > now:
+                self.hold(call[0], refusal)
+                return
+            try:
+                yield call
+            finally:
+                # The lane asks for the next call, or leaves the window: this one has returned.
+                if unheard:
+                    gate.ended_unheard()
+
+    def hold(self, slot: Any, refusal: BaseException | None) -> Call:
+        """The call has to wait for a limit, or is refused when it is its turn."""
+        call = self._call_of(slot)
+        call.refusal = refusal
+        self._attempts.hold(call)
+        return call
+
+    def _call(self, slot: Any) -> Call:
+        call = Call(((self._owner, (slot,)),))
+        call.counted = False
+        return call
+
+    def _call_of(self, slot: Any, started: float | None = None) -> Call:
+        """The call of a slot, which may have started."""
+        if not self._plain:
+            return slot  # type: ignore[no-any-return]
+        call = self._call(slot)
+        if started is not None:
+            self._attempts.begun(call, started)
+            if self.ended is not None:
+                self._attempts.gate.runs(call, started)
+        return call
+
+    def failed(self, slot: Any, error: BaseException, started: float) -> None:
+        self._attempts.failed(self._call_of(slot, started), error, started)
+
+    def timed_out(self, slot: Any, started: float) -> float | None:
+        call = self._call_of(slot, started)
+        limit = self._attempts.timed_out(call, started)
+        if self.ended is not None:
+            self._cut[slot] = call
+        return limit
+
+    def returned(self, slot: Any, error: BaseException | None) -> None:
+        call = self._cut.pop(slot, None) if self._plain else slot
+        if call is not None:
+            self._attempts.returned(call, error)
