@@ -100,6 +100,7 @@ class Attempts:
             )
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
+        self._stopped = False
         # Whether the gate lets no call start now.
         self._closed = False
         self._news: asyncio.Future[None] | None = None
@@ -112,6 +113,7 @@ class Attempts:
 
     def stop(self) -> None:
         """From now on no call starts, no element ends, and no input is read."""
+        self._stopped = True
         self._ends.stop()
         if self._hedging is not None:
             self._hedging.stop()
@@ -158,7 +160,7 @@ class Attempts:
             window = None if self._closed or self._schedule.is_due else self._source.window()
             if window is not None:
                 return window
-            if self._schedule.over:
+            if self._stopped or self._schedule.over:
                 return None
             await self._wait()
         self._next = next_call
