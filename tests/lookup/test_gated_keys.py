@@ -268,7 +268,7 @@ async def test_G5_G3_few_keys_are_refused_in_a_storm_whether_limits_hear_of_the_
     enricher, budget = kind(), Budget(f"storm of {kind.__name__}", Limit(200, 1.1))
     allowance = own_allowance(budget, "the lookup", enricher.weigh)
     pipeline = pipeline_of(enricher, range(600), allowance, budget=budget, retry=Retry(20), capacity=100)
-    assert pipeline._keys.gate.hears is (kind is StormyAndWeighing)
+    assert pipeline._keys.attempts.gate.listens is (kind is StormyAndWeighing)
     await pipeline.run()
     assert pipeline.figures.calls == 600 + enricher.refused
     assert 1 <= enricher.refused <= 0.05 * 600
