@@ -1,42 +1,303 @@
-"""From a source to the lanes: which call starts next, and what its end means for the limits.
+"""From a source to the lanes: which call starts next, and what its end means for elements and limits.
 
 If nothing is asked before the first calls of elements, lanes take these from windows of the source. Only elements in
-trouble come here (`attempt_ends`), and their next calls go first.
+trouble come here, and their next calls go first. A free lane asks what may start, and `schedule` chooses it. When
+nothing may start, the one lane that seeks waits for the first news: input, room, an element that is due, a key, the end
+of a call, or the rate limit.
 
-A free lane asks what may start, and `schedule` chooses it. When nothing may start, the one lane that seeks waits for
-the first news: input, room, an element that is due, a key, the end of a call, or the rate limit. An element in
-back-off holds no lane. What follows for an element is decided elsewhere (`attempt_ends`, `contracts.Endings`).
+At the end of an attempt there is another one, after a back-off, or the outcome of the element (`contracts.Endings`).
+The elements that wait are looked at when their back-off is over, and at their limits; one in back-off holds no lane.
+Whether there is another attempt, and when, says the user's `Retry`, whose hooks run in contexts of their own (O17).
+
+Hedged calls: a *copy* is a second call for the elements of a call that takes long. Both belong to the same attempt:
+they share its limit, and what ends them is handled once. The copy takes a place of its own in the capacity.
+
+    one answers               it wins; the other has to be cancelled
+    one fails                 the other is awaited, and decides
+    both fail                 the attempt fails with the error of the first
+    an element leaves         at its deadline, or because no caller wants it: it leaves both
+
+Only first calls are hedged, and not those that no caller waits for, such as refreshes of a cache. One timer of the run
+waits for the oldest call without a copy.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from itertools import repeat
-from math import inf
-from typing import TYPE_CHECKING, Any
+from math import inf, nextafter
+from random import random
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.budget.usage import running
-from asyncio_operator.engine.attempt_ends import AttemptEnds
 from asyncio_operator.engine.contracts import Endings, Source, Window
-from asyncio_operator.engine.failing_batches import FailingBatches
-from asyncio_operator.engine.failures import aligned
+from asyncio_operator.engine.failures import aligned, attempt_timeout_error, element_error, ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import SLACK, Call, Flight
 from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate, Limited
-from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
-from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.lanes import LAST_TURNS, Lanes
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
-from asyncio_operator.errors import BudgetExceeded, ResultError
+from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError, count_kind, describe_error, said
+from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
+from asyncio_operator.policies.retry import asked_wait
 from asyncio_operator.telemetry.annotations import answered_with, noted
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.options import Called, CallOptions
     from asyncio_operator.engine.timers import Timers
+
+
+class Hedging:
+    """The calls of a run that may get a copy, and the pairs of a call and its copy.
+
+    Args:
+        hedger: of this run, or of an earlier one for the same calls.
+    """
+
+    def __init__(self, hedger: Hedger, attempts: Attempts, timers: Timers) -> None:
+        self._attempts = attempts
+        self._figures = attempts.figures
+        self._hedger = hedger
+        self._recorder = attempts.recorder
+        self._now = timers.clock
+        # Without a copy, in the order of their starts. A dict, because a call may end at any moment.
+        self._single: dict[Call, None] = {}
+        self._pairs: dict[Call, Call] = {}
+        # The copies whose first call has failed, with its error.
+        self._alone: dict[Call, BaseException] = {}
+        # Whether a copy is looked for, of a call that was due when the timer rang.
+        self._wanted = False
+        self._rang = -inf
+        self._armed = False
+        self._delay = inf
+        self._loop = timers.loop
+        self._timer = timers.reminder(self._ring)
+
+    def stop(self) -> None:
+        """No call gets a copy any more."""
+        self._timer.cancel()
+        self._single.clear()
+
+    def started(self, call: Call, now: float) -> None:
+        """A call starts that is not a copy."""
+        self._hedger.called()
+        if not call.is_first or not call.awaited:
+            return
+        call.started = now
+        self._single[call] = None
+        if not self._armed and not self._wanted:
+            self._watch_oldest()
+
+    def next_copy(self, now: float, gate: Gate) -> Call | None:
+        """The copy that starts now; None if none may."""
+        if not self._wanted:
+            return None
+        first = next(iter(self._single), None)
+        if first is None or first.started + self._hedger.delay > self._rang:
+            self._wanted = False
+            self._watch_oldest()
+            return None
+        allowed = self._hedger.next_copy(now)
+        if allowed > now:
+            # Until enough calls have started, the share is looked at when each of them does. Else the timer says when.
+            if allowed < inf:
+                self._wanted = False
+                self._arm(allowed)
+            return None
+        copy = Call(list(first.present), half=True)
+        if gate.weighs and not self._admitted(copy, first, now, gate):
+            return None
+        del self._single[first]
+        self._pairs[first], self._pairs[copy] = copy, first
+        self._hedger.copied()
+        self._figures.hedged += 1
+        for flight in copy.flights:
+            flight.copies += 1
+            self._recorder.copy_started(flight, now)
+        return copy
+
+    def _admitted(self, copy: Call, first: Call, now: float, gate: Gate) -> bool:
+        """Whether the budget lets the copy start now. If not, ask again at each start, and when it says."""
+        try:
+            copy.weights = None if first.late else first.weights
+            start = gate.admit(copy, now)
+        except (BudgetExceeded, CoordinatorError, ResultError):
+            # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
+            start = inf
+        if now < start < inf:
+            self._arm(start)
+        return start <= now
+
+    # -- the ends of calls
+
+    def answered(self, call: Call, now: float) -> None:
+        """The call has returned a result. The other call of its pair is cancelled."""
+        if call in self._single:
+            del self._single[call]
+            self._hedger.lasted(now - call.started)
+            if self._hedger.delay < self._delay and not self._wanted:
+                # The timer was set for a later time than that of calls that run.
+                self._watch_oldest()
+            return
+        other = self._pairs.pop(call, None)
+        if other is not None:
+            del self._pairs[other]
+        if (call.half and other is not None) or self._alone.pop(call, None) is not None:
+            self._figures.hedges_won += 1
+            if other is not None:
+                # A lower bound of its latency is enough: it is above the percentile.
+                self._hedger.lasted(call.started - other.started)
+            for flight in call.present:
+                self._recorder.attempt_ended(flight, "cancelled", now)
+            self._copy_ended(call.present, "result", now)
+        elif other is not None:
+            self._hedger.lasted(now - call.started)
+            self._copy_ended(call.present, "cancelled", now)
+        if other is not None:
+            self._attempts.leave(other, other.present)
+
+    def failed(self, call: Call, error: BaseException, now: float) -> BaseException | None:
+        """The call has raised. Returns the error of its attempt, or None if the other call of its pair decides."""
+        asked = asked_wait(error)
+        if asked is not None or said(error, "overload", bool):
+            self._hedger.overloaded(now, asked)
+        self._single.pop(call, None)
+        other = self._pairs.pop(call, None)
+        if other is not None:
+            del self._pairs[other]
+        lone = self._alone.pop(call, None)
+        if lone is not None or (other is not None and call.half):
+            self._copy_ended(call.present, "error", now, error)
+        if not is_ordinary(error):
+            # It ends the run, whatever the other call would bring.
+            return error
+        if other is None:
+            return error if lone is None else lone
+        for flight in call.present:
+            flight.call = other
+        if other.half:
+            self._alone[other] = error
+            for flight in call.present:
+                self._recorder.attempt_ended(flight, "error", now, error)
+        return None
+
+    def left(self, call: Call, flights: list[Flight], outcome: str, now: float) -> None:
+        """These elements have left the call. They leave the other call of its pair too."""
+        other = self._pairs.get(call)
+        if other is not None or call in self._alone:
+            self._copy_ended(flights, outcome, now)
+        if not call.present:
+            self._single.pop(call, None)
+            self._alone.pop(call, None)
+            if other is not None:
+                del self._pairs[call], self._pairs[other]
+        if other is not None and flights:
+            self._attempts.leave(other, flights)
+
+    def _copy_ended(
+        self, flights: Sequence[Flight], outcome: str, now: float, error: BaseException | None = None
+    ) -> None:
+        for flight in flights:
+            self._recorder.copy_ended(flight, outcome, now, error)
+
+    # -- the timer
+
+    def _watch_oldest(self) -> None:
+        """Set the timer for the oldest call without a copy, if there is one."""
+        oldest = next(iter(self._single), None)
+        self._arm(inf if oldest is None else oldest.started + self._hedger.delay)
+
+    def _arm(self, due: float) -> None:
+        self._delay = self._hedger.delay
+        self._armed = due < inf
+        self._timer.set(due) if self._armed else self._timer.cancel()
+
+    def _ring(self) -> None:
+        oldest, now = next(iter(self._single), None), self._now()
+        due = inf if oldest is None else oldest.started + self._hedger.delay
+        if due > now:
+            self._arm(due)
+        else:
+            self._last_turn(now, LAST_TURNS)
+
+    def _last_turn(self, rang: float, turns: int) -> None:
+        # A result that has arrived wins. After the loop was blocked, nearly all that seem to be slow have one.
+        if turns:
+            self._loop.call_soon(self._last_turn, rang, turns - 1)
+            return
+        self._armed, self._wanted, self._rang = False, True, rang
+        self._attempts.news()
+
+
+logger = logging.getLogger("asyncio_operator.calls")
+
+
+WATCHED: Final = 1_000
+"""Elements that are watched at a time. One that passes its deadline is never answered, and keeps its place."""
+
+
+class FailingBatches:
+    """Notices that calls with several elements always fail, though each of their elements alone is answered.
+
+    Then all results are right, and each element costs a call of its own (B4): only the log can say so. The sign is a
+    pair that failed while both were answered alone, in a run in which no call with several has succeeded.
+
+    Args:
+        name: of what is called.
+        method: what a call with several elements is called.
+        watching: whether calls may have several elements.
+    """
+
+    def __init__(self, name: str, method: str, watching: bool = True) -> None:
+        self._name = name
+        self.method = method
+        self._watching = watching
+        # The elements of pairs that failed: each with the error, and those of its pair that were answered alone.
+        self._pairs: dict[Any, tuple[BaseException, list[Any]]] = {}
+
+    def divided(self, elements: Sequence[Any], error: BaseException) -> None:
+        """A call for several elements has failed, and each half of it is called."""
+        if len(elements) == 2 and self._watching and len(self._pairs) < WATCHED:
+            self._pairs.update(dict.fromkeys(elements, (error, [])))
+
+    def answered(self, elements: Sequence[Any]) -> None:
+        """A call for elements has succeeded."""
+        if not self._watching:
+            return
+        if len(elements) > 1:
+            self.end()
+        elif (pair := self._pairs.pop(elements[0], None)) is not None:
+            error, alone = pair
+            alone.append(elements[0])
+            if len(alone) == 2:
+                self.end()
+                self._warn(error)
+
+    def failed(self, elements: Sequence[Any]) -> None:
+        """Elements have failed, and are not divided any more."""
+        for element in elements:
+            self._pairs.pop(element, None)
+
+    def end(self) -> None:
+        """A call for several elements has succeeded: nothing is watched any more."""
+        self._watching = False
+        self._pairs.clear()
+
+    def _warn(self, error: BaseException) -> None:
+        logger.warning(
+            "%s: every call of %s with several values has failed so far, and the same values succeed one by one. So no "
+            "value is to blame, and each one costs a call of its own. Correct how several values are asked for and how "
+            "their answer is read, or turn batching off with a batch size of 1. The last error: %s",
+            self._name,
+            self.method,
+            describe_error(error),
+        )
 
 
 class Attempts:
@@ -48,6 +309,7 @@ class Attempts:
         timers: of the run, by the loop's time. Who has made them closes them.
 
     Attributes:
+        backing_off: elements that wait for their next attempt.
         held: calls of windows that wait for a limit.
         lanes: that make the calls.
         gate: says when they start.
@@ -66,20 +328,20 @@ class Attempts:
         recorder: Recorder,
     ) -> None:
         self.working = 0
-        self._figures = figures = endings.figures
+        self.figures = endings.figures
         self.instant, self.results, self.ended, self.final = reader.instant, None, None, False
         self._noted = called.noted
         self._source = source
         self._reader = reader
-        self._keys = keys = source.keyed
+        self._keys = source.keyed
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._first_limit = min(self._timeout, self._attempt_timeout)
         self._batched = options.batching is not None
         # Whether every result is an outcome.
         self._satisfied = options.retry is None or options.retry.if_result is None
-        self._failing = failing = FailingBatches(called.name, called.method, self._batched)
-        self.gate = Gate(options, called, limited, timers, recorder, figures, self.news, self._resize)
+        self._failing = FailingBatches(called.name, called.method, self._batched)
+        self.gate = Gate(options, called, limited, timers, recorder, self.figures, self.news, self._resize)
         context = copy_context()
         if self.gate.weighs:
             # Where no limit has to hear of each call, this one takes what all of them say.
@@ -87,17 +349,18 @@ class Attempts:
             anyone.gate = self.gate
             context.run(running.set, anyone)
         self.lanes = Lanes(called.invoke, self, options, timers=timers, name=called.name, context=context)
-        self._recorder = recorder
+        self.recorder = recorder
         self._timers = timers
         self.now = timers.clock
         self._schedule = Schedule(source, options.batching, options.retry is not None)
         self.held = self._schedule.held
-        self._ends = AttemptEnds(endings, self._schedule, options, keys, recorder, failing, timers, self.news)
+        self.backing_off = 0
+        self._endings = endings
+        self._retry = options.retry
+        self._context = copy_context()
         self._hedging: Hedging | None = None
         if options.hedge is not None:
-            self._hedging = Hedging(
-                limited.hedger or Hedger(options.hedge), recorder, timers, self.news, self._leave, figures
-            )
+            self._hedging = Hedging(limited.hedger or Hedger(options.hedge), self, timers)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._stopped = False
@@ -106,15 +369,10 @@ class Attempts:
         self._news: asyncio.Future[None] | None = None
         self._reminder = timers.reminder(self.news)
 
-    @property
-    def backing_off(self) -> int:
-        """Elements that wait for their next attempt."""
-        return self._ends.backing_off
-
     def stop(self) -> None:
         """From now on no call starts, no element ends, and no input is read."""
         self._stopped = True
-        self._ends.stop()
+        self.backing_off = 0
         if self._hedging is not None:
             self._hedging.stop()
         self.gate.leave()
@@ -135,15 +393,15 @@ class Attempts:
         if flight.ended:
             return
         self._schedule.ended(flight)
-        self._ends.forget(flight)
+        self._forget(flight)
         call, flight.call = flight.call, None
         if call is not None:
-            self._leave(call, [flight])
+            self.leave(call, [flight])
             if self._hedging is not None:
                 self._hedging.left(call, [flight], "cancelled", self.now())
         self.news()
 
-    def _leave(self, call: Call, flights: list[Flight]) -> None:
+    def leave(self, call: Call, flights: list[Flight]) -> None:
         """These elements do not need the call any more. It is cancelled if none is left."""
         call.late = {**call.late, **dict.fromkeys(flights)}
         for flight in flights:
@@ -179,7 +437,7 @@ class Attempts:
             self._reader.read_ahead(self.news)
         if self._try_again == A_TURN_LATER:
             await asyncio.sleep(0)
-            self._schedule.turned()
+            self._schedule.turns += 1
             return
         news = self._news = self._timers.loop.create_future()
         if self._try_again < inf:
@@ -239,7 +497,7 @@ class Attempts:
 
     def _started(self, call: Call, now: float) -> tuple[Call, Any]:
         self.gate.started(call, now)
-        self._figures.calls += 1
+        self.figures.calls += 1
         return call, self.value_of(call)
 
     def _in_time(self, call: Call, now: float) -> bool:
@@ -249,8 +507,8 @@ class Attempts:
             return True
         for flight in [flight for flight in call.flights if flight.deadline < now]:
             call.flights.remove(flight)
-            self._ends.leave(flight)
-            self._ends.overdue(flight, now)
+            self._leave_wait(flight)
+            self._overdue(flight, now)
         return bool(call.flights)
 
     def _admitted(self, call: Call, now: float) -> bool:
@@ -263,7 +521,9 @@ class Attempts:
             if call.count > 1 and isinstance(error, BudgetExceeded | ResultError):
                 self._schedule.split_unstarted(call)
             else:
-                self._refuse(call, error, now)
+                # It counts as a failed attempt, so retries and back-off bridge an open circuit.
+                self.begun(call, now)
+                self._fail(self._flights(call), error, now)
             return False
         if start <= now:
             return True
@@ -284,14 +544,9 @@ class Attempts:
 
     def hold(self, call: Call) -> None:
         """A call of a window may not start yet. It is the next one."""
-        self._count(call)
+        self._schedule.count(call)
         self._schedule.hold(call)
         self.news()
-
-    def _refuse(self, call: Call, error: BaseException, now: float) -> None:
-        """The gate refuses a call. It counts as a failed attempt, so retries and back-off bridge an open circuit."""
-        self.begun(call, now)
-        self._ends.fail(self._flights(call), error, now)
 
     def begin(self, call: Call, started: float) -> float:
         """A call starts. Returns the seconds that it may take."""
@@ -310,27 +565,21 @@ class Attempts:
         for flight in call.present:
             flight.call = call
             if flight.wakes < inf:
-                self._ends.leave(flight)
+                self._leave_wait(flight)
             if call.half:
                 continue
             if flight.begun is None:
                 flight.started = started
                 flight.deadline = started + self._timeout
             if flight.attempts:
-                self._figures.retries += 1
+                self.figures.retries += 1
             flight.begun = started
-            self._recorder.attempt_started(flight, started)
+            self.recorder.attempt_started(flight, started)
         return call.limit(self._attempt_timeout) - started
-
-    def _count(self, call: Call) -> None:
-        """The elements of the call are handled here, also those of a window."""
-        if not call.counted:
-            call.counted = True
-            self._schedule.unfinished += call.count
 
     def _flights(self, call: Call) -> list[Flight]:
         """The elements that the call may still give an outcome. From now on they have flights."""
-        self._count(call)
+        self._schedule.count(call)
         return call.present
 
     def complete(self, call: Call, result: Any) -> None:
@@ -343,17 +592,17 @@ class Attempts:
         except ResultError as error:
             # Law B3: nothing tells which result belongs to which element, so all of them fail.
             answered_with(error, call.http_status)
-            self._ends.fail(self._flights(call), error, now)
+            self._fail(self._flights(call), error, now)
             return
         verdicts: Sequence[bool] = ()
         if call.pieces:
             if call.count > 1:
                 self._failing.end()
             if not self._satisfied:
-                verdicts = list(map(self._ends.is_satisfied, call.values, results))
+                verdicts = list(map(self._is_satisfied, call.values, results))
             if all(verdicts) and self._source.store(call, results, now):
                 if call.counted:
-                    self._schedule.ended_together(call.count)
+                    self._schedule.unfinished -= call.count
                     if not self._schedule.unfinished or self._schedule.forming:
                         # No element may be left that could join a batch, or none at all: else the seeker sleeps on.
                         self.news()
@@ -364,7 +613,7 @@ class Attempts:
         for flight, one, verdict in zip(flights, results, verdicts or repeat(None), strict=False):
             if flight not in call.late:
                 flight.call = call  # And not its copy, if the first call has won.
-                self._ends.result(flight, one, now, verdict)
+                self._result(flight, one, now, verdict)
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self.now()
@@ -375,7 +624,7 @@ class Attempts:
         decisive = error if self._hedging is None else self._hedging.failed(call, error, now)
         if decisive is None:
             return
-        self._ends.failed(flights, decisive, now)
+        self._attempt_failed(flights, decisive, now)
 
     def timed_out(self, call: Call, started: float) -> float | None:
         now = self.now()
@@ -392,7 +641,7 @@ class Attempts:
             if self._keys is not None:
                 # Law Q7: the key is not free while a call for it runs, although its element has ended.
                 self._keys.hold(flight.entry)
-            self._ends.pass_limit(flight, now)
+            self._pass_limit(flight, now)
         return call.limit(self._attempt_timeout) - started if going_on else None
 
     def returned(self, call: Call, error: BaseException | None) -> None:
@@ -403,7 +652,7 @@ class Attempts:
         self.gate.ended(call, now, error)
         for flight in call.late:
             flight.late -= 1
-            self._recorder.call_returned(flight, now)
+            self.recorder.call_returned(flight, now)
             if self._keys is not None and not flight.late:
                 self._keys.release(flight.entry)
                 if flight.held and not flight.ended:
@@ -417,3 +666,158 @@ class Attempts:
 
     def left(self) -> None:
         """There is nothing to do: the queue knows what is complete."""
+
+    # -- the ends of attempts
+
+    def _is_satisfied(self, value: Any, result: Any, attempts: int = 1) -> bool:
+        """Whether the result of an attempt is the last one.
+
+        Raises:
+            FunctionError: `retry.if_result` failed.
+        """
+        if self._retry is None or self._retry.if_result is None:
+            return True
+        try:
+            return not self._context.copy().run(self._retry.unsatisfied, result)
+        except BaseException as error:
+            self.figures.failures += 1
+            remedy = "make it return whether to try again"
+            raise element_error("retry.if_result", value, error, remedy, attempts) from error
+
+    def _result(self, flight: Flight, result: Any, now: float, satisfied: bool | None) -> None:
+        """An attempt has given a result. `satisfied` says whether it is the last one, if that is known."""
+        self.recorder.attempt_ended(flight, "result", now)
+        attempts, start = flight.attempts + 1, None
+        if satisfied is None:
+            satisfied = self._is_satisfied(flight.value, result, attempts)
+        if not satisfied:
+            flight.attempts = attempts
+            start = self._next_start(flight, None, now)
+        if start is None:
+            self._end(flight, now, self._endings.complete, result, attempts)
+        else:
+            self._back_off(flight, start, now)
+
+    def _pass_limit(self, flight: Flight, now: float) -> None:
+        """An attempt has reached the element's deadline, or its own limit."""
+        self.recorder.attempt_ended(flight, "timed_out", now)
+        if flight.deadline <= now + SLACK:
+            self._end(flight, now, self._endings.timed_out, flight.attempts + 1)
+            return
+        self._judge(flight, attempt_timeout_error(flight.value, flight.attempts + 1, self._attempt_timeout), now)
+
+    def _overdue(self, flight: Flight, now: float) -> None:
+        """An element has reached its deadline, and no attempt runs for it."""
+        self._end(flight, now, self._endings.timed_out, flight.attempts)
+
+    def _attempt_failed(self, flights: list[Flight], error: BaseException, now: float) -> None:
+        """A call for these elements has failed: each half of them is called, or their attempt has failed."""
+        if len(flights) > 1 and isinstance(error, Exception) and splits(error):
+            # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
+            self._schedule.split(flights)
+            self._failing.divided(flights, error)
+            for flight in flights:
+                flight.call = None
+                self._watch(flight, flight.limit(self._attempt_timeout))
+            self.news()
+            return
+        self._failing.failed(flights)
+        self._fail(flights, error, now)
+
+    def _fail(self, flights: list[Flight], error: BaseException, now: float) -> None:
+        """An attempt for these elements has failed."""
+        for flight in flights:
+            self.recorder.attempt_ended(flight, "error", now, error)
+            self._judge(flight, error, now)
+
+    def _judge(self, flight: Flight, error: BaseException, now: float) -> None:
+        """An attempt has failed: wait for the next, or end the element with its error."""
+        flight.attempts += 1
+        start = None
+        if self._retry is not None and is_ordinary(error) and not ends_the_run(error) and self._retry.retries(error):
+            start = self._next_start(flight, error, now)
+        if start is None:
+            self._end(flight, now, self._endings.failed, error, flight.attempts)
+        else:
+            kind = count_kind(self.figures.errors, error)
+            logger.debug("attempt %d of an element failed with %s", flight.attempts, kind)
+            self._back_off(flight, start, now)
+
+    def _next_start(self, flight: Flight, error: BaseException | None, now: float) -> float | None:
+        """When the element's next attempt starts; None if there is none. Its `attempts` include the latest one."""
+        assert self._retry is not None
+        deadline = None if flight.deadline == inf else flight.deadline
+        return self._retry.next_start(flight.attempts, error, now, deadline, random)
+
+    def _back_off(self, flight: Flight, start: float, now: float) -> None:
+        """Wait for the next attempt, which starts at this time."""
+        flight.call = None
+        self.recorder.backing_off(flight, now, start)
+        flight.wakes = start
+        self.backing_off += 1
+        self._timers.set(start, self._wake, flight)
+
+    def _end(self, flight: Flight, now: float, end: Callable[..., str], *outcome: Any) -> None:
+        """Give the element its outputs, by `end`, which says how."""
+        try:
+            how = end(flight if flight.entry is None else flight.entry, *outcome)
+        except BaseException:
+            self.recorder.completed(flight, "failed", now)
+            raise
+        self._schedule.ended(flight)
+        flight.call = None
+        self.recorder.completed(flight, how, now)
+        if flight.entry is None:
+            self.recorder.emitted(None, flight, now)
+        else:
+            self.figures.latency.add(now - flight.admitted)
+        # An end may free a key, end the run, or leave no element that could join a batch: else the seeker sleeps on.
+        if self._keys is not None or not self._schedule.unfinished or self._schedule.forming:
+            self.news()
+
+    def _watch(self, flight: Flight, until: float) -> None:
+        """Watch the limit of an element that waits for a place in a call."""
+        if until < inf:
+            flight.wakes = until
+            self._timers.set(until, self._pass_wait, flight)
+
+    def _leave_wait(self, flight: Flight) -> None:
+        """The element no longer waits for a place."""
+        if flight.wakes < inf:
+            self._timers.delete(flight.wakes, self._pass_wait, flight)
+            flight.wakes = inf
+
+    def _forget(self, flight: Flight) -> None:
+        """The element no longer waits, neither in back-off nor for a place."""
+        if flight.wakes < inf and self._timers.delete(flight.wakes, self._wake, flight):
+            self.backing_off -= 1
+        self._leave_wait(flight)
+
+    def _wake(self, flight: Flight, now: float) -> None:
+        """The back-off of an element is over."""
+        flight.wakes = inf
+        if self._stopped:
+            return
+        self.backing_off -= 1
+        if flight.deadline < now:
+            self._overdue(flight, now)
+        else:
+            # Law R3: an attempt may start at the deadline, and not after it.
+            self._watch(flight, max(flight.deadline, nextafter(now, inf)))
+            # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
+            flight.held = self._keys is not None and flight.late > 0
+            if not flight.held:
+                self._schedule.again(flight)
+        self.news()
+
+    def _pass_wait(self, flight: Flight, now: float) -> None:
+        """An element has waited for a place until its limit."""
+        flight.wakes = inf
+        if self._stopped:
+            return
+        if flight.split:
+            flight.split = False
+            self._pass_limit(flight, now)
+        else:
+            self._overdue(flight, now)
+        self.news()

@@ -7,7 +7,6 @@ ever for code that ignores its own cancellation. This module knows no runs.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -73,11 +72,3 @@ async def close_within(
     closing.cancel()
     await wait_through(closing, FINAL_WAIT)
     return TimeoutError(f"closing {name} took longer than {limit}{seconds} s and was cancelled{remedy}")
-
-
-def drop(task: Any) -> None:
-    """Give up a task whose loop was closed, without a message of asyncio."""
-    # asyncio.gather uses this switch for the same purpose.
-    task._log_destroy_pending = False
-    if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
-        task.get_coro().close()

@@ -63,19 +63,6 @@ def call_error(
     return function_error(failed, says, unit=unit, element=element, attempts=attempts, cause=error)
 
 
-def timeout_error(value: Any, timeout: float | None) -> ElementTimeoutError:
-    """The error of an element at its deadline, in the operator."""
-    return ElementTimeoutError(f"element {describe(value)} had no result within its timeout of {timeout} s")
-
-
-def lookup_timeout_error(key: Any, timeout: float | None) -> ElementTimeoutError:
-    """The error of a key at its deadline."""
-    return ElementTimeoutError(
-        f"the lookup of key {describe(key)} gave no answer within its timeout of {timeout} s; raise timeout= if "
-        "healthy answers take as long"
-    )
-
-
 def attempt_timeout_error(value: Any, attempt: int, seconds: float) -> ElementTimeoutError:
     """The error of an attempt that takes longer than `attempt_timeout` seconds."""
     return ElementTimeoutError(

@@ -35,6 +35,7 @@ class Schedule:
         unfinished: number of elements that were handed out and have not ended.
         closes: when to ask again for the batch that is being formed: infinity if there is none, `A_TURN_LATER` if the
             batch waits for an idle loop.
+        turns: of the loop without a new element.
         formed: calls that wait, and go first.
         due: elements that wait for their next attempt to start.
         held: first calls for one element that wait for a limit: after those, and before new elements (law R8).
@@ -58,7 +59,7 @@ class Schedule:
         self._batch: dict[Flight, None] = {}
         self._runs: list[Call] = []
         self._in_runs = 0
-        self._turns = 0
+        self.turns = 0
 
     @property
     def over(self) -> bool:
@@ -75,9 +76,11 @@ class Schedule:
         """Whether elements wait for a call that goes before those of new ones."""
         return bool(self.due or self.formed or self.held)
 
-    def ended_together(self, count: int) -> None:
-        """As many elements without flights have their outcomes."""
-        self.unfinished -= count
+    def count(self, call: Call) -> None:
+        """The elements of the call are handled here, also those of a window."""
+        if not call.counted:
+            call.counted = True
+            self.unfinished += call.count
 
     def ended(self, flight: Flight) -> None:
         """The element has an outcome, or is abandoned. It goes into no further call."""
@@ -109,10 +112,6 @@ class Schedule:
         first, second = _halves(call.flights)
         self.hold(Call(second, call.half))
         self.hold(Call(first, call.half))
-
-    def turned(self) -> None:
-        """The loop has turned without a new element."""
-        self._turns += 1
 
     def prepare(self, now: float) -> None:
         """No call may start now. Prepare elements for the next one."""
@@ -183,7 +182,7 @@ class Schedule:
             # Its age is that of its first element: the wait of each has a limit, however many follow.
             if not self.forming:
                 self.closes = now + self._linger if self._linger else A_TURN_LATER
-            self._turns = 0
+            self.turns = 0
             if one is not None:
                 self._batch[one] = None
             elif run is not None and run.pieces:
@@ -226,7 +225,7 @@ class Schedule:
         """Whether the batch is full or old enough, or no other element can join it."""
         if self.forming >= self._max_size or self._source.is_full():
             return True
-        if now >= self.closes if self._linger else self._turns >= IDLE_TURNS:
+        if now >= self.closes if self._linger else self.turns >= IDLE_TURNS:
             return True
         # An element that was handed out and does not wait here may come back for another attempt, or free a key.
         elsewhere = self.unfinished > self.forming

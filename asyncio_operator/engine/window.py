@@ -12,11 +12,11 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.flights import Call, Owner
-from asyncio_operator.engine.gate import REFUSED, Gate
-from asyncio_operator.errors import CircuitOpenError
+from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.attempts import Attempts
+    from asyncio_operator.engine.gate import Gate
 
 
 class CallWindow:
@@ -59,7 +59,7 @@ class CallWindow:
                 start = take(now) if plain else take(now, call[0])
             except CircuitOpenError:
                 start = inf
-            except REFUSED as error:
+            except (BudgetExceeded, CoordinatorError, ResultError) as error:
                 start, refusal = inf, error
             if start > now:
                 self.hold(call[0], refusal)

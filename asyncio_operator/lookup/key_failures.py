@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.engine.failures import call_error, ends_the_run, is_ordinary, is_over_budget, lookup_timeout_error
+from asyncio_operator.engine.failures import call_error, ends_the_run, is_ordinary, is_over_budget
 from asyncio_operator.errors import (
     ElementTimeoutError,
     EnricherError,
@@ -94,7 +94,10 @@ class KeyFailures:
     def timeout_error(self, key: Any) -> ElementTimeoutError:
         """The error of a key that passes its deadline. Counts it."""
         self.figures.timeouts += 1
-        return lookup_timeout_error(key, self._timeout)
+        return ElementTimeoutError(
+            f"the lookup of key {describe(key)} gave no answer within its timeout of {self._timeout} s; raise timeout= "
+            "if healthy answers take as long"
+        )
 
 
 def is_lacking(error: BaseException) -> bool:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
-from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary, is_over_budget, timeout_error
-from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary, is_over_budget
+from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
@@ -118,7 +118,8 @@ class Outcomes:
         self.figures.timeouts += 1
         # Not overridden: the default only raises, and the error that is made here names the element and the limit.
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
-            error = timeout_error(value, self._options.timeout)
+            limit = self._options.timeout
+            error = ElementTimeoutError(f"element {describe(value)} had no result within its timeout of {limit} s")
             return "skipped" if self.failed(entry, error, attempts, remedy=IN_TIME) == "skipped" else "timeout"
         hook = "on_timeout" if self._options.on_timeout is not None else "the function's timeout"
         try:

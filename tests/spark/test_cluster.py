@@ -214,7 +214,7 @@ def watched() -> set[bool]:
 
     def look(_: int) -> bool:
         from asyncio_operator.engine import lanes
-        from asyncio_operator.engine import watch as loop_watch
+        from asyncio_operator.engine import lanes as loop_watch
 
         return lanes.Lanes._work.__code__.co_filename.startswith(loop_watch._OURS)
 
