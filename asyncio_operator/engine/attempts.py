@@ -5,8 +5,7 @@ trouble come here, and their next calls go first. A free lane asks what may star
 nothing may start, the one lane that seeks waits for the first news: input, room, an element that is due, a key, the end
 of a call, or the rate limit.
 
-At the end of an attempt there is another one, after a back-off, or the outcome of the element (`contracts.Endings`).
-The elements that wait are looked at when their back-off is over, and at their limits; one in back-off holds no lane.
+At the end of an attempt there is another one, after a back-off without a lane, or the outcome (`contracts.Endings`).
 Whether there is another attempt, and when, says the user's `Retry`, whose hooks run in contexts of their own (O17).
 
 Hedged calls: a *copy* is a second call for the elements of a call that takes long. Both belong to the same attempt:
@@ -306,7 +305,7 @@ class Attempts:
     Args:
         source: makes flights of what `reader` reads.
         called: what the calls are made of.
-        timers: of the run, by the loop's time. Who has made them closes them.
+        timers: of the run. Who has made them closes them.
 
     Attributes:
         backing_off: elements that wait for their next attempt.

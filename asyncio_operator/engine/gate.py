@@ -184,7 +184,6 @@ class Gate:
         admission = self._admission
         if admission is None:
             assert self._allowance is not None
-            assert not self._over
             admission = self._admission = self._allowance.join(self._news, self._timers.fail)
         start = admission.next_start(weights, now)
         if start > now:

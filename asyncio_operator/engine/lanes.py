@@ -19,8 +19,7 @@ lanes decide nothing about elements.
 A cancellation that hits the run is reported as a failure of the function, because a bare ``CancelledError`` says
 neither which code cancelled nor why. Every `BaseException` of a call is caught, ``SystemExit`` too.
 
-A function that does not await delays every other call without an error. So one thread of the process takes samples of
-the stacks. If nearly all samples of a run are inside of a user's function, a warning is logged.
+A function that does not await delays all other calls. So a thread takes samples of the stacks, and logs a warning.
 """
 
 from __future__ import annotations

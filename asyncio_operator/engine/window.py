@@ -1,8 +1,7 @@
 """The window of new elements: calls for one element each, which all lanes share. Only trouble makes objects.
 
-Lanes take pairs of a slot and a value, one step of an iterator each. A slot is the place of an element in its owner.
-If a call fails, is late, or has to wait for a limit, its element gets a flight (`flights`), and goes on in `attempts`.
-Where the end of a call needs more than its result, the slots are calls.
+Lanes take pairs of a slot, the place of an element in its owner, and a value. If a call fails, is late, or has to wait
+for a limit, its element gets a flight, and goes on in `attempts`. Where its end needs more, slots are calls.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class CallWindow:
 
     Args:
         owner: of the elements.
-        plain: nothing is to be done with each call but to store its result: slots are places of the owner.
+        plain: nothing is to be done with a call but to store its result: slots are places of the owner.
         final: see `Window`.
     """
 
