@@ -346,6 +346,35 @@ async def test_H1_one_timer_serves_all_calls():
     assert timers <= 5
 
 
+@virtual
+async def test_H2_halves_of_a_batch_are_not_hedged():
+    async def act(values, number):
+        await asyncio.sleep(0.5 if number == 0 else 9.0)
+        if len(values) > 1:
+            raise ValueError
+        return values
+
+    batches = Batches(act)
+    operator = hedged(batches, batching=Batching(2))
+    assert sorted(await collect(operator.process(range(2)))) == [0, 1]
+    assert batches.calls == [[0, 1], [0], [1]]
+    assert figures(operator) == (0, 0)
+
+
+@virtual
+async def test_H2_a_batch_with_one_element_that_failed_before_is_not_hedged():
+    async def act(values, number):
+        if number == 0:
+            raise EnricherError("again", retryable=True)
+        await asyncio.sleep(9.0)
+        return values
+
+    batches = Batches(act)
+    operator = hedged(batches, batching=Batching(2, linger=100.0), retry=retry(delay=5.0))
+    assert sorted(await collect(operator.process(range(3)))) == [0, 1, 2]
+    assert batches.calls == [[0, 1], [2, 0], [1]]
+
+
 def test_H2_calls_of_one_key_never_overlap_so_key_ordered_refuses_hedge():
     with pytest.raises(ConfigurationError, match=r'hedge is Hedge.*, and mode is "key_ordered"; a call and its copy'):
         AsyncWaitOperator(same, mode="key_ordered", key=hash, hedge=Hedge())
