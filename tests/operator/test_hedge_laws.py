@@ -16,6 +16,7 @@ from asyncio_operator import (
     AdaptiveCapacity,
     AsyncFunction,
     AsyncWaitOperator,
+    Batching,
     BlockingFunction,
     CircuitBreaker,
     ConfigurationError,
@@ -23,10 +24,10 @@ from asyncio_operator import (
     Hedge,
     RateLimit,
 )
-from asyncio_operator.errors import BudgetExceeded, CoordinatorError
+from asyncio_operator.errors import BudgetExceeded, CoordinatorError, EnricherError
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
-from tests.operator.attempts import Act, Script, retry
+from tests.operator.attempts import Act, Batches, Script, retry
 from tests.operator.helpers import (
     REAL_LOOPS,
     block,
