@@ -508,3 +508,17 @@ async def test_R5_a_run_that_ends_before_its_attempts_ran_out_says_why() -> None
 
     with pytest.raises(FunctionError, match="forbidden; not retried: the error says that it would fail again"):
         await look_up(Recorded(refuse), batches_of(1), fail=True, retry=Retry())
+
+
+@virtual
+async def test_O12_a_late_result_is_dropped_though_its_batch_still_waits_for_other_keys() -> None:
+    async def answer(key: Any) -> Any:
+        try:
+            await asyncio.sleep(1.0 if key == 1 else 30.0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(10.0)
+        return {"x": key}
+
+    [batch] = batches_of(2)
+    await look_up(Recorded(answer), [batch], capacity=1, timeout=5.0)
+    assert [type(outcome) for outcome in batch.outcomes] == [Failure, dict]

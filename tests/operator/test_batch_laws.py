@@ -13,7 +13,7 @@ from asyncio_operator import (
     Watermark,
 )
 from tests.operator.attempts import Batches, retry
-from tests.operator.helpers import Source, block, collect, forever, late, now, process, virtual
+from tests.operator.helpers import Source, block, collect, collect_timed, forever, late, now, process, virtual
 
 
 def by(max_size: int = 1000, linger: float = 1.0) -> Batching:
@@ -177,6 +177,48 @@ async def test_B2_values_that_wait_for_a_batch_count_against_buffer_only():
     assert source.read == 20
     first.cancel()
     await asyncio.wait([first])
+
+
+@virtual
+async def test_B2_elements_keep_their_own_deadlines_inside_a_running_batch():
+    """The first comes back into a batch with the second, and has its deadline long before that."""
+
+    async def act(values, number):
+        if number == 0:
+            raise EnricherError("again", retryable=True)
+        await asyncio.sleep(8.0)
+        return values
+
+    batches = Batches(act)
+    operator = AsyncWaitOperator(
+        batches, mode="unordered", timeout=10.0, on_timeout=late, batching=by(max_size=2, linger=1.0),
+        retry=retry(delay=4.0),
+    )  # fmt: skip
+    got = await collect_timed(operator.process(every(4.5, [0, 1])))
+    assert batches.calls == [[0], [1, 0]]
+    assert batches.times == [1, 5]
+    assert got == [(("late", 0), 11.0), (1, 13.0)]
+
+
+@virtual
+async def test_B2_a_batch_is_cancelled_when_the_last_of_its_elements_is_late():
+    cancelled = []
+
+    async def act(values, number):
+        if number == 0:
+            raise EnricherError("again", retryable=True)
+        try:
+            await forever()
+        finally:
+            cancelled.append(now())
+
+    operator = AsyncWaitOperator(
+        Batches(act), mode="unordered", timeout=10.0, on_timeout=late, batching=by(max_size=2, linger=1.0),
+        retry=retry(delay=4.0),
+    )  # fmt: skip
+    got = await collect_timed(operator.process(every(4.5, [0, 1])))
+    assert got == [(("late", 0), 11.0), (("late", 1), 15.0)]
+    assert cancelled == [15]
 
 
 @virtual

@@ -20,6 +20,21 @@ async def test_O1_at_most_capacity_calls_run(mode):
 
 
 @virtual
+async def test_O1_calls_that_outlive_their_deadline_count_too(mode):
+    async def stubborn(value):
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            await asyncio.sleep(5)
+
+    function = Life(stubborn)
+    got = await process(function, range(6), mode=mode, capacity=2, timeout=1.0, on_timeout=lambda value: value)
+    assert sorted(got) == list(range(6))
+    assert function.most == 2
+    assert now() == 3 * 6.0
+
+
+@virtual
 async def test_O1_nothing_is_read_ahead_of_a_free_slot(mode):
     source = Source(iter(range(10)))
     release = asyncio.Event()
