@@ -85,6 +85,24 @@ async def test_O12_a_swallowed_cancellation_holds_its_slot_and_its_late_result_i
     assert "element: 1" in caplog.text
 
 
+@virtual
+async def test_O14_metrics_count_attempts_and_elements():
+    script = Script({0: [BAD, Act(2.0)], 1: [Act(3.0)], 2: [BAD, BAD]})
+    operator = AsyncWaitOperator(script, mode="ordered", retry=retry(2, 4.0), on_error="skip")
+    run = operator.process(range(3))
+    first = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(1)
+    assert (operator.metrics.backing_off, operator.metrics.in_flight, operator.metrics.retries) == (2, 1, 0)
+    await asyncio.sleep(4)
+    assert (operator.metrics.backing_off, operator.metrics.in_flight, operator.metrics.retries) == (0, 1, 2)
+    assert [await first, *await collect(run)] == [0, 1]
+    metrics = operator.metrics
+    assert (metrics.admitted, metrics.emitted, metrics.retries) == (3, 3, 2)
+    assert (metrics.failures, metrics.skipped, metrics.timeouts) == (1, 1, 0)
+    assert metrics.latency.max == 6.0
+    assert metrics.attempt_latency.max == 3.0
+
+
 # -- O: the run around them
 
 
