@@ -5,10 +5,10 @@ and entries of equal priority are in the order of their numbers.
 
 The smallest entries are the front, a sorted list. All others are in blocks: each has the entries from its bound up to
 the next block's bound, in a dict by their numbers, so in any order, but for equal priorities: the one that was added
-first comes first, because its number is smaller. Adding finds the block by a binary search among
-the bounds, which are few and stay in the processor's cache. Removing finds it in the same way. A block is sorted when
-it becomes the front, and when it is full and becomes two. So every call takes O(log n) comparisons, or sorts one block:
-no removed entry is kept, and nothing has to be rebuilt.
+first comes first, because its number is smaller. Adding finds the block by a binary search among the bounds, which are
+few and stay in the processor's cache. Removing finds it in the same way. A block is sorted when it becomes the front,
+and when it is full and becomes two. So every call takes O(log n) comparisons, or sorts one block: no removed entry is
+kept, and nothing has to be rebuilt.
 
 Source: the front and the unsorted ranges behind it are those of the ladder queue (Tang, Goh and Thng, 2005). A binary
 heap from ``heapq`` cannot say where an entry is, so there a removal can only mark it, and one of a million removals
