@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from asyncio_operator import Cache, Enricher, Retry
+from asyncio_operator import Cache, Enricher, Journal, Retry
 from asyncio_operator.spark import enrich
 from benchmarks import Rows
 from enrichers import FunctionEnricher
@@ -57,6 +57,8 @@ def s20() -> Rows:
     sides: dict[str, tuple[str, Enricher, dict[str, Any]]] = {
         "a function without options": ("", one, {}),
         "one key a call, Retry(3)": ("<= 1.2", one, {"retry": Retry(3)}),
+        "one key a call, with a cache": ("<= 2.0", one, {"cache": Cache(KEYS)}),
+        "one key a call, with a journal": ("", one, {"journal": None}),
         "batches of 1,000 in rows": ("<= 1.0", InRows(), {}),
         "the same with retry and a cache": ("<= 2.0", InRows(), {"retry": Retry(3), "cache": Cache(KEYS)}),
         "batches of 1,000 in columns": ("<= 2.5", InColumns(), {}),
@@ -67,6 +69,8 @@ def s20() -> Rows:
             for name, (_, enricher, options) in sides.items():
                 # Every turn has other keys, which no cache has.
                 rows = spark.range(turn * KEYS, (turn + 1) * KEYS, 1, 1)
+                if "journal" in options:
+                    options = {"journal": Journal(directory / f"journal-{turn}", identity="benchmark")}
                 times[name].append(_microseconds(enrich(rows, enricher, on="id", **options)))
     [bare, *others] = (median(measured[2:]) for measured in times.values())
     for (name, (target, *_)), cost in zip([*sides.items()][1:], others, strict=True):

@@ -16,15 +16,14 @@ they share its limit, and what ends them is handled once. The copy takes a place
     both fail                 the attempt fails with the error of the first
     an element leaves         at its deadline, or because no caller wants it: it leaves both
 
-Only first calls are hedged, and not those that no caller waits for, such as refreshes of a cache. One timer of the run
-waits for the oldest call without a copy.
+Only first calls are hedged, and no refreshes of a cache. One timer of the run waits for the oldest one without a copy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from itertools import repeat
 from math import inf, nextafter
@@ -577,11 +576,10 @@ class Attempts:
         return call.limit(self._attempt_timeout) - started
 
     def _flights(self, call: Call) -> list[Flight]:
-        """The elements that the call may still give an outcome. From now on they have flights."""
         self._schedule.count(call)
         return call.present
 
-    def complete(self, call: Call, result: Any) -> None:
+    def complete(self, call: Call, result: Any, started: float) -> None:
         now = self.now()
         self._returned(call, now)
         if self._hedging is not None:
@@ -606,10 +604,14 @@ class Attempts:
                         # No element may be left that could join a batch, or none at all: else the seeker sleeps on.
                         self.news()
                 return
+        self.complete_each(call, results, verdicts or repeat(None))
+
+    def complete_each(self, call: Call, results: Sequence[Any], verdicts: Iterable[bool | None]) -> None:
+        """Elements of the call need flights. `verdicts` say whether each result is the last one, if that is known."""
         self._flights(call)
-        flights = call.flights
+        flights, now = call.flights, self.now()
         self._failing.answered(flights)
-        for flight, one, verdict in zip(flights, results, verdicts or repeat(None), strict=False):
+        for flight, one, verdict in zip(flights, results, verdicts, strict=False):
             if flight not in call.late:
                 flight.call = call  # And not its copy, if the first call has won.
                 self._result(flight, one, now, verdict)
@@ -647,7 +649,6 @@ class Attempts:
         self._returned(call, self.now(), error)
 
     def _returned(self, call: Call, now: float, error: BaseException | None = None) -> None:
-        """The call has returned, in time or late."""
         self.gate.ended(call, now, error)
         for flight in call.late:
             flight.late -= 1

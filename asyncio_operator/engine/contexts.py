@@ -85,8 +85,8 @@ class OwnContexts:
             self._own = self._context.copy()
         return call_within(self._own, self._invoke, value)
 
-    def complete(self, slot: Any, result: Any) -> None:
-        self._own.run(self._complete, slot, result)
+    def complete(self, slot: Any, result: Any, started: float) -> None:
+        self._own.run(self._complete, slot, result, started)
 
 
 Doubtful = Sequence[tuple[ContextVar[Any], Any]]

@@ -5,7 +5,7 @@
     Intake    gives the lanes their windows        (`attempts`)
     Window    a run of calls that all lanes share  (`attempts`, `operator.intake`, `lookup.key_source`)
     Keys      keeps calls of one key apart         (`queues.key_ordered`)
-    Endings   takes the outcome of an element      (`operator.outcomes`, `lookup.pending`)
+    Endings   takes the outcome of an element      (`operator.outcomes`, `lookup.open_keys`)
     Consumer  takes outputs on another thread      (`loop.channels`)
     Allowance admits a run to its budget           (`share`, which gives an `Admission`)
 
@@ -54,8 +54,8 @@ class Window(Protocol):
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yields pairs of a slot, which identifies the outcome, and a value for the function."""
 
-    def complete(self, slot: Any, result: Any) -> object:
-        """The call returned a result."""
+    def complete(self, slot: Any, result: Any, started: float) -> object:
+        """The call, which started at this time, returned a result."""
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
         """The call, which started at this time, raised an error."""

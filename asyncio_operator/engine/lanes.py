@@ -581,7 +581,7 @@ class Lanes:
                 elif results is not None:
                     results[slot] = result
                 else:
-                    complete(slot, result)
+                    complete(slot, result, started)
             lane.slot = IDLE
             if cancelling():
                 await self._absorb(lane)

@@ -77,7 +77,6 @@ class Schedule:
         return bool(self.due or self.formed or self.held)
 
     def count(self, call: Call) -> None:
-        """The elements of the call are handled here, also those of a window."""
         if not call.counted:
             call.counted = True
             self.unfinished += call.count

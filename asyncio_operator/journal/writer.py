@@ -161,20 +161,13 @@ class JournalWriter:
 
         While a write is repeated there is no room: what is answered then is lost if the place stays as it is.
         """
-        return self._has_room() or self._error is not None
+        return self.takes_more or self._error is not None
 
     @property
-    def has_failed(self) -> bool:
-        """Whether a write has failed for good: `check` raises its error."""
-        return self._error is not None
-
-    def _has_room(self) -> bool:
-        return not self._stalled and self._waiting_bytes + self._writing_bytes < MOST_WAITING
-
-    def wait_for_room(self, timeout: float | None = None) -> bool:
-        """Wait until `has_room`, at most `timeout` seconds. Not for a thread that runs an event loop."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.has_room, timeout)
+    def takes_more(self) -> bool:
+        """Whether there is room, and no write has failed for good. It is asked before each call."""
+        waiting = self._waiting_bytes + self._writing_bytes
+        return waiting < MOST_WAITING and not self._stalled and self._error is None
 
     def flush(self, timeout: float | None = None) -> bool:
         """Write what was appended, and wait until it is acknowledged. Whether that was so in time.
@@ -280,7 +273,7 @@ class JournalWriter:
             self._waiting, self._waiting_bytes, self._writing_bytes = [], 0, size
         error = self._write(batches, last)
         with self._changed:
-            had_room = self._has_room()
+            had_room = self.takes_more
             self._writing_bytes, self._stalled = 0, False
             if error is None:
                 self._acknowledged = last

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from operator import itemgetter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -56,9 +58,11 @@ class AnswerCheck:
     def __init__(self, schema: pa.Schema) -> None:
         # Imported here: the module loads pyarrow, and a caller that has a schema has loaded it already.
         from asyncio_operator.arrow.column_answers import ColumnAnswers
-        from asyncio_operator.arrow.columns import row_reader
+        from asyncio_operator.arrow.columns import array_of, row_reader
 
         self._row = row_reader(schema)
+        self._columns = [(itemgetter(field.name), field.type) for field in schema]
+        self._array_of = array_of
         self._in_table = ColumnAnswers
 
     def __call__(self, answer: Any) -> Found:
@@ -76,3 +80,18 @@ class AnswerCheck:
         if not rows:
             return None
         return rows[0] if isinstance(answer, Mapping) else rows
+
+    def many(self, answers: Sequence[Any]) -> Sequence[Found]:
+        """The same for several answers."""
+        # Those of a call in columns become one for each key, as a cache keeps them.
+        answers = list(answers)
+        kinds = set(map(type, answers))
+        if kinds == {self._in_table}:
+            return answers
+        # By column, where every row has every column and no more: no step has a Python function for each row.
+        if kinds == {dict} and set(map(len, answers)) == {len(self._columns)}:
+            with suppress(Exception):
+                for value_of, kind in self._columns:
+                    self._array_of(list(map(value_of, answers)), kind)
+                return list(map(dict.copy, answers))
+        return list(map(self, answers))

@@ -26,8 +26,7 @@ from asyncio_operator.state.cells import ABSENT
 if TYPE_CHECKING:
     from asyncio_operator.engine.attempts import Attempts
     from asyncio_operator.engine.contracts import Window
-    from asyncio_operator.lookup.open_keys import OpenKey
-    from asyncio_operator.lookup.pending import PendingKeys
+    from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys
 
 QUESTIONS = 2
 """Groups that are asked for at a time: the next one is on its way while an answer is read."""

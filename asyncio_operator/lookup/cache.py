@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import compress
+from itertools import compress, repeat
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,16 +42,14 @@ FOREVER: Final = 1e12
 """Seconds: 30,000 years."""
 
 HELD = 2
-"""Copy cached answers out of their tables when these have this many times as many rows. Then a copy costs as much as
-the writes since the last one. Cached rows are the keys, or the rows of the last copy if they are more: a key may have
-several."""
+"""Copy cached answers out of their tables when these have this many times as many rows as there are keys, or as the
+last copy had: a copy costs as much as the writes since the last one."""
 
 LEAST_HELD = 2_000
-"""The same for a small cache: rows of two calls, which it would otherwise copy again and again."""
+"""The same for a small cache: rows of two calls."""
 
 AT_ONCE: Final = 256
-"""Keys that are read together. With a few objects for each, more would start the garbage collector, which walks through
-all that the cache holds: it begins at 700 new objects."""
+"""Keys that are read together: their entries are still in the processor's cache when their use is counted."""
 
 MOST_PLACES = 4
 """Journals of which a cache knows the keys: those that were used last."""
@@ -88,6 +86,7 @@ class LookupCache:
 
     Attributes:
         refreshes: whether old answers are refreshed.
+        counts_uses: whether an answer lives the longer the later it is used.
         known: what is asked for answers that are not here, before calls are made.
 
     Args:
@@ -111,6 +110,7 @@ class LookupCache:
         self._renew = renew
         self._told: set[str] = set()
         self.refreshes = options.refresh_after is not None
+        self.counts_uses = options.expire_after_access is not None
         self.known: Sequence[KnownAnswers] = ()
         self._noted: dict[str, NotedKeys] = {}
         self._attach(backend)
@@ -122,7 +122,6 @@ class LookupCache:
         self._now = backend.now
         self._written = self._cells("answers", options.expire_after_write)
         self._codec = self._written.codec
-        self._load = self._written.table.get_slot
         self._miss = self._codec.encode(None)
         self._missing = self._view(options.missing_ttl)
         self._fresh = self._view(options.refresh_after)
@@ -136,10 +135,10 @@ class LookupCache:
         self._held = self._copied = 0
         self._in_bulk = not any(time is not None for time in other_times)
         self._order = self._make_order(backend, self._written.table, used)
+        self._load = self._written.table.get_slot
         self._slot, self._count_use = self._order.slot, self._order.use
         # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.
-        while len(self._order) > options.max_rows:
-            self._order.remove(self._order.oldest())
+        self._order.shrink(options.max_rows)
 
     def __len__(self) -> int:
         """The number of keys in the cache, expired ones included."""
@@ -212,11 +211,6 @@ class LookupCache:
         stored = self._stored(key)
         return (self._now() if stored is None else self._codec.timestamp(stored)) / 1000
 
-    @property
-    def counts_uses(self) -> bool:
-        """Whether an answer lives the longer the later it is used."""
-        return self._used is not None
-
     def memories(self, seconds: float, timed: bool) -> tuple[Memory, Memory]:
         """What a task remembers of rows and of misses, for what this cache has dropped to make room, or does not take
         (law L13). An answer is not used longer than here, and not beyond the time of its refresh."""
@@ -239,11 +233,11 @@ class LookupCache:
 
     def put(self, key: Any, answer: Any, age: int = 0) -> None:
         """Store the answer for a key, as `AnswerCheck` returns it. `age` is what it has in milliseconds."""
-        if answer is None and not self._options.cache_missing:
-            # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now.
-            self._discard(key)
-            return
         try:
+            if answer is None and not self._options.cache_missing:
+                # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now.
+                self._order.remove(self._slot_of(key))
+                return
             if type(key) is not str and type(key) is not int:
                 # Both stores refuse the same keys.
                 serialize_key(storable(key))
@@ -257,6 +251,27 @@ class LookupCache:
                 self._hold(answer.table)
         except Exception as error:
             self._fail("cannot be kept", key, error)
+
+    def learn(self, keys: Sequence[Any], answers: Sequence[Any]) -> None:
+        """The same for several answers that have just come."""
+        order, kinds = self._order, set(map(type, answers))
+        if not isinstance(order, LruInMemory) or self._used is not None or not set(map(type, keys)) <= {int, str}:
+            for key, answer in zip(keys, answers, strict=True):
+                self.put(key, answer)
+            return
+        missed = type(None) in kinds
+        if missed and not self._options.cache_missing:
+            found = [answer is not None for answer in answers]
+            for key in compress(keys, [not one for one in found]):
+                self.put(key, None)
+            keys, answers = list(compress(keys, found)), list(compress(answers, found))
+        now = self._now()
+        stored = map(self._codec.encode, answers) if missed else answers
+        order.put_many(keys, zip(repeat(now), stored, strict=False))
+        self._make_room(now, len(keys))
+        if not kinds <= {dict, list, type(None)}:
+            for table in {id(one.table): one.table for one in answers if hasattr(one, "table")}.values():
+                self._hold(table)
 
     def _hold(self, table: Any) -> None:
         """Note a table with rows of answers in columns. All of it stays in memory while one of its rows is cached."""
@@ -292,13 +307,6 @@ class LookupCache:
                 describe_error(error),
             )
         self._release()
-
-    def _discard(self, key: Any) -> None:
-        """Forget a key."""
-        try:
-            self._order.remove(self._slot_of(key))
-        except Exception as error:
-            self._fail("cannot be removed", key, error)
 
     def _cells(self, name: str, seconds: Any) -> TtlCells:
         # Without a clean-up of its own: an entry may only go together with its place in the order of use.
@@ -339,15 +347,15 @@ class LookupCache:
             table.put_slot(slot, codec.stamp(now, codec.unstamp(stored)))
         return True
 
-    def _make_room(self, now: int) -> None:
-        """Remove the least recently used answers above the limit, then expired ones among the next `SWEPT`."""
+    def _make_room(self, now: int, written: int = 1) -> None:
+        """Remove the least recently used answers above the limit, then expired ones among the next `SWEPT` for each
+        that was written."""
         order = self._order
-        while len(order) > self._options.max_rows:
-            order.remove(order.oldest())
+        order.shrink(self._options.max_rows)
         if self._options.stale_if_error or not self._expire:
             return
         # The least recently used ones are the most likely to have expired. A fixed number bounds the time of a write.
-        for _ in range(SWEPT):
+        for _ in range(SWEPT * written):
             slot = order.oldest()
             if slot is None or not self._is_over(slot, now):
                 return
@@ -371,9 +379,6 @@ class LookupCache:
                 return
             except Exception as failure:
                 error = failure
-        self._tell(what, key, error)
-
-    def _tell(self, what: str, key: Any, error: Exception) -> None:
         if what not in self._told:
             self._told.add(what)
             logger.warning(

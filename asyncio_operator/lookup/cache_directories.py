@@ -112,8 +112,7 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: p
 def _behind(memory: LookupCache, options: Cache, owner: str, schema: pa.Schema) -> SharedCache:
     """The second level of a cache. It connects when it is asked."""
     # Loaded here: few processes need it.
-    from asyncio_operator.lookup.shared_cache import SharedCache
-    from asyncio_operator.lookup.shared_format import Format
+    from asyncio_operator.lookup.shared_cache import Format, SharedCache
     from asyncio_operator.lookup.shared_store import ADDRESS, SharedStore
 
     client = partial(member(REDIS, "RedisValues"), options.store, connect_timeout=ADDRESS)

@@ -12,7 +12,6 @@ import asyncio
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from asyncio_operator.arrow.key_identity import canonical_optional
@@ -37,9 +36,8 @@ from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cach
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.known import KnownAnswers
-from asyncio_operator.lookup.open_keys import OpenKey
+from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
-from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.pipeline import called_by, managed_calls
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -232,7 +230,7 @@ class _Engine:
         failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
         known = () if cache is None else cache.known
         self._places = Places(failures.figures, cache, known=known)
-        self._pending = PendingKeys(failures, self._places, timed=False, check=partial(_valid, check))
+        self._pending = PendingKeys(failures, self._places, timed=False, check=check, read=_valid)
         self._source = _Keys(self._pending, known)
         self._allowance = own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
         self._attempts = managed_calls(

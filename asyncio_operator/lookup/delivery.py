@@ -46,14 +46,7 @@ class Delivery:
         settle: called before ready outcomes are searched.
     """
 
-    def __init__(
-        self,
-        deliver: Callable[[KeyBatch, int], None],
-        timers: Timers,
-        *,
-        ordered: bool,
-        buffer: int,
-    ) -> None:
+    def __init__(self, deliver: Callable[[KeyBatch, int], None], timers: Timers, *, ordered: bool, buffer: int) -> None:
         self.batches: deque[KeyBatch] = deque()
         self.keys = 0
         self.settle: Callable[[], None] = lambda: None
@@ -75,10 +68,6 @@ class Delivery:
     def takes_a_batch(self) -> bool:
         """Whether another batch may be read."""
         return self._count < BATCHES or self._rows < self._buffer
-
-    def admit(self, keys: int) -> None:
-        """`keys` more keys are being looked up."""
-        self.keys += keys
 
     def take(self, batch: KeyBatch) -> None:
         """A batch has been read."""

@@ -101,8 +101,8 @@ def answer_of(outcome: Any) -> Any:
 class Ascent:
     """Whether keys ascend from batch to batch, as in a table that is sorted by its key: then none can come again."""
 
-    def __init__(self, goes_on: bool = True) -> None:
-        self.goes_on = goes_on
+    def __init__(self) -> None:
+        self.goes_on = True
         self._greatest: Any = None  # None before the first
 
     def add(self, keys: Sequence[Any], ascending: bool) -> bool:

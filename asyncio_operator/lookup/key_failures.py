@@ -87,10 +87,6 @@ class KeyFailures:
         """Count a key that failed."""
         count_kind(self.figures.errors, error)
 
-    def timeout(self, key: Any, started: float) -> Failure:
-        """The outcome of a key that passed its deadline."""
-        return self.failure(key, self.timeout_error(key), started, timed_out=True)
-
     def timeout_error(self, key: Any) -> ElementTimeoutError:
         """The error of a key that passes its deadline. Counts it."""
         self.figures.timeouts += 1

@@ -6,7 +6,7 @@ the window that the lanes share: a key costs one step of an iterator and one sto
 step, and a window ends while its next key has to wait for them. So it is also where keys stay in Arrow, in slices: no
 key has an object, is shared with another batch, or is remembered, because to ask a table in memory again costs less.
 Otherwise the keys are cut into runs for the calls: a run costs one step for all of its keys, and its results are stored
-at once. Only a call in trouble gives its keys a flight each (`pending`).
+at once. Only a call in trouble gives its keys a flight each (`open_keys`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.engine.flights import Call
@@ -22,9 +23,8 @@ from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.lookup.asking import AskingSource, Piece
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Ascent, Failure, KeyBatch, shared
-from asyncio_operator.lookup.open_keys import OpenKey
-from asyncio_operator.lookup.pending import PendingKeys, weights_of
+from asyncio_operator.lookup.key_batch import PENDING, Ascent, Failure, KeyBatch, shared
+from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
 
 if TYPE_CHECKING:
     from asyncio_operator.lookup.known import KnownAnswers
@@ -46,19 +46,26 @@ class OpenBatch(CallWindow):
     """
 
     def __init__(self, batch: KeyBatch, positions: Sequence[int], source: KeySource) -> None:
-        gate, needs_keys = source.attempts.gate, source.judges or source.keeps or source.slices
-        plain = not (needs_keys or source.timed or gate.listens)
-        super().__init__(self, source.attempts, plain, final=not needs_keys)
+        gate, final = source.attempts.gate, not (source.judges or source.slices)
+        # A place keeps what calls have weighed.
+        plain = final and not (source.timed or gate.listens or (gate.weighs and source.keeps))
+        super().__init__(self, source.attempts, plain, final)
         self.batch = batch
         self.positions = positions
         self.missing = len(positions)
         self.entered: Sequence[Any] = ()
         self.followers: list[tuple[OpenBatch, list[tuple[int, int]]]] = []
         self.eager = source.eager
-        if self._plain:
-            # Nothing is to be done at the end of a call: its slot is a position, and the lane stores its result.
-            self.results = batch.outcomes
-        self.complete = self._complete if self.final else source.attempts.complete
+        # If nothing keeps the result of a plain call, the lane stores it.
+        self.results = batch.outcomes if self._plain and not source.keeps else None
+        # Results that have come and that no place has learnt, by slot, and the seconds of their calls. An object for
+        # each would start the garbage collector, which walks through all that a cache holds.
+        self._come: dict[Any, Any] = {}
+        self._latencies: list[float] = []
+        self.complete: Callable[[Any, Any, float], object] = source.attempts.complete
+        if self.final:
+            self.complete = self.arrived if self._plain else self._arrived_heard
+        self._now = source.attempts.now
         self._source = source
         self._next = 0
         self._passed = 0
@@ -186,7 +193,8 @@ class OpenBatch(CallWindow):
 
     def _with_room(self) -> Iterator[tuple[Any, Any]]:
         """The calls that may be made now, as long as their answers can be kept."""
-        while self.left_over() and self._source.has_room():
+        left, has_room = self._left.__length_hint__, self._source.has_room
+        while left() and has_room():
             yield next(self._range)
 
     def hold(self, slot: Any, refusal: BaseException | None) -> Call:
@@ -195,14 +203,47 @@ class OpenBatch(CallWindow):
         self._troubled.update(slot.pieces[0][1] if type(slot) is Call else (slot,))
         return super().hold(slot, refusal)
 
-    def _complete(self, call: Call, result: Any) -> None:
-        """The outcome of a key, of whose call a limit hears, or whose outcome says how long it took."""
-        now = self._attempts.now()
-        if call.running:
-            self._attempts.gate.ended(call, now)
-        if self._source.timed:
-            result = Answer(result, "call", 1, now - call.started, None, call.http_status)
-        self.batch.outcomes[call.pieces[0][1][0]] = result
+    def arrived(self, slot: Any, result: Any, started: float) -> None:
+        """A result has come that is kept. Places learn it with all others of this turn of the loop."""
+        if not self._come:
+            self._source.settle_soon(self)
+        self._come[slot] = result
+        self._latencies.append(self._now() - started)
+
+    def _arrived_heard(self, call: Call, result: Any, started: float) -> None:
+        """The same, where a limit hears of the call, or the outcome says how long it took."""
+        self._attempts.gate.ended(call, self._now())
+        self.arrived(call, result, started)
+
+    def learn(self) -> list[tuple[Any, Any, float]]:
+        """Store and keep the results that have come. Returns those that are no outcomes, with the slots and the seconds
+        of their calls."""
+        come, latencies, self._come, self._latencies = self._come, self._latencies, {}, []
+        if not come or self._learnt(list(come), list(come.values()), latencies):
+            return []
+        # Each by itself: the others are kept before the first wrong one may end the run.
+        each = zip(come, come.values(), latencies, strict=True)
+        return [one for one in each if not self._learnt([one[0]], [one[1]], [one[2]])]
+
+    def _learnt(self, slots: list[Any], results: list[Any], latencies: list[float]) -> bool:
+        """Store and keep these results, or none of them, if one of them is no outcome."""
+        positions, about = slots, list[Any]()
+        if not self._plain:
+            positions = [call.pieces[0][1][0] for call in slots]
+            about = [list(map(weights_of, slots)), [call.http_status for call in slots]]
+        outcomes = self._source.pending.outcomes(self.values(positions), results, latencies, *about)
+        if outcomes is not None:
+            self.batch.store(positions, outcomes)
+        return outcomes is not None
+
+    def settle(self) -> None:
+        """The same, and end the keys whose results are no outcomes."""
+        for slot, result, latency in self.learn():
+            call = self._call(slot) if self._plain else slot
+            self._attempts.begun(call, self._now() - latency)
+            for flight in call.flights:
+                cast("OpenKey", flight).latency = latency
+            self._attempts.complete_each(call, (result,), (True,))
 
     def value_of(self, slot: Any) -> Any:
         return self.batch.keys[slot] if self._plain else slot.values[0]
@@ -210,15 +251,16 @@ class OpenBatch(CallWindow):
     def left(self) -> None:
         if self.left_over():
             return
+        self.settle()
         answered, self._admitted = self._admitted, ()
         if self._troubled:
             answered = [i for i in answered if i not in self._troubled]
-        if answered and not (self._source.keeps or self._source.slices):
+        if answered and self.results is not None:
             outcomes = self.batch.outcomes
             whole = len(answered) == len(outcomes)
             some = outcomes if whole else [outcomes[i] for i in answered]
             keys = self.batch.keys if whole else self.values(answered)
-            self._source.pending.places.learn(keys, some, some, 1, 0.0)
+            self._source.pending.places.learn(keys, some, some)
         if answered:
             self._answered(len(answered))
 
@@ -227,9 +269,7 @@ class KeySource(AskingSource):
     """Hands out keys, in runs or in windows, and flights of refreshes; a `Source`.
 
     Args:
-        known: see `AskingSource`.
         eager: each key gets a flight, because each is traced.
-        direct: see `Source`.
         slices: keys stay in Arrow, and this many go into a call; 0: keys are Python's.
         keeps: whether each answer is kept at once, in a cache or a journal.
         refreshes: whether old answers are refreshed in the background.
@@ -274,6 +314,7 @@ class KeySource(AskingSource):
         # As long as keys ascend, none is open already.
         self._ascent = Ascent()
         self._refreshes = refreshes
+        self._loop = asyncio.get_running_loop()
 
     @property
     def over(self) -> bool:
@@ -392,7 +433,7 @@ class KeySource(AskingSource):
             opened.pass_on()
 
     def _pass(self, current: OpenBatch) -> None:
-        self.delivery.admit(current.passed(self.delivery.ordered))
+        self.delivery.keys += current.passed(self.delivery.ordered)
         if current.is_cut:
             self._current = None
 
@@ -406,26 +447,45 @@ class KeySource(AskingSource):
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
         latency = now - call.started
         # A window counts its outcomes when it is over, but for those of calls that had to wait.
-        windowed = self.direct and not call.counted
-        if windowed and not self.keeps:
-            # The window is remembered as a whole when it is over.
+        if self.direct and not call.counted:
             ((owner, positions),) = call.pieces
-            self.pending.figures.latency.add_many(latency, len(positions))
-            if self.timed:
-                results = [Answer(one, "call", 1, latency, None, call.http_status) for one in results]
-            cast("OpenBatch", owner).batch.store(positions, results)
+            assert isinstance(owner, OpenBatch)
+            self.pending.figures.latency.add_many(latency, call.count)
+            if self.slices:
+                # No place keeps them: to ask for them again costs less.
+                owner.batch.store(positions, results)
+            else:
+                owner.arrived(call, results[0], call.started)
             return True
-        outcomes = self.pending.outcomes(call.values, results, latency, weights_of(call), call.http_status)
+        about = repeat(weights_of(call)), repeat(call.http_status)
+        outcomes = self.pending.outcomes(call.values, results, repeat(latency), *about)
         if outcomes is None:
             return False
+        self.pending.figures.latency.add_many(latency, call.count)
         start = 0
         for owner, positions in call.pieces:
             assert isinstance(owner, OpenBatch)
             stop = start + len(positions)
             some = outcomes if len(call.pieces) == 1 else outcomes[start:stop]
-            owner.batch.store(positions, some) if windowed else owner.store(positions, some)
+            owner.store(positions, some)
             start = stop
         return True
+
+    def settle_soon(self, opened: OpenBatch) -> None:
+        """Settle a batch in the next turn of the loop."""
+        self._loop.call_soon(self._settle_one, opened, context=self._context)
+
+    def _settle_one(self, opened: OpenBatch) -> None:
+        try:
+            opened.settle()
+        except BaseException as error:
+            self.attempts.lanes.fail(error)
+
+    async def close(self, seconds: float) -> BaseException | None:
+        for opened in self._opened:
+            # What was paid for is kept, however the run ends.
+            opened.learn()
+        return await super().close(seconds)
 
     def is_full(self) -> bool:
         stuck = self.delivery.room() <= 0 or (self._current is None and not self.delivery.takes_a_batch())

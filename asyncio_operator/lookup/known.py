@@ -6,7 +6,8 @@ A source asks them before calls are made (`asking`), and `Places` passes on the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.arrow.key_identity import identity
@@ -48,13 +49,18 @@ class KnownAnswers(ABC):
 
     @abstractmethod
     def learn(
-        self, keys: Sequence[Any], answers: Sequence[Any], attempts: int, latency: float, weights: Weights | None = None
+        self,
+        keys: Sequence[Any],
+        answers: Sequence[Any],
+        attempts: int,
+        latencies: Iterable[float],
+        weights: Iterable[Weights | None] = repeat(None),
     ) -> None:
-        """A call has given these answers. It must not take long: writing goes on in the background.
+        """Calls have given these answers. It must not take long: writing goes on in the background.
 
         Args:
-            attempts: the calls that the answers took.
-            latency: seconds of the last of them.
+            attempts: the calls that each answer took.
+            latencies: seconds of the last of them, for each answer.
             weights: under a budget, what each key weighed beside its call, by unit.
         """
 
@@ -92,9 +98,6 @@ class NotedKeys:
         self._most = min(most, MOST)
         self._new: set[Any] = set()
         self._old: set[Any] = set()
-
-    def __len__(self) -> int:
-        return len(self._new) + len(self._old - self._new)
 
     def add(self, key: Any) -> bool:
         """Note that a canonical key is used. Returns whether it is new."""

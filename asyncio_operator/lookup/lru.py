@@ -6,97 +6,83 @@ in the order together, through `put` and `remove`.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.arrow.key_identity import identities, identity
-from asyncio_operator.state.entries import Table
+from asyncio_operator.state.entries import Batch, Table
 from asyncio_operator.state.layout import Stored
 
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend
+    from asyncio_operator.state.heap_table import HeapValueTable
     from asyncio_operator.state.rocksdb.rocksdb_backend import RocksDBStateBackend
 
 Slot = Any
 """What tells keys apart in the tables of a cache: the bytes of a key on disk, its `identity` in memory."""
 
 
-class LruOrder(Protocol):
-    """Slots, the least recently used first."""
-
-    @property
-    def slot(self) -> Callable[[Any], Slot]:
-        """Gives the slot of a key."""
-
-    @property
-    def slots(self) -> Callable[[Sequence[Any]], Sequence[Slot]]:
-        """Gives the slots of keys."""
-
-    @property
-    def use(self) -> Callable[[Slot], None]:
-        """Counts a use of a slot that has an answer."""
-
-    @property
-    def close(self) -> Callable[[], None]:
-        """Releases memory, and writes what is not on disk."""
-
-    def __len__(self) -> int: ...
-
-    def put(self, slot: Slot, answer: Stored, used: Stored | None) -> None:
-        """Writes the answer of a slot, and when it was used if that is kept. Counts as a use."""
-
-    def remove(self, slot: Slot) -> None:
-        """Removes what was put for a slot, if it has an answer."""
-
-    def oldest(self) -> Slot:
-        """The least recently used slot; None if there is none."""
-
-
 class LruInMemory:
-    """An order that ends with the process.
+    """An order that ends with the process: that of the entries in the table of the answers.
 
     Args:
         backend: of both tables.
         answers: the table of the answers.
         used: the table of when they were used, if that is kept.
+
+    Attributes:
+        slot, slots: give the slot of a key, and of keys.
+        use: counts a use of a slot that has an answer.
+        close: releases memory, and writes what is not on disk.
     """
 
     def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
-        self._answers, self._used = answers, used
-        self._put_answer = answers.put_slot
-        self._order: OrderedDict[Slot, None] = OrderedDict()
+        self._used = used
+        self._answers = cast("HeapValueTable", answers).in_order()
         # A table on the heap takes anything that can be hashed for a slot, so no key has to be written as bytes.
         self.slot, self.slots = identity, identities
-        self.use = self._order.move_to_end
-        self.close = self._order.clear
+        self.use = self._answers.move_to_end
+        self.close = self._answers.clear
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._answers)
 
     def put(self, slot: Slot, answer: Stored, used: Stored | None) -> None:
-        self._put_answer(slot, answer)
+        """Writes the answer of a slot, and when it was used if that is kept. Counts as a use."""
         if self._used is not None:
             self._used.put_slot(slot, used)
-        self._order[slot] = None
-        self._order.move_to_end(slot)
+        self._answers[slot] = answer
+        self._answers.move_to_end(slot)
+
+    def put_many(self, slots: Sequence[Slot], answers: Iterable[Stored]) -> None:
+        """The same for answers whose uses are not kept."""
+        entries = self._answers
+        if not entries.keys().isdisjoint(slots):
+            deque(map(entries.pop, slots, repeat(None)), maxlen=0)
+        entries.update(zip(slots, answers, strict=True))
 
     def remove(self, slot: Slot) -> None:
-        if slot in self._order:
-            del self._order[slot]
-            self._answers.delete(slot, b"")
+        """Removes what was put for a slot, if it has an answer."""
+        self._answers.pop(slot, None)
+        if self._used is not None:
+            self._used.delete(slot, b"")
+
+    def oldest(self) -> Slot:
+        """The least recently used slot; None if there is none."""
+        return next(iter(self._answers), None)
+
+    def shrink(self, most: int) -> None:
+        """Removes the least recently used slots above a number."""
+        for _ in range(len(self._answers) - most):
+            slot, _answer = self._answers.popitem(last=False)
             if self._used is not None:
                 self._used.delete(slot, b"")
 
-    def oldest(self) -> Slot:
-        return next(iter(self._order), None)
-
 
 class LruOnDisk:
-    """An order in the database of the answers. Each change is one batch.
-
-    The arguments are those of `LruInMemory`. The backend is a `RocksDBStateBackend`.
-    """
+    """The same in the database of the answers. Each change is one batch. The backend is a `RocksDBStateBackend`."""
 
     def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
         self._backend = backend
@@ -114,15 +100,22 @@ class LruOnDisk:
         return len(self._order)
 
     def put(self, slot: bytes, answer: Stored, used: Stored | None) -> None:
+        self._order.put(slot, self._staged(slot, answer, used))
+
+    def remove(self, slot: bytes) -> None:
+        self._order.remove(slot, self._staged(slot, None, None))
+
+    def _staged(self, slot: bytes, answer: Stored | None, used: Stored | None) -> Batch:
         batch = self._backend.new_batch()
         self._answers.stage(batch, slot, [(b"", answer)], clear=False)
         if self._used is not None:
             self._used.stage(batch, slot, [(b"", used)], clear=False)
-        self._order.put(slot, batch)
+        return batch
 
-    def remove(self, slot: bytes) -> None:
-        batch = self._backend.new_batch()
-        self._answers.stage(batch, slot, [(b"", None)], clear=False)
-        if self._used is not None:
-            self._used.stage(batch, slot, [(b"", None)], clear=False)
-        self._order.remove(slot, batch)
+    def shrink(self, most: int) -> None:
+        while len(self) > most and (slot := self.oldest()) is not None:
+            self.remove(slot)
+
+
+LruOrder = LruInMemory | LruOnDisk
+"""Slots, the least recently used first."""

@@ -46,7 +46,7 @@ SPAN: Final = 0.01
 """The part of the time to remember that one block may span. Its keys are forgotten together."""
 
 
-class Block:
+class KeyBlock:
     """Keys that were answered at about the same time.
 
     Attributes:
@@ -93,21 +93,17 @@ class Memory:
         self._span = SPAN * self._longest
         self._timed = timed
         self._clock = clock
-        self._ascent = Ascent(limit is None)
-        self._ascending = limit is None
+        self._ascent = Ascent()
+        self._ascending = True
         self._waiting = 0  # keys that are not entered into the dictionary
         self._known: dict[Any, Any] = {}
-        self._blocks: deque[Block] = deque()
+        self._blocks: deque[KeyBlock] = deque()
         self._forgotten: Counter[Any] = Counter()  # how many blocks still list a key that was forgotten
         self._bytes = 0
-        self._noted: dict[Any, Any] = {}  # the latest answers, in no block yet
-        self._since = self._until = 0.0
         self._columns: ColumnMemory | None = None
 
     def recall(self, batch: KeyBatch) -> list[int] | None:
         """Set the outcomes of the keys that are remembered. Returns the positions of the others; None: of all keys."""
-        if self._noted:
-            self._learn_noted()
         if self._blocks:
             self._forget_old(self._clock())
         new = self._ascent.add(batch.keys, batch.ascending)
@@ -165,25 +161,9 @@ class Memory:
     def clear(self) -> None:
         """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
         self._known.clear()
-        self._noted.clear()
         self._columns = None
         self._blocks.clear()
         self._forgotten.clear()
-
-    def _note(self, key: Any, outcome: Any, now: float) -> None:
-        """Remember one answer, at the cost of one entry."""
-        if not self._noted:
-            self._since = now
-        elif now - self._since > self._span:
-            self._learn_noted()
-            self._since = now
-        self._noted[key] = outcome
-        self._until = now
-
-    def _learn_noted(self) -> None:
-        noted, self._noted = self._noted, {}
-        self._forget_old(self._until)
-        self._learn(list(noted), list(noted.values()), self._since, self._until)
 
     def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
         """Remember the outcomes of keys that were asked and have just been answered, failures excepted."""
@@ -196,27 +176,19 @@ class Memory:
         if Failure in set(map(type, outcomes)):
             answered = [type(outcome) is not Failure for outcome in outcomes]
             keys, outcomes = list(compress(keys, answered)), list(compress(outcomes, answered))
-        if self._longest and keys:
-            now = self._clock()
-            if len(keys) == 1:
-                self._note(keys[0], outcomes[0], now)
-                return
-            if self._noted:
-                # Blocks are in the order of their answers.
-                self._learn_noted()
-            self._learn(keys, outcomes, now, now)
-
-    def _learn(self, keys: Sequence[Any], outcomes: Sequence[Any], since: float, until: float) -> None:
-        sample = outcomes[::SAMPLED]
+        if not self._longest or not keys:
+            return
+        now, sample = self._clock(), outcomes[::SAMPLED]
+        self._forget_old(now)
         size = ENTRY + size_of(sample) // len(sample)
         # In several blocks: a block that alone is over the limit would be forgotten with all its keys.
         most = max(1, min(BLOCK, MOST_BYTES // 16 // size))
         for start in range(0, len(keys), most):
             some = keys[start : start + most]
             block = self._blocks[-1] if self._blocks else None
-            if block is None or block.is_full() or until - block.begun > self._span:
-                self._blocks.append(block := Block(since))
-            block.ended = until
+            if block is None or block.is_full() or now - block.begun > self._span:
+                self._blocks.append(block := KeyBlock(now))
+            block.ended = now
             block.keys += some
             block.bytes += size * len(some)
             if self._ascending:
@@ -236,9 +208,7 @@ class Memory:
         """
         if self._ascending:
             self._enter()
-        if answer_of(self._noted.get(key, PENDING)) is answer_of(outcome):
-            del self._noted[key]
-        elif answer_of(self._known.get(key, PENDING)) is answer_of(outcome):
+        if answer_of(self._known.get(key, PENDING)) is answer_of(outcome):
             del self._known[key]
             # It stays in its block, which must not take a later answer with it.
             self._forgotten[key] += 1

@@ -1,23 +1,35 @@
-"""The table of open keys: those that are called for, so that others may wait for their outcomes.
+"""The table of open keys: those that are called for, so that others may wait for their outcomes; and what the end of a
+flight means for them.
 
 A key is open for a flight, of a `Lookup`, of an element of an operator with a cache, or of a refresh; or for a batch of
-keys, which have no flight each (`key_source`). Law L2: concurrent lookups of one key make one call. Law L6: an old
-answer is refreshed in the background, by one call.
+keys, which get a flight each only if their call is in trouble (`key_source`). Law L2: concurrent lookups of one key
+make one call, and its error goes to all who wait and is not kept. Law L6: an old answer is refreshed in the background,
+by one call, and an expired one may replace a failure.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import identity
-from asyncio_operator.engine.flights import Flight
+from asyncio_operator.budget.usage import COUNTED
+from asyncio_operator.engine.failures import ends_the_run, is_ordinary
+from asyncio_operator.engine.flights import Call, Flight
+from asyncio_operator.engine.recorder import SILENT, Recorder
+from asyncio_operator.errors import ResultError
+from asyncio_operator.lookup.key_batch import Answer
+from asyncio_operator.lookup.key_batch import shared as as_shared
+from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.telemetry.annotations import answered_with
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.recorder import Recorder
     from asyncio_operator.figures import Figures
+    from asyncio_operator.lookup.answers import AnswerCheck
+    from asyncio_operator.lookup.places import Places
 
 
 class OpenKey(Flight):
@@ -30,9 +42,10 @@ class OpenKey(Flight):
             of the operator has an entry too.
         refreshing: whether it was opened for an old answer, and not for a waiter.
         handed: whether it has been handed out to be called for.
+        latency: seconds of its call, if they are in the figures already.
     """
 
-    __slots__ = ("handed", "key", "name", "refreshing", "waiters")
+    __slots__ = ("handed", "key", "latency", "name", "refreshing", "waiters")
 
     def __init__(self, entry: Any, value: Any, number: int, admitted: float, attempts: int = 0) -> None:
         super().__init__(entry, value, number, admitted, attempts)
@@ -41,6 +54,7 @@ class OpenKey(Flight):
         self.waiters: list[tuple[Any, Any]] = []
         self.refreshing = False
         self.handed = False
+        self.latency: float | None = None
 
     @property
     def awaited(self) -> bool:
@@ -129,3 +143,191 @@ class OpenKeys:
                 del self.running[flight.name]
         except Exception:
             pass
+
+
+class PendingKeys(OpenKeys):
+    """The keys with a flight, and the figures of lookups that have ended.
+
+    It is the `Endings` of `Attempts`, which reports here how the flight of a key has ended, and the `Owner` of flights
+    that wait for a call: each is its own position, and may be abandoned.
+
+    Args:
+        timed: outcomes say where they came from and how long they took (`Answer`).
+        check: converts answers to the form that is cached and returned, or raises what is wrong with one.
+        read: reads the answer of one key with the check.
+    """
+
+    eager = True
+
+    def __init__(
+        self,
+        failures: KeyFailures,
+        places: Places,
+        *,
+        timed: bool,
+        check: AnswerCheck | None = None,
+        read: Callable[[AnswerCheck, Any, Any], Any] = lambda check, key, answer: check(answer),
+        recorder: Recorder = SILENT,
+        name_of: Callable[[Any], Any] = identity,
+    ) -> None:
+        super().__init__(failures.figures, failures.now, recorder, name_of=name_of)
+        self.places = places
+        places.refresh = lambda key: self.refresh(key, key)
+        self._key_failures = failures
+        self._timed = timed
+        self._check, self._read = check, read
+
+    def ask(self, key: Any, waiter: Any, position: Any, now: float) -> OpenKey | None:
+        """Wait for a key that is in no place. Returns its flight, or None if a call for it already runs."""
+        name = self.name_of(key)
+        if self.join(name, waiter, position):
+            return None
+        pending = self.opened(key, now)
+        pending.waiters.append((waiter, position))
+        self.enter(pending, key, name)
+        return pending
+
+    def want(self, key: Any, waiter: Any, position: int) -> OpenKey:
+        """A flight for a key that has one waiter, and that no other one can join."""
+        pending = self.opened(key, self._now())
+        pending.waiters.append((waiter, position))
+        return pending
+
+    def leave(self, key: Any, position: Any) -> OpenKey | None:
+        """One stops waiting. Returns the flight, to be abandoned, if none is left. A refresh goes on."""
+        pending: OpenKey | None = self.running.get(self.name_of(key))
+        if pending is None:
+            return None
+        pending.waiters = [one for one in pending.waiters if one[1] is not position]
+        if pending.waiters or pending.refreshing:
+            return None
+        self.forget(pending)
+        return pending
+
+    def end_all(self, outcome: Any) -> None:
+        """Give all waiters this outcome."""
+        for pending in list(self.running.values()):
+            self._end(pending, outcome)
+
+    # -- the owner of flights
+
+    def values(self, positions: Sequence[OpenKey]) -> Sequence[Any]:
+        return [flight.value for flight in positions]
+
+    def flights(self, positions: Sequence[OpenKey]) -> Sequence[Flight]:
+        """They are handed out now, save those that were abandoned."""
+        flights = [flight for flight in positions if not flight.ended]
+        for flight in flights:
+            flight.handed = True
+        return flights
+
+    def found(self, positions: Sequence[OpenKey], answers: Sequence[Any], source: str) -> None:
+        """These keys are known in a place behind. No call was made for them."""
+        for flight, answer in zip(positions, answers, strict=True):
+            if not flight.ended:
+                outcomes = self.places.found((flight.value,), (answer,), source, flight.awaited)
+                self.end_uncalled(flight, outcomes[0])
+                self.places.refresh_if_old(flight.value)
+
+    # -- how flights end
+
+    def complete(self, pending: OpenKey, answer: Any, attempts: int) -> str:
+        if self._check is not None:
+            try:
+                answer = self._read(self._check, pending.value, answer)
+            except ResultError as error:
+                if pending.call is not None:
+                    answered_with(error, pending.call.http_status)
+                return self._fail(pending, error, attempts)
+        latency = self._latency(pending)
+        attempts += pending.copies
+        outcome = answer
+        if self._timed:
+            status = None if pending.call is None else pending.call.http_status
+            outcome = Answer(answer, "call", attempts, latency, None, status)
+        # Before the waiters get it: one that asks again at once has to find it.
+        call = pending.call
+        latency = self._now() - (pending.started if pending.begun is None else pending.begun)
+        weights = (weights_of(call),)
+        self.places.learn((pending.value,), (answer,), (outcome,), attempts, (latency,), weights)
+        self._end(pending, outcome)
+        return "result"
+
+    def outcomes(
+        self,
+        keys: Sequence[Any],
+        answers: Sequence[Any],
+        latencies: Iterable[float],
+        weights: Iterable[Mapping[str, float] | None] = repeat(None),
+        http_statuses: Iterable[int | None] = repeat(None),
+    ) -> Sequence[Any] | None:
+        """The outcomes of keys whose first calls have given these answers, which places learn; None, and nothing is
+        learnt, if an answer has to be judged with its key alone."""
+        if self._check is not None:
+            try:
+                answers = self._check.many(answers)
+            except ResultError:
+                return None
+        outcomes = answers
+        if self._timed:
+            about = zip(answers, latencies, http_statuses, strict=False)
+            outcomes = [Answer(answer, "call", 1, latency, None, status) for answer, latency, status in about]
+        self.places.learn(keys, answers, outcomes, 1, latencies, weights)
+        return outcomes
+
+    def end_uncalled(self, pending: OpenKey, outcome: Any) -> None:
+        """No call is made for the key."""
+        pending.ended = True
+        now = self._now()
+        self._recorder.completed(pending, "result", now)
+        self._recorder.emitted(None, pending, now)
+        self._end(pending, outcome)
+
+    def failed(self, pending: OpenKey, error: BaseException, attempts: int) -> str:
+        return self._fail(pending, error, attempts)
+
+    def timed_out(self, pending: OpenKey, attempts: int) -> str:
+        return self._fail(pending, self._key_failures.timeout_error(pending.value), attempts, timed_out=True)
+
+    def _fail(self, pending: OpenKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
+        self.figures.failures += 1
+        latency = self._latency(pending)
+        outcome: Any = None
+        hidden = is_ordinary(error) and not ends_the_run(error)
+        if hidden and (answer := self.places.stale(pending.value)) is not ABSENT:
+            self._key_failures.count(error)
+            stale = Answer(answer, "stale", attempts + pending.copies, latency, error)
+            self._end(pending, stale if self._timed else answer)
+            return "result"
+        # A refresh that fails concerns no row, so it must not end the run: the old answer stays.
+        if pending.waiters or not hidden:
+            outcome = self._key_failures.failure(pending.value, error, pending.started, attempts, timed_out)
+            outcome.attempts += pending.copies
+            outcome.latency = latency
+        else:
+            self._key_failures.count(error)
+        self._end(pending, outcome)
+        return "timeout" if timed_out else "failed"
+
+    def _end(self, pending: OpenKey, outcome: Any) -> None:
+        # First: a waiter may ask for the key again when it gets the outcome, and that is a new lookup.
+        self.forget(pending)
+        for waiter, position in pending.waiters:
+            waiter.answer(position, outcome)
+            outcome = as_shared(outcome)
+
+    def _latency(self, pending: OpenKey) -> float:
+        if pending.latency is not None:
+            return pending.latency
+        latency = self._now() - pending.started
+        self.figures.latency.add(latency)
+        return latency
+
+
+def weights_of(call: Call | None) -> Mapping[str, float] | None:
+    """What each key weighed in a call, which says what all of them weighed together."""
+    if call is None or call.weights is None:
+        return None
+    estimates = {} if call.billed is False else call.weights
+    weighed = {unit: amount for unit, amount in estimates.items() if unit not in COUNTED} | (call.settled or {})
+    return {unit: amount / call.count for unit, amount in weighed.items()} or None

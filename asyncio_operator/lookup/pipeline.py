@@ -31,8 +31,8 @@ from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.key_source import KeySource
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.memory import Memory
+from asyncio_operator.lookup.open_keys import PendingKeys
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.hedge import Hedger
@@ -41,6 +41,7 @@ from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
+    from asyncio_operator.lookup.answers import AnswerCheck
     from asyncio_operator.lookup.cache import LookupCache
 
 
@@ -136,7 +137,7 @@ class LookupPipeline:
         deliver: Callable[[KeyBatch, int], None],
         options: LookupOptions,
         cache: LookupCache | None = None,
-        check: Callable[[Any], Any] | None = None,
+        check: AnswerCheck | None = None,
         trace: Recording | None = None,
         tables: AnswerTables | None = None,
         allowance: Allowance | None = None,
@@ -170,10 +171,14 @@ class LookupPipeline:
             options = replace(options, batching=Batching(1))
         # An answer that is not kept is checked later, when its columns are built.
         kept = cache is not None or bool(known)
-        checks = None if check is None or not kept else lambda _key, answer: check(answer)
         places = Places(failures.figures, cache, () if in_arrow else self._memories, known, options.timed)
         pending = PendingKeys(
-            failures, places, timed=options.timed, check=checks, recorder=recorder, name_of=lambda key: key
+            failures,
+            places,
+            timed=options.timed,
+            check=check if kept else None,
+            recorder=recorder,
+            name_of=lambda key: key,
         )
         # Refreshes of a cache leave a scarce budget to new keys.
         watched = trace is not None or (allowance is not None and cache is not None and cache.refreshes)

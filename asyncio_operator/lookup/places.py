@@ -1,17 +1,17 @@
 """Where the answer for a key may be before a call is made for it: the memory of the task, a cache, and places behind.
 
-Each is asked for all keys of a batch at once, and learns the answers of a call at once. Places behind, such as a
-journal, are asked by a source (`asking`), because that takes time. Laws: a cache never costs calls, because the memory
-has what the cache has dropped (L13); a key that one place knows touches no later one (L14).
+Each is asked for all keys of a batch at once, and learns the answers of calls at once. Places behind (`KnownAnswers`),
+such as a Redis or a journal, are asked by a source (`asking`), because that takes time. Laws: a cache never costs
+calls, because the memory has what the cache has dropped (L13); a key that one place knows touches no later one (L14).
 
 This module knows neither calls nor waiters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import compress
+from itertools import compress, repeat
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.figures import Figures
@@ -20,6 +20,7 @@ from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
+    from asyncio_operator.budget.usage import Weights
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
 
@@ -81,7 +82,7 @@ class Places:
             if asked is None:
                 asked = recall(batch)
             elif asked:
-                rest = KeyBatch([batch.keys[i] for i in asked], 0)
+                rest = KeyBatch([batch.keys[i] for i in asked], 0, None, batch.ascending)
                 left = recall(rest)
                 if left is not None:
                     for i, outcome in zip(asked, rest.outcomes, strict=True):
@@ -145,12 +146,11 @@ class Places:
         keys: Sequence[Any],
         answers: Sequence[Any],
         outcomes: Sequence[Any],
-        attempts: int,
-        latency: float,
-        weights: Mapping[str, float] | None = None,
+        attempts: int = 1,
+        latencies: Iterable[float] = repeat(0.0),
+        weights: Iterable[Weights | None] = repeat(None),
     ) -> None:
-        """A call has given these answers, in as many attempts; `latency` and `weights` are those of the last one, for
-        one key."""
+        """Calls have given these answers; see `KnownAnswers.learn`."""
         # The memory first, so that it never counts an answer as younger than the cache does.
         missing = [answer is None for answer in answers] if len(self._memories) > 1 else ()
         if any(missing):
@@ -161,11 +161,9 @@ class Places:
         elif self._memories:
             self._memories[0].learn(keys, outcomes)
         if self._cache is not None:
-            put = self._cache.put
-            for key, answer in zip(keys, answers, strict=True):
-                put(key, answer)
+            self._cache.learn(keys, answers)
         for known in self._known:
-            known.learn(keys, answers, attempts, latency, weights)
+            known.learn(keys, answers, attempts, latencies, weights)
         if self._kept is not None:
             for key in keys:
                 self._kept.add(key)

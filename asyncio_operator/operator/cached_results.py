@@ -218,7 +218,7 @@ class CachedOutcomes(OpenKeys):
             return [outputs] * count
         is_miss = outputs[0] is None if self._nothing else not outputs
         answer = None if is_miss else kept
-        self._places.learn((key,), (answer,), (answer,), attempts, 0.0)
+        self._places.learn((key,), (answer,), (answer,), attempts)
         return copies
 
     def failed(self, entry: Any, error: BaseException, attempts: int) -> str:

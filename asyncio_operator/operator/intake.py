@@ -43,7 +43,7 @@ class ElementWindow(CallWindow):
         attempts = source.attempts
         super().__init__(self, attempts, plain=not (judges or attempts.gate.listens), final=not judges)
         self.instant = source.reader.instant
-        self.complete = outcomes.complete if self._plain else attempts.complete if judges else self._complete
+        self.complete = outcomes.answered if self._plain else attempts.complete if judges else self._complete
         self._source = source
         self._outcomes = outcomes
         # One generator for all lanes: the next lane goes on where another one stopped.
@@ -94,7 +94,7 @@ class ElementWindow(CallWindow):
     def _paired(self, pair: tuple[Entry, Any]) -> tuple[Call, Any]:
         return self._call(pair[0]), pair[1]
 
-    def _complete(self, call: Call, result: Any) -> None:
+    def _complete(self, call: Call, result: Any, started: float) -> None:
         """The result of a call of which a limit has to hear."""
         self._attempts.gate.ended(call, self._attempts.now())
         self._outcomes.complete(call.pieces[0][1][0], result)

@@ -47,17 +47,23 @@ class Outcomes:
 
         Returns how it ended: "result", or what `failed` returns if the result is a coroutine or cannot be flattened.
         """
-        if self._flatten or type(result) is CoroutineType:
-            try:
-                outputs = self.outputs(result, what)
-            except BaseException as error:
-                return self.failed(entry, error, attempts, what)
-        else:
-            outputs = (result,)
+        try:
+            outputs = self.outputs(result, what) if self._flatten or type(result) is CoroutineType else (result,)
+        except BaseException as error:
+            return self.failed(entry, error, attempts, what)
         entry.complete(outputs)
         if self._buffer.ready is not None:
             self._buffer.completed()
         return "result"
+
+    def answered(self, entry: Entry, result: Any, started: float) -> None:
+        """End an element with the result of its first call, which started at this time."""
+        if self._flatten or type(result) is CoroutineType:
+            self.complete(entry, result)
+            return
+        entry.complete((result,))
+        if self._buffer.ready is not None:
+            self._buffer.completed()
 
     def outputs(self, result: Any, what: str = FUNCTION) -> tuple[Any, ...]:
         """The outputs of a result.

@@ -5,10 +5,8 @@ A table of a state with time to live (`timed`) has stamped entries, which it als
 Python cannot iterate over a dictionary bit by bit while it changes. So a list holds the entries too, and each entry
 knows its place in the list. A new entry goes to the end. When an entry is removed, the last entry takes its place. A
 round ends at the place where the list ended when the round began, so entries added meanwhile cannot make it endless.
-Each step takes constant time.
-
-A whole round also finds a lower bound of all timestamps. It counts an entry that moves from a place ahead of the round
-to a place behind it. An entry added during the round is not older than the start of the round.
+Each step takes constant time. A whole round also finds a lower bound of all timestamps. It counts an entry that moves
+from a place ahead of the round to a place behind it. An entry added during the round is not older than its start.
 
 A second list holds the timestamps. In most stretches no entry has expired or has yet to begin its life, and ``min`` and
 ``max`` over that list find this in C.
@@ -16,6 +14,7 @@ A second list holds the timestamps. In most stretches no entry has expired or ha
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -131,6 +130,12 @@ class HeapValueTable(Table):
         self._round = Round() if timed else None
         self.get_slot = self._entries.get
         self.put_slot = self._entries.__setitem__ if self._round is None else partial(self._round.put, self._entries)
+
+    def in_order(self) -> OrderedDict[Any, Stored]:
+        """The entries. From now on the caller orders them, and removes those that have expired."""
+        entries = self._entries = OrderedDict(self._entries)
+        self._round, self.get_slot, self.put_slot = None, entries.get, entries.__setitem__
+        return entries
 
     def get(self, slot: bytes, sub: bytes) -> Stored | None:
         return self._entries.get(slot)

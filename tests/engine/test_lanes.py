@@ -40,7 +40,7 @@ class Batch:
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self.work
 
-    def complete(self, slot: Any, result: Any) -> None:
+    def complete(self, slot: Any, result: Any, started: float) -> None:
         self.intake.outcomes.append((slot, "result", result))
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:

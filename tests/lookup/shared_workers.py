@@ -17,8 +17,7 @@ from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.lookup.shared_cache import SharedCache
-from asyncio_operator.lookup.shared_format import Format
+from asyncio_operator.lookup.shared_cache import Format, SharedCache
 from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of
 from tests.redis_service import RedisServer
 

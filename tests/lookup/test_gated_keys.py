@@ -226,8 +226,8 @@ def test_G1_a_run_that_is_cancelled_at_any_turn_has_started_and_returned_the_sam
 @virtual
 async def test_J3_a_place_that_keeps_answers_learns_what_a_call_for_one_key_weighed():
     class Keeping(Elsewhere):
-        def learn(self, keys: Any, answers: Any, attempts: int, latency: float, weights: Any = None) -> None:
-            weighed.update(dict.fromkeys(keys, weights))
+        def learn(self, keys: Any, answers: Any, attempts: int, latencies: Any, weights: Any = None) -> None:
+            weighed.update(zip(keys, weights, strict=True))
 
     weighed: dict[Any, Any] = {}
     (batch,) = batches = [batch_of([3, 4])]

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import Cache, FixedBackoff, Hedge, Retry
+from asyncio_operator.errors import FunctionError, ResultError
 from asyncio_operator.lookup import Lookup, client
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
@@ -61,9 +62,9 @@ class Elsewhere(KnownAnswers):
         await asyncio.sleep(self.delay)
         return [HELD if key in self.held else ABSENT for key in keys]
 
-    def learn(self, keys: Any, answers: Any, attempts: int, latency: float, weights: Any = None) -> None:
+    def learn(self, keys: Any, answers: Any, attempts: int, latencies: Any, weights: Any = None) -> None:
         self.noted.update(zip(keys, answers, strict=True))
-        self.costs.update(dict.fromkeys(keys, (attempts, round(latency, 6))))
+        self.costs.update((key, (attempts, round(latency, 6))) for key, latency in zip(keys, latencies, strict=False))
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         if self.has_room:
@@ -116,6 +117,52 @@ def sources(batches: Sequence[KeyBatch]) -> list[list[str]]:
 async def in_a_second(key: Any) -> Any:
     await asyncio.sleep(1)
     return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
+
+
+@virtual
+async def test_L3_L9_a_wrong_answer_among_others_of_its_turn_is_the_failure_of_its_key_and_is_not_kept() -> None:
+    async def answer(key: int) -> Any:
+        await asyncio.sleep(1)
+        return {"x": "wrong" if key == 2 else key}
+
+    elsewhere = Elsewhere({})
+    batches, pipeline = await look_up(Recorded(answer), [[1, 2, 3]], elsewhere, cache=Cache(), timed=False)
+    one, wrong, three = batches[0].outcomes
+    assert (one, three) == ({"x": 1}, {"x": 3})
+    assert isinstance(wrong.error, ResultError)
+    assert (wrong.latency, wrong.attempts) == (pytest.approx(1), 1)
+    assert elsewhere.noted == {1: {"x": 1}, 3: {"x": 3}}
+    assert elsewhere.costs == dict.fromkeys((1, 3), (1, 1.0))
+    assert (pipeline.figures.latency.count, pipeline.figures.failures) == (3, 1)
+
+
+@virtual
+async def test_J2_answers_of_the_turn_in_which_the_run_fails_are_kept() -> None:
+    async def answer(key: int) -> Any:
+        await asyncio.sleep(1)
+        if key == 3:
+            raise ValueError("no")
+        answered[key] = {"x": key}
+        return {"x": key}
+
+    elsewhere = Elsewhere({})
+    answered: dict[int, Any] = {}
+    with pytest.raises(FunctionError):
+        await look_up(Recorded(answer), [[1, 2, 3, 4]], elsewhere, fail=True)
+    # The calls that had not returned yet were cancelled.
+    assert elsewhere.noted == answered != {}
+    assert elsewhere.flushed == 1
+
+
+@virtual
+async def test_L5_an_answer_lives_from_the_time_at_which_it_came() -> None:
+    async def answer(key: int) -> Any:
+        await asyncio.sleep(key)
+        return {"x": key}
+
+    cache = open_cache(Cache(expire_after_write=10), "s", now)
+    await look_up(Recorded(answer), [[1, 5]], cache=cache)
+    assert [cache.came(key) for key in (1, 5)] == [1, 5]
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -355,7 +402,7 @@ class Store(Elsewhere):
     async def renew(self, keys: Sequence[Any]) -> list[Any]:
         return [HELD if key % 3 == 0 else ABSENT for key in keys]
 
-    def learn(self, keys: Any, answers: Any, attempts: int, latency: float, weights: Any = None) -> None:
+    def learn(self, keys: Any, answers: Any, attempts: int, latencies: Any, weights: Any = None) -> None:
         for key, answer in zip(keys, answers, strict=True):
             if answer is not None or self.cache.cache_missing:
                 self.answers[key] = answer

@@ -17,6 +17,7 @@ from asyncio_operator import Cache, Retry
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup import memory as module
+from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
@@ -26,6 +27,8 @@ from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.testing import ManualClock, VirtualTimeLoop
 from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of
 from tests.operator.helpers import virtual
+
+CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "managed": {"retry": Retry(1)}}
 
@@ -245,7 +248,7 @@ async def run(
     """Look up batches that come one after the other."""
     consumer = Consumer(made, options.ordered)
     source = Trickle(made, pause)
-    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, cache, lambda answer: answer)
+    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, cache, CHECK)
     await consumer.pipeline.run()
     return consumer
 
@@ -380,9 +383,7 @@ async def test_L12_a_key_that_waits_for_room_is_not_asked_again_for_another_answ
     consumer = Consumer(batches, True, 1.0)
     options = LookupOptions(remember=60.0, buffer=2, timeout=None, **WAYS["managed"])
     source = Trickle(batches, 0.0)
-    pipeline = consumer.pipeline = LookupPipeline(
-        enricher, source, consumer.deliver, options, None, lambda given: given
-    )
+    pipeline = consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, None, CHECK)
     failure = Failure(ResultError("of no use"), 0.0)
     asyncio.get_running_loop().call_later(2.5, pipeline.forget, 2, useless, failure)
     await pipeline.run()
@@ -415,7 +416,7 @@ async def test_L12_an_answer_of_no_use_is_asked_again_also_if_it_left_before_the
             failure = Failure(ResultError("of no use"), 0.0)
             asyncio.get_running_loop().call_soon(consumer.pipeline.forget, 1, useless, failure)
 
-    consumer.pipeline = LookupPipeline(enricher, source, deliver, options, None, lambda given: given)
+    consumer.pipeline = LookupPipeline(enricher, source, deliver, options, None, CHECK)
     await consumer.pipeline.run()
     assert enricher.calls == [1, 9, 2, 1]
 

@@ -17,7 +17,7 @@ from asyncio_operator import Cache, Enricher
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup import Lookup, shared_cache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.shared_format import Format
+from asyncio_operator.lookup.shared_cache import Format
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.testing import ManualClock
@@ -351,7 +351,7 @@ def test_A3_answers_in_columns_come_back_as_the_same_answers(redis_server, patie
         (writer,), (reader,) = first.known, second.known
         await writer.find([0])
         for key, answer in answers.items():
-            writer.learn([key], [answer], 1, 0.1)
+            writer.learn([key], [answer], 1, [0.1])
         await writer.flush()
         one, several, miss = await reader.find([1, 2, 3])
         assert miss is None
@@ -371,9 +371,9 @@ def test_an_answer_that_python_cannot_hold_is_not_shared_and_logged_once(redis_s
         cache = open_cache(Cache(store=redis_server.url, expire_after_write=60), "far", None, schema)
         (place,) = cache.known
         await place.find([0])
-        place.learn([1], [ColumnAnswers(far, 0, 1)], 1, 0.1)
-        place.learn([2], [ColumnAnswers(far, 1, 1)], 1, 0.1)
-        place.learn([3], [{"d": object()}], 1, 0.1)
+        place.learn([1], [ColumnAnswers(far, 0, 1)], 1, [0.1])
+        place.learn([2], [ColumnAnswers(far, 1, 1)], 1, [0.1])
+        place.learn([3], [{"d": object()}], 1, [0.1])
         await place.flush()
         assert await place.find([1, 2, 3]) == [ABSENT, {"d": datetime(1970, 1, 1)}, ABSENT]
         await place.close()

@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from asyncio_operator import Cache, ConfigurationError, Enricher
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup, shared_cache, shared_store
-from asyncio_operator.lookup.shared_format import Format
+from asyncio_operator.lookup.shared_cache import Format
 from asyncio_operator.state.cells import ABSENT
 from tests.faults.proxy import Proxy
 from tests.lookup.helpers import Recorded
@@ -222,7 +222,7 @@ def test_what_waits_to_be_written_is_bounded(redis_server, patient, monkeypatch,
         await until_it_answers(worker)
         with caplog.at_level(logging.WARNING):
             for key in range(100):
-                worker.shared.learn([key], [{"x": key}], 1, 0.1)
+                worker.shared.learn([key], [{"x": key}], 1, [0.1])
         assert len(worker.shared._queue) == 10
         await worker.shared.flush()
         assert len(names(redis_server)) == 10
@@ -243,7 +243,7 @@ def test_X7_idle_connections_are_closed_and_opened_again(redis_server, patient, 
             while connections() > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         # An answer that comes later is written all the same.
-        worker.shared.learn([2], [{"x": 2}], 1, 100.0)
+        worker.shared.learn([2], [{"x": 2}], 1, [100.0])
         await worker.shared.flush()
         assert len(names(redis_server)) == 2
 

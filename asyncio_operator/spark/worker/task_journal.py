@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -173,11 +174,9 @@ class TaskJournal(KnownAnswers):
 
     @property
     def most(self) -> int:
-        """See `KnownAnswers`."""
         return FEWEST if self._reader is None else self._reader.most
 
     async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """See `KnownAnswers`."""
         if self._reader is None:
             task, process = self._task, self._process
             read = task.location, task.description, task.seen, task.expire_after, task.keep_missing
@@ -215,11 +214,14 @@ class TaskJournal(KnownAnswers):
     # -- new answers
 
     def learn(
-        self, keys: Sequence[Any], answers: Sequence[Any], attempts: int, latency: float, weights: Weights | None = None
+        self,
+        keys: Sequence[Any],
+        answers: Sequence[Any],
+        attempts: int,
+        latencies: Iterable[float],
+        weights: Iterable[Weights | None] = repeat(None),
     ) -> None:
-        """See `KnownAnswers`."""
-        now = self._wall()
-        self._note([(key, answer, now, attempts, latency, weights) for key, answer in zip(keys, answers, strict=True)])
+        self._note(list(zip(keys, answers, repeat(self._wall()), repeat(attempts), latencies, weights, strict=False)))
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         """See `KnownAnswers`. The calls that such an answer took are not known."""
@@ -268,7 +270,7 @@ class TaskJournal(KnownAnswers):
     @property
     def has_room(self) -> bool:
         """See `KnownAnswers`. After a failure there is none: `room` raises it."""
-        return self._writer.has_room and not self._writer.has_failed
+        return self._writer.takes_more
 
     async def room(self) -> None:
         """See `KnownAnswers`.

@@ -191,7 +191,7 @@ async def test_J3_L6_an_answer_is_written_with_what_it_took_and_is_not_known_to_
     task, process = journal_of(tmp_path), replace(this_process, loop=asyncio.get_running_loop)
     journal, next_one = (TaskJournal(task, ADDED, False, "", process) for _ in range(2))
     journal.begin(Timers(process.monotonic))
-    journal.learn([1], [{"x": 1}], 3, 0.25, {"tokens": 2.0})
+    journal.learn([1], [{"x": 1}], 3, [0.25], [{"tokens": 2.0}])
     await journal.flush()
     await asyncio.to_thread(journal.finish, False)
     [row] = pq.read_table(tmp_path).to_pylist()
