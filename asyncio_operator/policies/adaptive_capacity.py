@@ -39,6 +39,8 @@ _SAMPLES = 20
 """The minimum number of calls in a round. With a larger limit it is half of the limit, and all of it for a test."""
 _PRECISION = 0.12
 """A round's latency is certain if its standard error is below this part of it. Jitter makes a round longer."""
+_PARTS = 16
+"""A round whose latency is uncertain is looked at again when this part of its calls has come in addition."""
 _ENOUGH = 1000
 """After this number of calls the latency counts as certain, whatever its scatter."""
 _RESOLUTION = 1e-6
@@ -180,6 +182,8 @@ class Controller:
         # The standard error is below _PRECISION: by the delta method the variance of the squared mean root is about
         # 4 * latency * spread / successes.
         sure = 4 * spread <= _PRECISION**2 * latency * self._successes or self._calls >= _ENOUGH
+        # If it is not, some more calls have to end before it can be.
+        self._enough = self._calls + max(1, self._calls // _PARTS)
         if self._test is None:
             self._compare(latency, sure)
         elif sure:
