@@ -93,7 +93,7 @@ def test_L8_two_jobs_use_the_same_connections(spark: SparkSession, shop: Postgre
 
 
 @pytest.mark.parametrize("number", ["double('NaN')", "double('Infinity')", "1e50D", "1e-50D"])
-def test_X12_a_double_that_only_a_numeric_can_hold_is_an_error_of_its_key_alone_also_in_sql(
+def test_X12_a_double_that_only_a_numeric_can_hold_is_an_error_of_its_key_in_sql_also_in_sql(
     spark: SparkSession, shop: PostgresServer, tmp_path: Path, number: str
 ) -> None:
     numbers = PostgresEnricher(shop.dsn, table="shop.numbers", key="n")
