@@ -23,7 +23,7 @@ from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.engine.contracts import Allowance
 from asyncio_operator.engine.inputs import as_input
-from asyncio_operator.engine.shares import own_allowance
+from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline

@@ -66,7 +66,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from asyncio_operator.budget import caps, in_flight, sharing, workers
+from asyncio_operator.budget import caps, sharing, workers
 from asyncio_operator.budget.statistics import statistics
 from asyncio_operator.budget.terms import GRAINS, RECOVERY, SETTLING, VERSION, Json, Terms, terms_of
 from asyncio_operator.policies.rate_limit import RateWindow, rounded
@@ -135,14 +135,14 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
     reply["drop"] = caps.dropped(state["caps"], worker["before"], now)
     starts = max(state["ready"], state["paused"])
     reply["pause"] = max(0.0, starts - now)
-    slots = reply["slots"] = in_flight.slots(state, message, worker, terms, now)
+    slots = reply["slots"] = sharing.slots(state, message, worker, terms, now)
     if starts <= now and slots != 0:
         full = slots is not None and slots <= message["running"]
         reply["permits"] = sharing.grant(state, windows, message, worker, terms, now, full)
-    reply["workers"] = sharing.sharers(state)
+    reply["workers"] = state["shares"][2] if state["shares"] else 1
     reply["supply"] = sharing.supply(state, windows, now)
     reply["spend"] = sharing.spend(state, message, worker, now)
-    reply["again"] = in_flight.asks_again(state, worker) or terms.interval(len(state["workers"]))
+    reply["again"] = sharing.asks_again(state, worker) or terms.interval(len(state["workers"]))
     return reply
 
 
@@ -224,15 +224,13 @@ def _windows(state: Json, now: float) -> list[RateWindow]:
 
 
 def _other_version(message: Json) -> str | None:
-    version = message["version"]
-    if version == VERSION:
+    if (version := message["version"]) == VERSION:
         return None
     return f"this worker speaks version {version} of the protocol of budgets, and its coordinator version {VERSION}"
 
 
 def _other_state(state: Json) -> str | None:
-    version = state.get("version")
-    if version == VERSION:
+    if (version := state.get("version")) == VERSION:
         return None
     return (
         f"its coordinator holds a state of version {version}, and this worker knows version {VERSION} only; use one "

@@ -55,7 +55,7 @@ class Permits:
         self._ramp = Ramp(self._stocks)
         # The results of `_look` hold until this time.
         self._valid_until = -math.inf
-        self._open = False
+        self._open = self._plain = False
         self._lease_end = -math.inf
         self._paused_until = -math.inf
         self._last_start = -math.inf
@@ -105,6 +105,20 @@ class Permits:
             if (weights.get(amount.unit) or amount.default) > amount.ready:
                 return self._wait(weights, now)
         return now
+
+    def take(self, now: float) -> bool:
+        """Start a call of the weight `usage.ONE`, if that may be and nothing else has to be looked at."""
+        if now >= self._valid_until or not self._plain or self._running + self._calls >= self._ramp.most:
+            return False
+        for stock in self._stocks:
+            if stock.default > stock.ready:
+                return False
+        for stock in self._stocks:
+            stock.ready -= stock.default
+            stock.used += stock.default
+        self._calls += 1
+        self._last_start = now
+        return True
 
     def started(self, weights: Mapping[str, float], now: float) -> None:
         """The call starts now, as `next_start` has allowed for the same time."""
@@ -355,6 +369,7 @@ class Permits:
         for stock in self._stocks:
             valid_until = min(valid_until, stock.look(now, self._last_start, self._clock))
         self._open = now >= self._paused_until and now < self._lease_end
+        self._plain = self._open and len(self._stocks) == len(self._resources)
         if not self._open:
             valid_until = self._paused_until if now < self._paused_until else math.inf
         self._valid_until = valid_until

@@ -207,6 +207,9 @@ class Admission(Protocol):
             billed: whether the source may bill it; see `usage.billed`.
         """
 
+    def take(self, now: float) -> float:
+        """Start a call of the weight `usage.ONE` at this time, if it may. Returns and raises as `next_start` does."""
+
     def ended(self, calls: int) -> None:
         """As many calls that were started have returned, of which nothing else is known."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import COUNTED, ONE, Hint, Weights, is_unbilled, weighing
+from asyncio_operator.budget.usage import COUNTED, Hint, Weights, is_unbilled, weighing
 from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.recorder import SILENT, Recorder
@@ -181,18 +181,23 @@ class Gate:
 
     def _permitted(self, weights: Weights, now: float) -> float:
         """When the budget lets a call start."""
-        admission = self._admission
-        if admission is None:
-            assert self._allowance is not None
-            admission = self._admission = self._allowance.join(self._news, self._timers.fail)
-        start = admission.next_start(weights, now)
+        start = (self._admission or self._joined()).next_start(weights, now)
+        self._count_wait(start, now)
+        return start
+
+    def _joined(self) -> Admission:
+        assert self._allowance is not None
+        assert not self._over
+        self._admission = self._allowance.join(self._news, self._timers.fail)
+        return self._admission
+
+    def _count_wait(self, start: float, now: float) -> None:
         if start > now:
             if self._waits_since is None:
                 self._waits_since = now
         elif self._waits_since is not None:
             self._figures.budget_seconds += now - self._waits_since
             self._waits_since = None
-        return start
 
     def _take(self, now: float) -> float:
         limiter, breaker, controller = self._limiter, self._breaker, self._controller
@@ -203,10 +208,11 @@ class Gate:
         if limiter is not None and (start := limiter.next_start(now)) > now:
             return start
         if self.weighs:
-            if (start := self._permitted(ONE, now)) > now:
+            start = (self._admission or self._joined()).take(now)
+            if start > now or self._waits_since is not None:
+                self._count_wait(start, now)
+            if start > now:
                 return start
-            assert self._admission is not None
-            self._admission.started(ONE, now)
         if limiter is not None:
             limiter.start(now)
         if self.answered is not None:

@@ -1,7 +1,7 @@
 """What the runs of this process may take of a budget: it asks the budget's coordinator, and wakes runs that wait.
 
-There is one `Share` for each budget and event loop (`engine.shares`). It drives `Permits`, which decide: at most one
-message is on its way at a time, each with a time limit, and none is sent while nothing runs.
+There is one `Share` for each event loop and those of its budgets that are equal. It drives `Permits`, which decide: at
+most one message is on its way at a time, each with a time limit, and none is sent while nothing runs.
 
 Runs that wait get equal parts of the limits, as workers do, however many calls that is. Each run has a place, which
 each of its calls moves on by the part of a limit that it takes, and of those that wait the lowest goes next. A run that
@@ -19,20 +19,26 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from asyncio_operator.budget.caps import problem
 from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.spec import Budget, definition, warn_unweighed
 from asyncio_operator.budget.terms import FORGOTTEN
-from asyncio_operator.budget.usage import Hint, Weights
+from asyncio_operator.budget.usage import ONE, Hint, Weigh, Weights
 from asyncio_operator.checks import seconds
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator
+from asyncio_operator.clock import monotonic
+from asyncio_operator.coordinators.addresses import answer, coordinator_of, elsewhere, unused
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
 from asyncio_operator.engine.contracts import Admission
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
+from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.retry import LONGEST_WAIT
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 
@@ -162,17 +168,14 @@ class Share:
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
     ) -> None:
         self.permits.returned(weights, settled, now, started, billed)
-        self._room()
+        if self.waiting:
+            self.room()
         if self._due == math.inf:
             self._arrange()
 
-    def ended(self, calls: int) -> None:
-        self.permits.ended(calls)
-        self._room()
-
-    def _room(self) -> None:
-        """Calls have returned."""
-        if self.waiting and (self._slotted or self.permits.held_back):
+    def room(self) -> None:
+        """Calls have returned, and others wait."""
+        if self._slotted or self.permits.held_back:
             self.permits.held_back = False
             self._tell()
 
@@ -396,6 +399,14 @@ class Seat:
             return now
         return share.turn(self, start, now)
 
+    def take(self, now: float) -> float:
+        share = self._share
+        if len(share.seats) == 1 and not share.waiting and self._permits.take(now):
+            return now
+        if (start := self.next_start(ONE, now)) <= now:
+            self.started(ONE, now)
+        return start
+
     def started(self, weights: Weights, now: float) -> None:
         self._permits.started(weights, now)
         share = self._share
@@ -403,7 +414,9 @@ class Seat:
             share.started(self, weights)
 
     def ended(self, calls: int) -> None:
-        self._share.ended(calls)
+        self._permits.ended(calls)
+        if self._share.waiting:
+            self._share.room()
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
@@ -428,6 +441,11 @@ class BothSeats:
         self._budget.check(weights)
         return start
 
+    def take(self, now: float) -> float:
+        if (start := self.next_start(ONE, now)) <= now:
+            self.started(ONE, now)
+        return start
+
     def started(self, weights: Weights, now: float) -> None:
         self._budget.started(weights, now)
         self._beside.started(weights, now)
@@ -448,3 +466,64 @@ class BothSeats:
     def leave(self) -> None:
         self._budget.leave()
         self._beside.leave()
+
+
+class Shares:
+    """The shares of this process, by loop and budget. Equal budgets of one loop have one share.
+
+    Args:
+        new_id: returns the name of a worker, which no other worker has.
+    """
+
+    def __init__(self, new_id: Callable[[], str] = lambda: os.urandom(16).hex()) -> None:
+        self._new_id = new_id
+        self._shares: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
+        self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
+
+    def allowance(self, budget: Budget, idle: float = 0.0) -> Reservation:
+        """What one run on the running loop may take of a budget.
+
+        Args:
+            idle: seconds without runs after which the connections to the coordinator are closed.
+        """
+        beside = None if budget.beside is None else self.allowance(budget.beside, idle)
+        return Reservation(partial(self._share, budget, idle), beside)
+
+    def _share(self, budget: Budget, idle: float) -> Share:
+        loop = asyncio.get_running_loop()
+        where = budget.coordinator or repr(budget.reach)
+        key = loop, fingerprint((budget.name, definition(budget), budget.patience, where))
+        share = self._shares.get(key)
+        if share is None or share.over:
+            self._shares = {place: one for place, one in self._shares.items() if not (one.over or place[0].is_closed())}
+            share = self._shares[key] = Share(budget, self._coordinator(budget, loop), idle, self._new_id())
+        return share
+
+    def __len__(self) -> int:
+        return sum(not share.over for share in self._shares.values())
+
+    def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
+        if budget.coordinator is not None or budget.reach is not None or clock_of(loop) is monotonic:
+            return coordinator_of(budget)
+        # A loop with a time of its own, as in tests.
+        kept = self._states_of_loops.setdefault(loop, States(answer, loop.time, unused))
+        elsewhere[budget.name] = kept
+        return LocalCoordinator(kept, budget.name)
+
+    def forget_all(self) -> None:
+        """In a forked child, where no loop of the parent runs."""
+        self._shares.clear()
+
+
+shares = Shares()
+
+forget_in_child(shares.forget_all)
+
+
+def own_allowance(budget: Budget | None, called: str, weigh: Weigh | None) -> Reservation | None:
+    """What a run outside of Spark may take of its budget, if it has one. See `warn_unweighed`: in Spark the driver does
+    this."""
+    if budget is None:
+        return None
+    warn_unweighed(budget, called, weigh)
+    return shares.allowance(budget)

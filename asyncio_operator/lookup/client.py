@@ -22,7 +22,7 @@ from asyncio_operator.clock import Clock
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import Reader, as_input
-from asyncio_operator.engine.shares import own_allowance
+from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found, optional_parts, require_enricher

@@ -313,7 +313,7 @@ class Run:
         allowance: Allowance | None = None
         if options.budget is not None:
             # Imported here: few runs have a budget, and it loads all that decides about one.
-            from asyncio_operator.engine.shares import own_allowance
+            from asyncio_operator.engine.share import own_allowance
 
             allowance = own_allowance(options.budget, describe(function), weigh)
         numbers = count()

@@ -28,8 +28,7 @@ from asyncio_operator.budget.terms import Json
 from asyncio_operator.budget.usage import Hint
 from asyncio_operator.coordinators.addresses import coordinator_of
 from asyncio_operator.coordinators.contract import LocalCoordinator, States
-from asyncio_operator.engine.share import LONGEST_ASK, Reservation, Share
-from asyncio_operator.engine.shares import shares
+from asyncio_operator.engine.share import LONGEST_ASK, Reservation, Share, shares
 from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher

@@ -21,7 +21,7 @@ from asyncio_operator import (
     Retry,
 )
 from asyncio_operator.engine.gate import REFUSALS
-from asyncio_operator.engine.shares import own_allowance
+from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.options import LookupOptions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, Budget, BudgetExceeded, Cache, FixedBackoff, Limit, Retry
-from asyncio_operator.engine.shares import shares
+from asyncio_operator.engine.share import shares
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of

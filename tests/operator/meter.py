@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from asyncio_operator import Budget, BudgetExceeded
-from asyncio_operator.budget.usage import Hint, Weights
+from asyncio_operator.budget.usage import ONE, Hint, Weights
 
 
 class Meter:
@@ -72,6 +72,11 @@ class Meter:
         self.returns.append((now, weights, settled))
         self.running -= 1
         self.news()
+
+    def take(self, now: float) -> float:
+        if (start := self.next_start(ONE, now)) <= now:
+            self.started(ONE, now)
+        return start
 
     def ended(self, calls: int) -> None:
         self.running -= calls

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.engine.lent import Lent
-from asyncio_operator.engine.shares import Shares, shares
+from asyncio_operator.engine.share import Shares, shares
 from asyncio_operator.lookup.cache_directories import Caches, caches, new_caches
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.hedge import Hedge, Hedger

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from asyncio_operator.engine.shares import Shares
+from asyncio_operator.engine.share import Shares
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.cache_directories import open_caches
 from asyncio_operator.spark.worker.process import WorkerProcess
