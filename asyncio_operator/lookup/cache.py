@@ -87,6 +87,7 @@ class LookupCache:
     Attributes:
         refreshes: whether old answers are refreshed.
         counts_uses: whether an answer lives the longer the later it is used.
+        in_memory: whether answers end with the process.
         known: what is asked for answers that are not here, before calls are made.
 
     Args:
@@ -130,7 +131,7 @@ class LookupCache:
         other_times = (options.expire_after_access, options.missing_ttl, options.refresh_after)
         times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
         self._expire = any(time is not None for time in times)
-        self._in_memory = self._make_order is LruInMemory
+        self.in_memory = self._make_order is LruInMemory
         self._table: Any = None
         self._held = self._copied = 0
         self._in_bulk = not any(time is not None for time in other_times)
@@ -147,7 +148,7 @@ class LookupCache:
     @property
     def keys_on_heap(self) -> int:
         """The number of keys that are objects in this process."""
-        return len(self) if self._in_memory else 0
+        return len(self) if self.in_memory else 0
 
     def get(self, key: Any) -> Any:
         """The answer for a key, None for a miss, or ABSENT if the cache has no live answer. Counts as a use."""
@@ -247,7 +248,7 @@ class LookupCache:
             used = None if self._used is None else self._used.codec.stamp(now, self._used.codec.encode(True))
             self._order.put(slot, stored, used)
             self._make_room(now)
-            if self._in_memory and hasattr(answer, "table"):
+            if self.in_memory and hasattr(answer, "table"):
                 self._hold(answer.table)
         except Exception as error:
             self._fail("cannot be kept", key, error)

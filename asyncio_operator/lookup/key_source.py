@@ -205,10 +205,12 @@ class OpenBatch(CallWindow):
 
     def arrived(self, slot: Any, result: Any, started: float) -> None:
         """A result has come that is kept. Places learn it with all others of this turn of the loop."""
-        if not self._come:
-            self._source.settle_soon(self)
         self._come[slot] = result
         self._latencies.append(self._now() - started)
+        if self._source.pending.places.survives:
+            self._source.settle_one(self)
+        elif len(self._latencies) == 1:
+            self._source.settle_soon(self)
 
     def _arrived_heard(self, call: Call, result: Any, started: float) -> None:
         """The same, where a limit hears of the call, or the outcome says how long it took."""
@@ -473,9 +475,9 @@ class KeySource(AskingSource):
 
     def settle_soon(self, opened: OpenBatch) -> None:
         """Settle a batch in the next turn of the loop."""
-        self._loop.call_soon(self._settle_one, opened, context=self._context)
+        self._loop.call_soon(self.settle_one, opened, context=self._context)
 
-    def _settle_one(self, opened: OpenBatch) -> None:
+    def settle_one(self, opened: OpenBatch) -> None:
         try:
             opened.settle()
         except BaseException as error:

@@ -37,6 +37,7 @@ class Places:
     Attributes:
         refresh: called with a key whose cached answer is old, if the cache refreshes.
         keeps: whether an answer is kept beyond the task, so that it has to be right.
+        survives: whether answers in the cache survive the process, so that one has to be there as soon as it has come.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Places:
         self._figures = figures
         self.refresh: Callable[[Any], object] | None = None
         self.keeps = cache is not None or bool(known)
+        self.survives = cache is not None and not cache.in_memory
         self._cache = cache
         self._refreshes = cache is not None and cache.refreshes
         self._memories = memories
