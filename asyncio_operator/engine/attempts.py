@@ -7,16 +7,6 @@ of a call, or the rate limit.
 
 At the end of an attempt there is another one, after a back-off without a lane, or the outcome (`contracts.Endings`).
 Whether there is another attempt, and when, says the user's `Retry`, whose hooks run in contexts of their own (O17).
-
-Hedged calls: a *copy* is a second call for the elements of a call that takes long. Both belong to the same attempt:
-they share its limit, and what ends them is handled once. The copy takes a place of its own in the capacity.
-
-    one answers               it wins; the other has to be cancelled
-    one fails                 the other is awaited, and decides
-    both fail                 the attempt fails with the error of the first
-    an element leaves         at its deadline, or because no caller wants it: it leaves both
-
-Only first calls are hedged, and no refreshes of a cache. One timer of the run waits for the oldest one without a copy.
 """
 
 from __future__ import annotations
@@ -28,22 +18,29 @@ from contextvars import copy_context
 from itertools import repeat
 from math import inf, nextafter
 from random import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.usage import running
 from asyncio_operator.engine.contracts import Endings, Source, Window
-from asyncio_operator.engine.failures import aligned, attempt_timeout_error, element_error, ends_the_run, is_ordinary
+from asyncio_operator.engine.failures import (
+    FailingBatches,
+    aligned,
+    attempt_timeout_error,
+    element_error,
+    ends_the_run,
+    is_ordinary,
+)
 from asyncio_operator.engine.flights import SLACK, Call, Flight
 from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate, Limited
+from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
-from asyncio_operator.engine.lanes import LAST_TURNS, Lanes
+from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
-from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError, count_kind, describe_error, said
+from asyncio_operator.errors import BudgetExceeded, ResultError, count_kind
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.policies.retry import asked_wait
 from asyncio_operator.telemetry.annotations import answered_with, noted
 
 if TYPE_CHECKING:
@@ -51,251 +48,7 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Timers
 
 
-class Hedging:
-    """The calls of a run that may get a copy, and the pairs of a call and its copy.
-
-    Args:
-        hedger: of this run, or of an earlier one for the same calls.
-    """
-
-    def __init__(self, hedger: Hedger, attempts: Attempts, timers: Timers) -> None:
-        self._attempts = attempts
-        self._figures = attempts.figures
-        self._hedger = hedger
-        self._recorder = attempts.recorder
-        self._now = timers.clock
-        # Without a copy, in the order of their starts. A dict, because a call may end at any moment.
-        self._single: dict[Call, None] = {}
-        self._pairs: dict[Call, Call] = {}
-        # The copies whose first call has failed, with its error.
-        self._alone: dict[Call, BaseException] = {}
-        # Whether a copy is looked for, of a call that was due when the timer rang.
-        self._wanted = False
-        self._rang = -inf
-        self._armed = False
-        self._delay = inf
-        self._loop = timers.loop
-        self._timer = timers.reminder(self._ring)
-
-    def stop(self) -> None:
-        """No call gets a copy any more."""
-        self._timer.cancel()
-        self._single.clear()
-
-    def started(self, call: Call, now: float) -> None:
-        """A call starts that is not a copy."""
-        self._hedger.called()
-        if not call.is_first or not call.awaited:
-            return
-        call.started = now
-        self._single[call] = None
-        if not self._armed and not self._wanted:
-            self._watch_oldest()
-
-    def next_copy(self, now: float, gate: Gate) -> Call | None:
-        """The copy that starts now; None if none may."""
-        if not self._wanted:
-            return None
-        first = next(iter(self._single), None)
-        if first is None or first.started + self._hedger.delay > self._rang:
-            self._wanted = False
-            self._watch_oldest()
-            return None
-        allowed = self._hedger.next_copy(now)
-        if allowed > now:
-            # Until enough calls have started, the share is looked at when each of them does. Else the timer says when.
-            if allowed < inf:
-                self._wanted = False
-                self._arm(allowed)
-            return None
-        copy = Call(list(first.present), half=True)
-        if gate.weighs and not self._admitted(copy, first, now, gate):
-            return None
-        del self._single[first]
-        self._pairs[first], self._pairs[copy] = copy, first
-        self._hedger.copied()
-        self._figures.hedged += 1
-        for flight in copy.flights:
-            flight.copies += 1
-            self._recorder.copy_started(flight, now)
-        return copy
-
-    def _admitted(self, copy: Call, first: Call, now: float, gate: Gate) -> bool:
-        """Whether the budget lets the copy start now. If not, ask again at each start, and when it says."""
-        try:
-            copy.weights = None if first.late else first.weights
-            start = gate.admit(copy, now)
-        except (BudgetExceeded, CoordinatorError, ResultError):
-            # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
-            start = inf
-        if now < start < inf:
-            self._arm(start)
-        return start <= now
-
-    # -- the ends of calls
-
-    def answered(self, call: Call, now: float) -> None:
-        """The call has returned a result. The other call of its pair is cancelled."""
-        if call in self._single:
-            del self._single[call]
-            self._hedger.lasted(now - call.started)
-            if self._hedger.delay < self._delay and not self._wanted:
-                # The timer was set for a later time than that of calls that run.
-                self._watch_oldest()
-            return
-        other = self._pairs.pop(call, None)
-        if other is not None:
-            del self._pairs[other]
-        if (call.half and other is not None) or self._alone.pop(call, None) is not None:
-            self._figures.hedges_won += 1
-            if other is not None:
-                # A lower bound of its latency is enough: it is above the percentile.
-                self._hedger.lasted(call.started - other.started)
-            for flight in call.present:
-                self._recorder.attempt_ended(flight, "cancelled", now)
-            self._copy_ended(call.present, "result", now)
-        elif other is not None:
-            self._hedger.lasted(now - call.started)
-            self._copy_ended(call.present, "cancelled", now)
-        if other is not None:
-            self._attempts.leave(other, other.present)
-
-    def failed(self, call: Call, error: BaseException, now: float) -> BaseException | None:
-        """The call has raised. Returns the error of its attempt, or None if the other call of its pair decides."""
-        asked = asked_wait(error)
-        if asked is not None or said(error, "overload", bool):
-            self._hedger.overloaded(now, asked)
-        self._single.pop(call, None)
-        other = self._pairs.pop(call, None)
-        if other is not None:
-            del self._pairs[other]
-        lone = self._alone.pop(call, None)
-        if lone is not None or (other is not None and call.half):
-            self._copy_ended(call.present, "error", now, error)
-        if not is_ordinary(error):
-            # It ends the run, whatever the other call would bring.
-            return error
-        if other is None:
-            return error if lone is None else lone
-        for flight in call.present:
-            flight.call = other
-        if other.half:
-            self._alone[other] = error
-            for flight in call.present:
-                self._recorder.attempt_ended(flight, "error", now, error)
-        return None
-
-    def left(self, call: Call, flights: list[Flight], outcome: str, now: float) -> None:
-        """These elements have left the call. They leave the other call of its pair too."""
-        other = self._pairs.get(call)
-        if other is not None or call in self._alone:
-            self._copy_ended(flights, outcome, now)
-        if not call.present:
-            self._single.pop(call, None)
-            self._alone.pop(call, None)
-            if other is not None:
-                del self._pairs[call], self._pairs[other]
-        if other is not None and flights:
-            self._attempts.leave(other, flights)
-
-    def _copy_ended(
-        self, flights: Sequence[Flight], outcome: str, now: float, error: BaseException | None = None
-    ) -> None:
-        for flight in flights:
-            self._recorder.copy_ended(flight, outcome, now, error)
-
-    # -- the timer
-
-    def _watch_oldest(self) -> None:
-        """Set the timer for the oldest call without a copy, if there is one."""
-        oldest = next(iter(self._single), None)
-        self._arm(inf if oldest is None else oldest.started + self._hedger.delay)
-
-    def _arm(self, due: float) -> None:
-        self._delay = self._hedger.delay
-        self._armed = due < inf
-        self._timer.set(due) if self._armed else self._timer.cancel()
-
-    def _ring(self) -> None:
-        oldest, now = next(iter(self._single), None), self._now()
-        due = inf if oldest is None else oldest.started + self._hedger.delay
-        if due > now:
-            self._arm(due)
-        else:
-            self._last_turn(now, LAST_TURNS)
-
-    def _last_turn(self, rang: float, turns: int) -> None:
-        # A result that has arrived wins. After the loop was blocked, nearly all that seem to be slow have one.
-        if turns:
-            self._loop.call_soon(self._last_turn, rang, turns - 1)
-            return
-        self._armed, self._wanted, self._rang = False, True, rang
-        self._attempts.news()
-
-
 logger = logging.getLogger("asyncio_operator.calls")
-
-
-WATCHED: Final = 1_000
-"""Elements that are watched at a time. One that passes its deadline is never answered, and keeps its place."""
-
-
-class FailingBatches:
-    """Notices that calls with several elements always fail, though each of their elements alone is answered.
-
-    Then all results are right, and each element costs a call of its own (B4): only the log can say so. The sign is a
-    pair that failed while both were answered alone, in a run in which no call with several has succeeded.
-
-    Args:
-        name: of what is called.
-        method: what a call with several elements is called.
-        watching: whether calls may have several elements.
-    """
-
-    def __init__(self, name: str, method: str, watching: bool = True) -> None:
-        self._name = name
-        self.method = method
-        self._watching = watching
-        # The elements of pairs that failed: each with the error, and those of its pair that were answered alone.
-        self._pairs: dict[Any, tuple[BaseException, list[Any]]] = {}
-
-    def divided(self, elements: Sequence[Any], error: BaseException) -> None:
-        """A call for several elements has failed, and each half of it is called."""
-        if len(elements) == 2 and self._watching and len(self._pairs) < WATCHED:
-            self._pairs.update(dict.fromkeys(elements, (error, [])))
-
-    def answered(self, elements: Sequence[Any]) -> None:
-        """A call for elements has succeeded."""
-        if not self._watching:
-            return
-        if len(elements) > 1:
-            self.end()
-        elif (pair := self._pairs.pop(elements[0], None)) is not None:
-            error, alone = pair
-            alone.append(elements[0])
-            if len(alone) == 2:
-                self.end()
-                self._warn(error)
-
-    def failed(self, elements: Sequence[Any]) -> None:
-        """Elements have failed, and are not divided any more."""
-        for element in elements:
-            self._pairs.pop(element, None)
-
-    def end(self) -> None:
-        """A call for several elements has succeeded: nothing is watched any more."""
-        self._watching = False
-        self._pairs.clear()
-
-    def _warn(self, error: BaseException) -> None:
-        logger.warning(
-            "%s: every call of %s with several values has failed so far, and the same values succeed one by one. So no "
-            "value is to blame, and each one costs a call of its own. Correct how several values are asked for and how "
-            "their answer is read, or turn batching off with a batch size of 1. The last error: %s",
-            self._name,
-            self.method,
-            describe_error(error),
-        )
 
 
 class Attempts:
@@ -358,7 +111,9 @@ class Attempts:
         self._context = copy_context()
         self._hedging: Hedging | None = None
         if options.hedge is not None:
-            self._hedging = Hedging(limited.hedger or Hedger(options.hedge), self, timers)
+            self._hedging = Hedging(
+                limited.hedger or Hedger(options.hedge), recorder, timers, self.news, self.leave, self.figures
+            )
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._stopped = False

@@ -13,36 +13,27 @@ lanes decide nothing about elements.
 - The first failure ends everything: all lanes are cancelled and awaited, for at most `grace_period` seconds.
 - A cancellation that did not come from the lanes is an error of the call that it hits. Between two calls, or where a
   call cancels the task that waits for the end, it is a failure of the run.
-- A lane only stores the start of its call. It has at most one timer, for the deadline that it had when that was set.
-  When it rings the lane is idle, late, or in a younger call. A call that ends in time costs nothing.
 
 A cancellation that hits the run is reported as a failure of the function, because a bare ``CancelledError`` says
 neither which code cancelled nor why. Every `BaseException` of a call is caught, ``SystemExit`` too.
-
-A function that does not await delays all other calls. So a thread takes samples of the stacks, and logs a warning.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
-import threading
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
 from math import inf
-from os.path import dirname, sep
-from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import monotonic, running_call
 from asyncio_operator.engine.contexts import OwnContexts, are_replaced, doubtful_values
 from asyncio_operator.engine.contracts import Intake, Window
 from asyncio_operator.engine.failures import stray_cancellation
+from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, Timeouts, uncancel, wait_for_calls
 from asyncio_operator.engine.timing import Turn, start_task
+from asyncio_operator.engine.watch import watched
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
@@ -51,303 +42,11 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions
     from asyncio_operator.engine.timers import Timers
 
-loop_logger = logging.getLogger("asyncio_operator.loop")
-
-INTERVAL = 1.0
-"""Seconds between two samples. What blocks for less than some seconds in all is not worth a warning."""
-
-LOOKS = 5
-HELD = 4
-"""A function holds the loop if this many of the last `LOOKS` samples are inside of it. A function that awaits is rarely
-in a single sample. One that is in nearly all of them leaves no time for other calls, whether it blocks or computes."""
-
-# Not with Path, which would remove the "./" of a file in an archive that was sent with a job.
-_OURS = tuple(
-    f"{dirname(dirname(dirname(__file__)))}{sep}{package}{sep}" for package in ("asyncio_operator", "enrichers")
-)
-
-_LIBRARIES = ("aiohttp", "asyncpg", "numpy", "opentelemetry", "pyarrow", "redis", "rocksdict", "sqlalchemy", "yarl")
-"""What the enrichers call. A user's function is called by the library itself, before anything that it calls."""
-
-_warned: set[str] = set()
-
-
-class _Watched:
-    """The runs of this process that are watched, and the thread that does it while there are any."""
-
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self.runs: dict[object, LoopWatch] = {}
-        self.thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        self.thread = threading.Thread(target=self._look, name="asyncio-operator-watch", daemon=True)
-        self.thread.start()
-
-    def _look(self) -> None:
-        pause = threading.Event()
-        while self.runs:
-            pause.wait(INTERVAL)
-            for watch in list(self.runs.values()):
-                watch.look()
-        self.thread = None
-        # A run that began meanwhile may have taken this thread for one that goes on.
-        if self.runs and self.thread is None:
-            self.start()
-
-
-_watched = _Watched()
-
-
-@contextmanager
-def watched(name: str, lane: CodeType) -> Iterator[None]:
-    """Watch the loop of this thread while it is entered.
-
-    Args:
-        name: of the user's function, for the warning.
-        lane: the code of the coroutine that calls it.
-    """
-    global _watched
-    if _watched.process != os.getpid():
-        # The thread of the parent was not forked.
-        _watched = _Watched()
-    mark, here = object(), _watched
-    here.runs[mark] = LoopWatch(threading.get_ident(), name, lane)
-    if here.thread is None:
-        here.start()
-    try:
-        yield
-    finally:
-        del here.runs[mark]
-
-
-class LoopWatch:
-    """Watches the thread of a loop.
-
-    Args:
-        thread: its identifier.
-        name: the name in the warning, of the user's function.
-        lane: the code of the coroutine that calls users' functions.
-    """
-
-    def __init__(self, thread: int | None, name: str, lane: CodeType) -> None:
-        self._thread = thread
-        self._name = name
-        self._lane = lane
-        self._looks: deque[bool] = deque(maxlen=LOOKS)
-
-    def look(self) -> None:
-        """Take one sample. It is called at regular intervals."""
-        frames = _frames(sys._current_frames().get(self._thread or 0), self._lane)
-        self._looks.append(bool(frames))
-        if frames and sum(self._looks) >= HELD and self._name not in _warned:
-            _warned.add(self._name)
-            places = ", called by ".join(f"{f.f_code.co_filename}:{f.f_lineno} ({f.f_code.co_name})" for f in frames)
-            loop_logger.warning(
-                "%s blocked the event loop (%d of %d samples, at %s). Code that does not await stops all other calls, "
-                "and no deadline can cut it: a late result counts as in time. Await an asynchronous client there, or "
-                "put a blocking one into a BlockingEnricher or BlockingFunction",
-                self._name,
-                sum(self._looks),
-                len(self._looks),
-                places,
-            )
-
-
-def _frames(innermost: FrameType | None, lane: CodeType) -> list[FrameType]:
-    """If a lane has called a user's function: the innermost frame, and the frame of that function if it is another."""
-    # Not every frame outside of our files is the user's: the loop itself is library code. Only what a lane has called
-    # counts.
-    frame, user = innermost, None
-    while frame is not None and frame.f_code is not lane:
-        if not frame.f_code.co_filename.startswith(_OURS):
-            user = frame
-        frame = frame.f_back
-    if frame is None or user is None or innermost is None or _is_called_by_us(user):
-        return []
-    return [innermost] if innermost is user else [innermost, user]
-
-
-def _is_called_by_us(outermost: FrameType) -> bool:
-    """Whether the outermost frame outside of our files is a library that our files call, and no function of a user."""
-    package = str(outermost.f_globals.get("__name__", "")).partition(".")[0]
-    return package in _LIBRARIES or package in sys.stdlib_module_names
-
-
-calls_logger = logging.getLogger("asyncio_operator.calls")
-
-IDLE: Any = object()
+logger = logging.getLogger("asyncio_operator")
 
 present_run: ContextVar[object] = ContextVar("present_run")
 """The mark of the lanes in which the present code runs: that of a call, or of a task or timer that a call has started,
 because these have a copy of its context."""
-
-
-class Lane:
-    """One place for a call.
-
-    Attributes:
-        started: when the present call started.
-        limit: seconds that it may take; infinity for no limit.
-        due: the time for which its timer is set.
-        watched: whether its limit is watched, by a timer if there is a limit.
-        context: that of its task.
-        first_context: a copy of it, from before the first call.
-        apart: whether the context of its task has changed; see `contexts`.
-    """
-
-    __slots__ = (
-        "apart",
-        "context",
-        "due",
-        "expired",
-        "first_context",
-        "limit",
-        "slot",
-        "started",
-        "task",
-        "watched",
-        "window",
-    )
-
-    def __init__(self, limit: float) -> None:
-        self.task: asyncio.Task[None]
-        self.window: Window
-        self.context: Context
-        self.first_context: Context
-        self.apart = False
-        self.slot: Any = IDLE
-        self.started = 0.0
-        self.limit = limit
-        self.due = inf
-        # As if it had a timer, so that no call of a lane without a limit sets one.
-        self.watched = limit == inf
-        self.expired = False
-
-    @property
-    def busy(self) -> bool:
-        return self.slot is not IDLE and not self.expired
-
-    def time_left(self, clock: Callable[[], float]) -> Callable[[], float]:
-        """Returns the seconds that are left for the lane's call. It refers to the lane only, not to the run."""
-        return lambda: inf if self.slot is IDLE else self.started + self.limit - clock()
-
-
-def uncancel(task: asyncio.Task[None]) -> None:
-    """Take back handled cancellations: a later `asyncio.timeout` in the lane would see them otherwise."""
-    while task.cancelling():
-        task.uncancel()
-
-
-class RunEnd(asyncio.Future[None]):
-    """The future that the task of a run waits for. It calls `on_cancel` at once when that task is cancelled."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_cancel: Callable[[], None]) -> None:
-        super().__init__(loop=loop)
-        self._on_cancel = on_cancel
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        self._on_cancel()
-        return super().cancel(msg)
-
-
-async def wait_for_calls(lanes: Mapping[Lane, None], grace_period: float) -> asyncio.CancelledError | None:
-    """Wait until the lanes have ended and left the mapping. Those that are left after the grace period (seconds) are
-    logged.
-
-    A cancellation does not end the wait. It is returned.
-    """
-    running = {lane.task for lane in lanes}
-    loop = asyncio.get_running_loop()
-    ends, left = loop.time() + grace_period, grace_period
-    interrupted: asyncio.CancelledError | None = None
-    while running:
-        try:
-            _, running = await asyncio.wait(running, timeout=left)
-        except asyncio.CancelledError as error:
-            interrupted = error
-            running = {task for task in running if not task.done()}
-        left = ends - loop.time()
-        if left <= 0:
-            break
-    for lane in lanes:
-        if lane.task in running:
-            calls_logger.error(
-                "%s ignored its cancellation for the grace period of %.1f s and is left behind",
-                "the input" if lane.slot is IDLE else f"a call for element {describe(lane.window.value_of(lane.slot))}",
-                grace_period,
-            )
-    return interrupted
-
-
-LAST_TURNS = 10
-"""Turns of the loop that a late call is given to finish without waiting. A result that has arrived takes one turn to
-reach the coroutine, and one or two more for each task it has been wrapped in."""
-
-
-class Timeouts:
-    """Finds the late calls of lanes.
-
-    Args:
-        over: whether the run has ended, and no call is late any more.
-        passed: called with the lanes whose calls are late.
-    """
-
-    def __init__(self, timers: Timers, over: Callable[[], bool], passed: Callable[[list[Lane]], None]) -> None:
-        self._timers = timers
-        self._over = over
-        self._passed = passed
-        # Those that were late when the timers rang, with their calls, until they get their first turn.
-        self._late: list[tuple[Lane, Any, Any, float]] = []
-
-    def watch(self, lane: Lane) -> None:
-        """Watch the call that the lane has just started, or that has got a new limit.
-
-        A lane whose timer is set for an earlier time keeps that time, and is looked at again then.
-        """
-        due = lane.started + lane.limit
-        # The early time is right for the look, and moving the timer for every call would cost as much as a new one.
-        if lane.watched:
-            if due >= lane.due:
-                return
-            self._timers.delete(lane.due, self._look, lane)
-        lane.watched = True
-        lane.due = due
-        if due < inf:
-            self._timers.set(due, self._look, lane)
-
-    def forget(self, lane: Lane) -> None:
-        """The lane gets another limit: its next call sets a timer of its own."""
-        self._timers.delete(lane.due, self._look, lane)
-        lane.watched, lane.due = False, inf
-
-    def _look(self, lane: Lane, now: float) -> None:
-        lane.watched = False
-        if not lane.busy or self._over():
-            return
-        if lane.started + lane.limit > now:
-            self.watch(lane)
-            return
-        if not self._late:
-            self._timers.loop.call_soon(self._first_turn)
-        self._late.append((lane, lane.window, lane.slot, lane.started))
-
-    def _first_turn(self) -> None:
-        late, self._late = self._late, []
-        self._last_turn(late, LAST_TURNS)
-
-    def _last_turn(self, late: list[tuple[Lane, Any, Any, float]], turns: int) -> None:
-        # A lane whose call has ended meanwhile may be in another one, which is not late.
-        late = [call for call in late if call == (call[0], call[0].window, call[0].slot, call[0].started)]
-        if self._over() or not late:
-            return
-        if turns:
-            self._timers.loop.call_soon(self._last_turn, late, turns - 1)
-        else:
-            self._passed([lane for lane, *_ in late])
-
-
-logger = logging.getLogger("asyncio_operator")
 
 FAILED = "failed"
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator
-from asyncio_operator.engine import lanes as watch_module
-from asyncio_operator.engine.lanes import HELD, LOOKS, Lanes, LoopWatch
+from asyncio_operator.engine import watch as watch_module
+from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.watch import HELD, LOOKS, LoopWatch
 from asyncio_operator.lookup.client import Lookup
 from asyncio_operator.loop.thread import loop_thread
 from enrichers import FunctionEnricher

@@ -213,10 +213,9 @@ def watched() -> set[bool]:
     """Whether the watch over the loop of executors takes files of the package for what they are."""
 
     def look(_: int) -> bool:
-        from asyncio_operator.engine import lanes
-        from asyncio_operator.engine import lanes as loop_watch
+        from asyncio_operator.engine import lanes, watch
 
-        return lanes.Lanes._work.__code__.co_filename.startswith(loop_watch._OURS)
+        return lanes.Lanes._work.__code__.co_filename.startswith(watch._OURS)
 
     return set(spark().sparkContext.parallelize(range(4), 4).map(look).collect())
 
