@@ -144,7 +144,7 @@ def _permits() -> Rows:
 
 
 def _seconds(budget: Budget, weights: dict[str, float]) -> float:
-    """For `next_start` and `started` of one call, while permits last."""
+    """For `next_start`, `started` and `ended` of one call, while permits last."""
     held, now = Permits(budget, "worker"), 0.0
     state: dict[str, Any] = {}
     heavy = {unit: amount * CALLS * ROUNDS for unit, amount in weights.items()}
@@ -160,5 +160,6 @@ def _seconds(budget: Budget, weights: dict[str, float]) -> float:
     def call() -> None:
         assert held.next_start(weights, now) == now
         held.started(weights, now)
+        held.ended(1)
 
     return min(timeit.repeat(call, number=CALLS, repeat=ROUNDS)) / CALLS

@@ -224,7 +224,7 @@ async def test_X7_a_lookup_that_ends_while_it_connects_leaves_nothing_for_the_lo
         await enricher.close()
         await asyncio.wait([lookup])
         # On a busy machine it is answered within some turns.
-        assert turns or lookup.cancelled() or lookup.exception() is not None
+        assert lookup.cancelled() or lookup.exception() is not None or turns > 0
     await asyncio.sleep(0.05)  # connections end in later turns
     gc.collect()
     assert heard == []
