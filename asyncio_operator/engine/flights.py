@@ -197,7 +197,10 @@ class Call:
     @property
     def count(self) -> int:
         """The number of its elements."""
-        return sum([len(positions) for _, positions in self.pieces]) if self.pieces else len(self._flights)
+        pieces = self.pieces
+        if len(pieces) == 1:
+            return len(pieces[0][1])
+        return sum([len(positions) for _, positions in pieces]) if pieces else len(self._flights)
 
     @property
     def values(self) -> Sequence[Any]:

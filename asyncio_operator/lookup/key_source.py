@@ -232,7 +232,8 @@ class OpenBatch(CallWindow):
         positions, about = slots, list[Any]()
         if not self._plain:
             positions = [call.pieces[0][1][0] for call in slots]
-            about = [list(map(weights_of, slots)), [call.http_status for call in slots]]
+            weights = list(map(weights_of, slots)) if self._source.keeps else repeat(None)
+            about = [weights, [call.http_status for call in slots]]
         outcomes = self._source.pending.outcomes(self.values(positions), results, latencies, *about)
         if outcomes is not None:
             self.batch.store(positions, outcomes)
