@@ -424,7 +424,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/arrow": 2_710,
     "asyncio_operator/budget": 2_640,
     "asyncio_operator/coordinators": 850,
-    "asyncio_operator/engine": 4_630,
+    "asyncio_operator/engine": 4_625,
     "asyncio_operator/journal": 2_730,
     "asyncio_operator/lookup": 4_640,
     "asyncio_operator/loop": 950,

@@ -24,6 +24,11 @@ from asyncio_operator.errors import (
     members,
 )
 
+logger = logging.getLogger("asyncio_operator.calls")
+
+WATCHED: Final = 1_000
+"""Elements whose batch has failed and that are watched. One that is never answered keeps its place."""
+
 
 def is_ordinary(error: BaseException) -> bool:
     """Whether `on_error` and retries may handle it. Other errors, such as ``SystemExit``, ask the process to end."""
@@ -108,12 +113,6 @@ def stray_cancellation(what: str, element: str = "") -> FunctionError:
 def stray_run(name: str) -> FunctionError:
     """The error that ends a run of that function when code that does not read its results cancels its task."""
     return stray_cancellation(f"the run of {name} was cancelled by code that does not read its results")
-
-
-logger = logging.getLogger("asyncio_operator.calls")
-
-WATCHED: Final = 1_000
-"""Elements that are watched at a time. One that passes its deadline is never answered, and keeps its place."""
 
 
 class FailingBatches:

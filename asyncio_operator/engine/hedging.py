@@ -1,7 +1,7 @@
 """Hedged calls: which running call is made a second time and when, and what the end of one of the two means.
 
-A *copy* is a second call for the elements of a call that takes long. Both belong to the same attempt:
-they share its limit, and what ends them is handled once. The copy takes a place of its own in the capacity.
+A *copy* is a second call for the elements of a call that takes long. Both belong to the same attempt: they share its
+limit, and what ends them is handled once. The copy takes a place of its own in the capacity.
 
     one answers               it wins; the other has to be cancelled
     one fails                 the other is awaited, and decides
