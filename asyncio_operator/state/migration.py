@@ -125,13 +125,9 @@ class MigratingMapState(MapState[K, V]):
         self._old.table.stage(batch, slot, (), clear=True)
         self._cells.commit(batch, slot)
 
-    def _unfit(self, slot: bytes, what: str) -> StateMigrationError:
-        error = StateMigrationError(
-            f"{what}; correct it through the old value state, or give the new state other serialisers"
-        )
-        located = self._old.located(error, slot)
-        assert isinstance(located, StateMigrationError)
-        return located
+    def _unfit(self, slot: bytes, what: str) -> StateError:
+        remedy = "correct it through the old value state, or give the new state other serialisers"
+        return self._old.located(StateMigrationError(f"{what}; {remedy}"), slot)
 
 
 class _Moving:

@@ -102,11 +102,13 @@ class SnapshotReader:
         Raises:
             StateError: there is no such state, or it is damaged. The same holds for the other methods.
         """
+        self._meta(state)
         found = {namespace for _, namespace in self._slots(state)}
-        return [_namespace(data) for data in sorted(found)]
+        return [deserialize_key(data)[0] for data in sorted(found)]
 
     def keys(self, state: str, namespace: Key | None = None) -> Iterator[Key]:
         """The keys that have entries of a state in a namespace, each once, in the order of their key groups."""
+        self._meta(state)
         wanted = serialize_namespace(namespace)
         return (key for key, found in self._slots(state) if found == wanted)
 
@@ -130,14 +132,11 @@ class SnapshotReader:
                     f"{self._snapshot!r}, state {state!r}, {describe_slot(address, self._width)}: "
                     f"an entry cannot be read: {describe_error(error)}"
                 ) from error
-            yield StateEntry(key, _namespace(namespace), map_key, value, None if written == NOT_BEGUN else written)
+            at = None if written == NOT_BEGUN else written
+            yield StateEntry(key, deserialize_key(namespace)[0], map_key, value, at)
 
     def _slots(self, state: str) -> Iterator[tuple[Key, bytes]]:
         """Key and namespace of each slot, once: the entries of a slot are neighbours."""
-        self._meta(state)
-        return self._found_slots(state)
-
-    def _found_slots(self, state: str) -> Iterator[tuple[Key, bytes]]:
         slot = None
         for address, _ in self._rows(state):
             if slot is None or not address.startswith(slot):
@@ -186,7 +185,3 @@ def _checked(serializers: Mapping[str, Serializer]) -> dict[str, Serializer]:
                 "is needed"
             )
     return dict(serializers)
-
-
-def _namespace(data: bytes) -> Key | None:
-    return deserialize_key(data)[0]

@@ -78,7 +78,6 @@ class HeapSnapshot(StateSnapshot):
     deleted: bool = False
 
     def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
-        """The entries of a state that lie in the range, in the order of their addresses."""
         self.check_present()
         segments = self.groups.get(name, {})
         for group in sorted(segments):
@@ -106,7 +105,6 @@ class HeapSnapshot(StateSnapshot):
             raise StateError(f"{self!r} was deleted: restore another one")
 
     def delete(self) -> None:
-        """Forgets the entries."""
         self.deleted = True
         self.groups = {}
 
@@ -142,9 +140,8 @@ def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> di
                 f"{max_parallelism}: the maximum parallelism of state never changes, make the backend with the old one"
             )
         for other in snapshots[:index]:
-            if max(other.key_groups.start, snapshot.key_groups.start) <= min(
-                other.key_groups.end, snapshot.key_groups.end
-            ):
+            one, two = other.key_groups, snapshot.key_groups
+            if max(one.start, two.start) <= min(one.end, two.end):
                 raise StateError(f"{other!r} and {snapshot!r} hold the same key groups: give each key group once")
         for name, meta in snapshot.states.items():
             known = states.setdefault(name, meta)

@@ -24,7 +24,7 @@ from asyncio_operator.state import (
     key_group_range,
     operator_index,
 )
-from asyncio_operator.state.key_groups import java_string_hash
+from asyncio_operator.state.key_groups import java_string_hash, murmur_in_c, murmur_in_python
 from asyncio_operator.state.keys import serialize_key
 from tests.ids import shown
 
@@ -96,6 +96,12 @@ def test_S1_golden_values(key, of_128, of_32768):
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(st.characters())), st.integers(1, 32768))
 def test_S1_integers_and_text_follow_the_definition(key, max_parallelism):
     assert key_group(key, max_parallelism) == murmur_by_definition(java_hash_by_definition(key)) % max_parallelism
+
+
+@pytest.mark.parametrize("murmur", [murmur_in_c, murmur_in_python])
+@given(code=st.integers(0, 2**80) | st.sampled_from([0, 2**31, 2**32 - 1, 2_205_091_669]))
+def test_S1_both_implementations_follow_the_definition(murmur, code):
+    assert murmur(code) == murmur_by_definition(code)
 
 
 @given(st.text(st.characters()))

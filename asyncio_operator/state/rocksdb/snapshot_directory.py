@@ -14,7 +14,7 @@ from pathlib import Path
 from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix, group_width
+from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
 from asyncio_operator.state.layout import STATE_PREFIX
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.records import Records
@@ -61,16 +61,13 @@ class RocksDBSnapshot(StateSnapshot):
             return
         database = self._open()
         try:
-            last = (
-                (end + 1).to_bytes(group_width(self.max_parallelism), "big") if end + 1 < self.max_parallelism else None
-            )
             first = group_prefix(start, self.max_parallelism)
+            last = group_prefix(end + 1, self.max_parallelism) if end + 1 < self.max_parallelism else None
             yield from database.scan(STATE_PREFIX + name, first, last)
         finally:
             database.close()
 
     def delete(self) -> None:
-        """Removes the directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def check_present(self) -> None:
