@@ -26,7 +26,7 @@ from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, Coordinato
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.policies.rate_limit import RateWindow
+from asyncio_operator.policies.local_window import LocalWindow
 
 if TYPE_CHECKING:
     from asyncio_operator.budget.spec import Budget
@@ -65,7 +65,7 @@ class Limited:
     """
 
     allowance: Allowance | None = None
-    limiter: RateWindow | None = None
+    limiter: LocalWindow | None = None
     hedger: Hedger | None = None
     breaker_clock: Callable[[], float] | None = None
 
@@ -106,7 +106,7 @@ class Gate:
         self.calls = 0
         self._limiter = limited.limiter
         if self._limiter is None and rate_limit is not None:
-            self._limiter = RateWindow.of(rate_limit)
+            self._limiter = LocalWindow(rate_limit)
         self._breaker = None if breaker is None else Breaker(breaker)
         self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
         self._breaker_clock = limited.breaker_clock or timers.clock
@@ -277,6 +277,8 @@ class Gate:
 
     def ended(self, call: Call, now: float, error: BaseException | None = None) -> None:
         """The call has returned, with a result or an error, in time or late."""
+        if self._limiter is not None and self._limiter.ended(call.let_start, now, error):
+            self._news()
         if not call.running:
             return
         if not call.judged:

@@ -3,8 +3,7 @@
 Admission takes an element from the input into the queue when there is room, and hands it to a lane (`intake`; with
 `engine.attempts` where more than one call may be needed). An outcome completes the entry (`outcomes`); emission takes
 completed entries out in the order that the queue decides. Law: an admitted element ends in exactly one of result,
-timeout result, skipped, or failure of the run; once a run has failed nothing is emitted. It knows no Spark, and no
-threads.
+timeout result, skipped, or failure of the run; once a run has failed nothing is emitted. No Spark, no threads.
 Law: once a run has begun, its function is closed exactly once, however the run ends. Each closing has a limited time;
 code that ignores its cancellation is logged and no longer awaited.
 """
@@ -42,7 +41,7 @@ from asyncio_operator.operator.firing import Firing
 from asyncio_operator.operator.intake import ElementSource
 from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.operator.outcomes import Outcomes
-from asyncio_operator.policies.rate_limit import ProcessWindow
+from asyncio_operator.policies.local_window import ProcessWindow
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.queues.base import StreamElementQueue
 from asyncio_operator.telemetry.calls import observed

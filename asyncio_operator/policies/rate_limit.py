@@ -26,11 +26,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asyncio_operator.checks import Duration, natural, positive_duration, positive_int, seconds
+from asyncio_operator.checks import Duration, natural, positive_duration, positive_int
 from asyncio_operator.errors import ConfigurationError, describe
 
 MOST_STARTS = 10_000_000
@@ -39,7 +38,6 @@ MOST_STARTS = 10_000_000
 OWED_WINDOWS = 16
 """The maximum number of windows that pay for what was used beyond estimates. More is a mistake in the unit of an
 estimate, and must not stop a job for hours."""
-
 
 NO_SCOPE = {
     "scope": "in Spark rate_limit is for all tasks of a job together, and capacity for each task: leave scope out. To "
@@ -79,25 +77,6 @@ class RateLimit:
             )
 
 
-class ProcessWindow:
-    """The window of a limit for all runs of one operator or lookup in this process, one after the other (law G13)."""
-
-    def __init__(self, limit: RateLimit | None) -> None:
-        self._limit = limit
-        self._clock: Callable[[], float] | None = None
-        self._window: RateWindow | None = None
-
-    def by(self, clock: Callable[[], float]) -> RateWindow | None:
-        """The window for a run whose loop has this clock; None if there is no limit."""
-        if self._limit is not None and clock != self._clock:
-            # A loop with a time of its own: starts by another clock say nothing about it.
-            self._clock, self._window = clock, RateWindow.of(self._limit)
-        return self._window
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ProcessWindow, (self._limit,)
-
-
 class RateWindow:
     """The units of the last `per` seconds. For local use a start of one unit costs O(1).
 
@@ -124,11 +103,6 @@ class RateWindow:
         self._amounts: deque[float] = deque()
         self._used: float = 0
         self._full = -math.inf
-
-    @classmethod
-    def of(cls, limit: RateLimit) -> RateWindow:
-        """The window of a limit on calls, for local use."""
-        return cls(limit.rate, seconds(limit.per), limit.burst or 0)
 
     # Local use: starts are known at once, in the order of time.
 
@@ -163,19 +137,6 @@ class RateWindow:
         self._used = used
         if self._has_bucket:
             self._full = (max(self._full, now)) + units * self._interval
-
-    def take(self, now: float) -> float:
-        """Start one unit now, if it may. Returns when it may, as `next_start` does."""
-        used = self._used + 1
-        if used > self.most or self._has_bucket:
-            start = self.next_start(now)
-            if start <= now:
-                self.start(now)
-            return start
-        self._ends.append(now)
-        self._amounts.append(1)
-        self._used = used
-        return now
 
     # Leased use: entries are the latest possible starts, and are corrected by reports.
 

@@ -273,3 +273,13 @@ async def test_G5_G3_few_keys_are_refused_in_a_storm_whether_limits_hear_of_the_
     assert pipeline.figures.calls == 600 + enricher.refused
     assert 1 <= enricher.refused <= 0.05 * 600
     assert now() < 3.8
+
+
+@virtual
+async def test_R10_few_keys_are_refused_in_a_storm_by_a_rate_limit_too():
+    enricher = Stormy()
+    pipeline = pipeline_of(enricher, range(600), rate_limit=RateLimit(200, 1.1), retry=Retry(20), capacity=100)
+    await pipeline.run()
+    assert pipeline.figures.calls == 600 + enricher.refused
+    assert 1 <= enricher.refused <= 0.05 * 600
+    assert now() < 3.8

@@ -12,11 +12,14 @@ from hypothesis import given
 
 from asyncio_operator import (
     AsyncWaitOperator,
+    BatchAsyncFunction,
     Batching,
     CircuitBreaker,
     CircuitOpenError,
+    EnricherError,
     FunctionError,
     RateLimit,
+    Retry,
     Watermark,
 )
 from asyncio_operator.engine.gate import REFUSALS
@@ -153,6 +156,73 @@ async def test_B1_linger_and_rate_limit_together(mode, linger):
     assert await collect(operator.process(source())) == list(range(6))
     assert batches.calls == [[0, 1], [2, 3, 4, 5]]
     assert batches.times == [linger, linger + 100]
+
+
+@pytest.mark.parametrize(("storm", "end"), [(0, 4.6), (1, 3.8), (2.5, 4.6)])
+@pytest.mark.parametrize("batched", [False, True])
+@virtual
+async def test_R10_few_calls_are_refused_in_a_storm_and_the_rhythm_is_found_again(batched, storm, end):
+    """Of a source that refuses all calls for a second in three, from this time on, and answers after 10 ms."""
+    refused, calls = 0, 0
+
+    async def ask(value):
+        nonlocal refused, calls
+        calls, begun = calls + 1, now()
+        await asyncio.sleep(0.01)
+        if 0 <= (begun - storm) % 3 < 1:
+            refused += 1
+            raise EnricherError("too many requests", retry_after=1.0, overload=True)
+        return value
+
+    class Batched(BatchAsyncFunction):
+        async def invoke_batch(self, values):
+            return [await ask(value) for value in values]
+
+    function = Batched() if batched else ask
+    batching = Batching(1) if batched else None
+    operator = AsyncWaitOperator(
+        function, capacity=100, retry=Retry(20), rate_limit=RateLimit(200, per=1.1), batching=batching
+    )
+    assert await collect(operator.process(range(600))) == list(range(600))
+    assert calls == 600 + refused
+    assert refused <= 0.05 * 600
+    assert now() < end
+
+
+@virtual
+async def test_R10_a_window_opens_when_the_first_call_is_answered_and_slow_calls_wait_for_a_twentieth_of_it():
+    starts: list[float] = []
+
+    async def call(seconds):
+        starts.append(now())
+        await asyncio.sleep(seconds)
+
+    operator = AsyncWaitOperator(call, rate_limit=RateLimit(100, per=10.0))
+    await collect(operator.process([0.03] * 100 + [5.0] * 100))
+    assert starts[:100] == [0.0] + [0.03] * 99
+    # Evenly at first, then all that the window has room for.
+    assert starts[100:106] == pytest.approx([10.0, 10.1, 10.2, 10.3, 10.4, 10.5])
+    assert starts[199] == pytest.approx(10.5)
+
+
+@virtual
+async def test_R10_nothing_starts_while_the_source_wants_no_calls():
+    starts: list[float] = []
+
+    async def call(value):
+        starts.append(now())
+        await asyncio.sleep(0.1)
+        if len(starts) == 1:
+            raise EnricherError("too many requests", retry_after=7)
+        if len(starts) == 2:
+            raise EnricherError("too many requests", retry_after=7200)
+        return value
+
+    operator = AsyncWaitOperator(
+        call, rate_limit=RateLimit(10, per=10.0), capacity=1, on_error=lambda error, value: None
+    )
+    await collect(operator.process(range(4)))
+    assert starts == pytest.approx([0.0, 7.1, 7.6, 7.7])
 
 
 # -- circuit breaker

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncio_operator import AsyncWaitOperator, RateLimit
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.policies.rate_limit import ProcessWindow, RateWindow
+from asyncio_operator.policies.local_window import LocalWindow, ProcessWindow
 from enrichers import FunctionEnricher
 from tests.operator.helpers import now, virtual
 
@@ -58,7 +58,7 @@ def test_G13_a_copy_in_another_process_has_a_window_of_its_own() -> None:
 
     window = ProcessWindow(RateLimit(1))
     first = window.by(clock)
-    assert isinstance(first, RateWindow)
+    assert isinstance(first, LocalWindow)
     first.start(0.0)
     assert window.by(clock) is first
     copy = pickle.loads(pickle.dumps(window)).by(clock)

@@ -1,0 +1,109 @@
+"""The window of a `rate_limit` of one process, of an operator or a lookup, which opens when the source has answered.
+
+If no call has started for a twentieth of the window, or the source has refused one, nothing is known of it: it may
+refuse all calls. So the next calls start evenly, at the rate of the limit, until the first of them is answered, or for
+a twentieth of the window (law R10). Only their ends are heard, so later calls cost nothing more. The permits of a
+budget have a ramp of their own (`budget.resources`), because a coordinator grants them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from asyncio_operator.checks import seconds
+from asyncio_operator.errors import said
+from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
+from asyncio_operator.policies.retry import LONGEST_WAIT, asked_wait
+
+UNPROVEN = 0.05
+"""The part of a window, in units and in time, in which the source has to answer before the rest of the units start."""
+
+
+class LocalWindow(RateWindow):
+    """The window of a `RateLimit` on the calls of one process, which does not open at once (law R10).
+
+    If no call has started for a twentieth of the window, nothing is known of the source: it may refuse all calls. So
+    the next calls start evenly, at the rate of the limit, until the first of them is answered, or for a twentieth of
+    the window. The same begins when the source refuses a call, after the time that it asks for.
+    """
+
+    def __init__(self, limit: RateLimit) -> None:
+        super().__init__(limit.rate, seconds(limit.per), limit.burst or 0)
+        self._even = self._per / self.most
+        self._proof = UNPROVEN * self._per
+        # Calls that start from `_begin` on are counted, and start evenly before `_proven`.
+        self._begin = self._proven = -math.inf
+        self._count = 0.0
+        # The units that start without a look at anything else.
+        self._free = 0.0
+
+    def take(self, now: float) -> float:
+        """Start one unit now, if it may. Returns when it may, or infinity for a call whose end has to be heard."""
+        used = self._used + 1
+        if used > self._free:
+            if now < self._proven or self._is_new(now):
+                return math.inf
+            start = self.next_start(now)
+            if start <= now:
+                self.start(now)
+            return start
+        self._ends.append(now)
+        self._amounts.append(1)
+        self._used = used
+        return now
+
+    def next_start(self, now: float, units: float = 1) -> float:
+        earliest = super().next_start(now, units)
+        if earliest < self._proven:
+            return max(earliest, min(self._begin + self._count * self._even, self._proven))
+        return earliest
+
+    def start(self, now: float, units: float = 1) -> None:
+        if now >= self._proven and self._is_new(now):
+            self._probe(now)
+        self._count += units
+        super().start(now, units)
+
+    def ended(self, started: float, now: float, error: BaseException | None) -> bool:
+        """A call that started at that time has ended. Returns whether calls that wait may start now."""
+        if error is None:
+            if started < self._begin:
+                return False
+            waited, self._proven = now < self._proven, -math.inf
+            self._free = 0.0 if self._has_bucket else self.most
+            return waited
+        wait = asked_wait(error)
+        if wait is not None and wait <= LONGEST_WAIT:
+            self._probe(max(self._begin, now + wait))
+        elif said(error, "overload", bool):
+            self._probe(max(self._begin, now))
+        return False
+
+    def _is_new(self, now: float) -> bool:
+        """Whether nothing has started lately."""
+        return not self._ends or now - self._ends[-1] > self._proof
+
+    def _probe(self, begin: float) -> None:
+        self._begin, self._proven = begin, begin + self._proof
+        self._count = self._free = 0.0
+
+
+class ProcessWindow:
+    """The window of a limit for all runs of one operator or lookup in this process, one after the other (law G13)."""
+
+    def __init__(self, limit: RateLimit | None) -> None:
+        self._limit = limit
+        self._clock: Callable[[], float] | None = None
+        self._window: LocalWindow | None = None
+
+    def by(self, clock: Callable[[], float]) -> LocalWindow | None:
+        """The window for a run whose loop has this clock; None if there is no limit."""
+        if self._limit is not None and clock != self._clock:
+            # A loop with a time of its own: starts by another clock say nothing about it.
+            self._clock, self._window = clock, LocalWindow(self._limit)
+        return self._window
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProcessWindow, (self._limit,)
