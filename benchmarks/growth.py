@@ -34,7 +34,7 @@ from asyncio_operator import AsyncWaitOperator, Cache
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.gc_freeze import Frozen
+from asyncio_operator.spark.worker.task_frame import Frozen
 from benchmarks.measuring import passed, peak_memory, seconds_of
 from benchmarks.peers.report import check_places, paste
 from enrichers import FunctionEnricher

@@ -51,7 +51,8 @@ def test_an_import_loads_only_the_standard_library_starts_no_thread_and_sets_no_
     )
     quiet, loaded = printed(program).splitlines()
     assert quiet == "True []"
-    assert set(loaded.split()) <= set(OWN)
+    # mmh3, where it is installed, is one compiled module that imports nothing.
+    assert set(loaded.split()) <= {*OWN, "mmh3"}
 
 
 ALONE = """

@@ -36,8 +36,7 @@ from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
-from asyncio_operator.sending.row_calls import OCCURRENCE, RowCalls
-from asyncio_operator.sending.send_task import OUTCOMES, SendTask
+from asyncio_operator.sending.send_task import OCCURRENCE, OUTCOMES, RowCalls, SendTask
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe
 from asyncio_operator.spark.driver.journaled import Join, with_journal

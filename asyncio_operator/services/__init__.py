@@ -8,5 +8,5 @@
 | `closing` | how long closing a client may take |
 | `redis_url`, `redis_causes` | URLs and errors of Redis |
 | `sql_url`, `sql_causes` | URLs of SQLAlchemy, and errors of it and its drivers |
-| `postgres_dsn`, `postgres_refusals`, `postgres_causes` | connection strings and errors of PostgreSQL |
+| `postgres_dsn`, `postgres_causes` | connection strings and errors of PostgreSQL |
 """

@@ -14,14 +14,14 @@ import pytest
 
 from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.errors import ConfigurationError, StateError
-from asyncio_operator.journal import later_keys
+from asyncio_operator.journal import later_answers
 from asyncio_operator.journal.answers import AnswerBatch, to_table, weights_array
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
-from asyncio_operator.journal.noted import NotedAnswers
 from asyncio_operator.journal.storage import LocalPlace
+from asyncio_operator.spark.worker.task_journal import NotedAnswers
 from tests.journal.helpers import NOW, Watched, answers_of, batch, described, read, write
 
 
@@ -199,7 +199,7 @@ def test_J5_row_groups_without_the_keys_are_not_read(place: LocalPlace, monkeypa
     assert groups.count(2) == 2, "its keys for the index, and its answers"
     assert set(groups) == {0, 1, 2, 3}
     groups.clear()
-    monkeypatch.setattr(later_keys, "MOST_BYTES", 0)
+    monkeypatch.setattr(later_answers, "MOST_BYTES", 0)
     assert read(place, description, [150_000, 150_001]) == {150_000: ["x"], 150_001: ["x"]}
     assert groups == [2, 2], "without an index: its keys, and its answers"
 
@@ -208,7 +208,7 @@ def test_J5_row_groups_without_the_keys_are_not_read(place: LocalPlace, monkeypa
 def test_J5_whatever_fits_into_the_index_the_answers_are_the_same(
     place: LocalPlace, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(later_keys, "MOST_BYTES", most)
+    monkeypatch.setattr(later_answers, "MOST_BYTES", most)
     description = described(place)
     reader = JournalReader(place, description, clock=lambda: NOW + 100)
     expected: dict[int, list[str]] = {}

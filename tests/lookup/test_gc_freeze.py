@@ -21,7 +21,7 @@ from asyncio_operator import Cache
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import UNUSED, lent_cache, new_caches, open_caches
-from asyncio_operator.lookup.gc_freeze import LEAST, Frozen
+from asyncio_operator.spark.worker.task_frame import LEAST, Frozen
 
 KEYS = 2 * LEAST
 

@@ -23,7 +23,7 @@ from asyncio_operator.policies.shutdown import (
     longest_end,
 )
 from asyncio_operator.services import closing
-from asyncio_operator.spark.worker.pushed_task import LONGEST_END
+from asyncio_operator.spark.worker.table_function import LONGEST_END
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking, table
 from enrichers.databases import pool

@@ -33,7 +33,7 @@ from asyncio_operator.state.descriptors import describe_state
 from asyncio_operator.state.layout import retimed
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.records import Records
-from asyncio_operator.state.rocksdb.rocksdb_table import RocksDBTable
+from asyncio_operator.state.rocksdb.rocksdb_backend import RocksDBTable
 from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
 from asyncio_operator.testing.time import ManualClock
 

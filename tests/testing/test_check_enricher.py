@@ -50,7 +50,7 @@ def rows_by(rule: str) -> Any:
 
 @pytest.mark.parametrize(("rule", "broken", "says"), BROKEN)
 def test_the_check_catches(rule: str, broken: type[Enricher], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.steps.monotonic", Blocks.clock)
+    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.check_enricher.monotonic", Blocks.clock)
     with pytest.raises(AssertionError) as raised:
         check_enricher(
             broken, known=rows_by(rule), missing=MISSING, secrets=[SECRET], loop_factory=VirtualTimeLoop, patience=5

@@ -13,8 +13,8 @@ import pytest
 from asyncio_operator import Enricher
 from asyncio_operator.enricher import Found
 from asyncio_operator.testing import ManualClock
+from asyncio_operator.testing.enricher_contract.check_enricher import HELD, rule_loop_is_free
 from asyncio_operator.testing.enricher_contract.rules import Check
-from asyncio_operator.testing.enricher_contract.steps import HELD, rule_loop_is_free
 from enrichers import BlockingEnricher, FunctionEnricher
 from tests.testing.broken_enrichers import MISSING, ROWS, Ordinary, RaisesForMissing, Sound
 
@@ -76,7 +76,7 @@ class BlocksIn(Sound):
 )
 def test_blocking_is_found_wherever_a_lookup_does_it(place: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
-    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.steps.monotonic", clock)
+    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.check_enricher.monotonic", clock)
     with pytest.raises(AssertionError, match=re.escape(says)):
         check_blocking(lambda: BlocksIn(clock, place))
     check_blocking(lambda: BlocksIn(clock, "nowhere"))
@@ -87,7 +87,7 @@ def test_what_holds_the_loop_now_and_then_is_the_machine_or_an_import(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
-    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.steps.monotonic", clock)
+    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.check_enricher.monotonic", clock)
     check_blocking(lambda: BlocksIn(clock, place, calls=4))
     with pytest.raises(AssertionError, match="held"):
         check_blocking(lambda: BlocksIn(clock, place, calls=5))

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, Limit, RateLimit
 from asyncio_operator.testing import ExceededWindow, FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
-from asyncio_operator.testing.fake_service.provider_headers import go_duration
-from asyncio_operator.testing.fake_service.window_limits import ServiceLimits
+from asyncio_operator.testing.fake_service.window_limits import ServiceLimits, go_duration
 from enrichers.http.error_bodies import lasting_refusal
 from enrichers.http.limit_headers import read_hints
 

@@ -6,6 +6,9 @@ made, for the keys that would need one (`find`). Reading is done in a thread, so
 
 Laws: J1, and J2: an answer waits here for at most `HAND_OVER`, which is taken from the writer's time. When a task ends,
 in whatever way, it writes what it has.
+
+New answers are noted as Python keys, with mappings or rows of tables, and the writer makes columns of them. An answer
+whose key these columns cannot hold is left out: no row of the source can have such a key.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -23,16 +26,17 @@ import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers
+from asyncio_operator.arrow.columns import collected
 from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
 from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal import watched
+from asyncio_operator.journal.answers import AnswerBatch, key_parts, weights_array
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
 from asyncio_operator.journal.later_answers import UNKNOWN
 from asyncio_operator.journal.locations import Location
-from asyncio_operator.journal.noted import Noted, NotedAnswers
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.journal.watched import WatchedPlace
 from asyncio_operator.journal.writer import JournalWriter
@@ -47,6 +51,49 @@ if TYPE_CHECKING:
     from asyncio_operator.budget.usage import Weights
     from asyncio_operator.engine.timers import Reminder, Timers
     from asyncio_operator.spark.worker.process import WorkerProcess
+
+Noted = tuple[Any, Any, float, int | None, float | None, Mapping[str, float] | None]
+"""An answer that has come: its canonical key; the answer, checked (a mapping, a list of mappings, `ColumnAnswers`, or
+None for a miss); the time in seconds since the epoch; the calls that it took, and seconds of the last of them, or None
+if a cache had it; and what it weighed beside its calls, by unit, or None. A class would cost as much as all the rest of
+noting it."""
+
+
+class NotedAnswers:
+    """Some answers, one at least; see `NewAnswers`.
+
+    Args:
+        nbytes: about the memory of them.
+    """
+
+    def __init__(self, noted: Sequence[Noted], description: Description, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._noted = noted
+        self._description = description
+
+    def __len__(self) -> int:
+        return len(self._noted)
+
+    def batch(self) -> AnswerBatch:
+        keys = self._keys([one[0] for one in self._noted])
+        fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
+        some = [one for one, is_key in zip(self._noted, fits.tolist(), strict=True) if is_key]
+        _, answers, times, attempts, latencies, weights = zip(*some, strict=True) if some else [()] * 6
+        return AnswerBatch(
+            keys.filter(pa.array(fits)),
+            collected(answers, self._description.answers),
+            np.array(times, np.float64),
+            pa.array(attempts, pa.int32()),
+            # None becomes NaN, and then null.
+            pa.array(np.array(latencies, np.float64) * 1000, from_pandas=True),
+            weights_array(weights) if any(weights) else None,
+        )
+
+    def _keys(self, keys: Sequence[Any]) -> pa.Array:
+        kinds = self._description.keys.types
+        parts = [keys] if len(kinds) == 1 else zip(*keys, strict=True)
+        return key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])
+
 
 logger = logging.getLogger("asyncio_operator.journal")
 

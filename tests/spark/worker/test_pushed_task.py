@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.spark.worker.pushed_task import AHEAD, PushedTask
+from asyncio_operator.spark.worker.table_function import AHEAD, PushedTask
 from asyncio_operator.spark.worker.task_frame import spark_watch
 
 ENOUGH = 20.0
