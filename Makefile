@@ -109,7 +109,7 @@ dist: venv
 	@cd proof && ../$(BIN)/python -m hatchling build -d ../dist $(ARGS)
 
 release-check: venv
-	@$(BIN)/python -m pytest tests/release tests/test_import.py $(ARGS)
+	@$(BIN)/python -m pytest -m "faults or not faults" tests/release tests/docs/test_site.py tests/test_import.py $(ARGS)
 	@$(BIN)/python tools/release.py
 
 # Tests that import every package of the extras.

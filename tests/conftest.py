@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import subprocess
@@ -174,31 +175,51 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+PROGRAMS_ON_CONNECT = """
+import contextlib, io, json, sys, traceback
+
+for line in sys.stdin:
+    program, *sys.argv[1:] = json.loads(line)
+    failed, printed = "", io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            exec(program, {"__name__": "__main__"})
+        except BaseException:
+            failed = traceback.format_exc()
+    print(json.dumps([failed, printed.getvalue()]), flush=True)
+"""
+
+
 @pytest.fixture(scope="session")
-def connect(spark: SparkSession) -> Callable[..., str]:
+def connect(spark: SparkSession) -> Iterator[Callable[..., str]]:
     """Runs a program, with arguments, that finds in ``REMOTE`` where that session serves Spark Connect; what it
-    prints."""
+    prints. All run in one process, which has imported PySpark once; one process has one kind of session."""
     pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
     if not has_connect():
         pytest.skip("PySpark 3.5 has no server of Spark Connect among its jars")
     assert spark.sparkContext._jvm is not None
     service = getattr(spark.sparkContext._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
     port = getattr(service, "MODULE$").localPort()
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAMS_ON_CONNECT],
+        env=os.environ | {"REMOTE": f"sc://127.0.0.1:{port}", "PYSPARK_PYTHON": sys.executable},
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ask, answer = process.stdin, process.stdout
 
-    def run(program: str, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            env=os.environ | {"REMOTE": f"sc://127.0.0.1:{port}", "PYSPARK_PYTHON": sys.executable},
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-        return done.stdout
+        def run(program: str, *arguments: str) -> str:
+            print(json.dumps([program, *arguments]), file=ask, flush=True)
+            failed, printed = json.loads(answer.readline())
+            assert not failed, printed + failed[-3000:]
+            return str(printed)
 
-    return run
+        yield run
+        process.kill()
 
 
 @pytest.fixture

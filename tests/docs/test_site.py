@@ -37,11 +37,13 @@ def places(menu: object) -> Iterator[str]:
                 yield from places(part)
 
 
+@pytest.mark.faults
 def test_every_address_in_the_site_leads_somewhere(site: Path) -> None:
     assert list(docs.faults(site)) == []
     assert len(list(site.rglob("*.html"))) > 50
 
 
+@pytest.mark.faults
 def test_the_search_finds_pages_of_a_site_that_is_opened_from_a_disk(site: Path) -> None:
     needs_chromium()
     with Browser() as browser:
@@ -64,6 +66,7 @@ def test_every_page_is_in_the_menu() -> None:
     assert sorted(menu - pages - {*docs.PAGES.values()} - {docs.page_of(folder) for folder in docs.FOLDERS}) == []
 
 
+@pytest.mark.faults
 def test_the_reference_has_docstrings_with_their_arguments(site: Path) -> None:
     page = (site / "reference" / "spark.html").read_text(encoding="utf-8")
     assert "Parameters:" in page
@@ -81,6 +84,7 @@ def test_a_page_links_to_programs_and_to_other_pages_as_they_are_in_the_site() -
     assert "](../readme.md" not in docs.staged("docs/options.md", linked)
 
 
+@pytest.mark.faults
 def test_folded_notes_of_the_class_tab_are_tabs_of_one_group(site: Path) -> None:
     page = (site / "start.html").read_text(encoding="utf-8")
     assert page.count('class="tabbed-set') == 1

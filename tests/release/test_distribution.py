@@ -19,6 +19,8 @@ from packaging.version import Version
 from asyncio_operator import __version__
 from tests.release.conftest import ROOT, Built, build
 
+pytestmark = pytest.mark.faults
+
 PACKAGES = ("asyncio_operator", "enrichers")
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.release.conftest import run
 from tests.test_import import LIGHT
 
+pytestmark = pytest.mark.faults
+
 TRACED = """
 from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.trace import Trace

@@ -12,6 +12,8 @@ import pytest
 
 from tests.release.conftest import ROOT
 
+pytestmark = pytest.mark.faults
+
 PROGRAM = """
 from collections.abc import Mapping, Sequence
 
