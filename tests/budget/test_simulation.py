@@ -11,7 +11,17 @@ from tests.simulate.budget import SCENARIOS, Scenario, always, run
 from tests.simulate.cluster import Cluster, Network
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.what)
+LONG = (
+    "100 workers, tokens",
+    "200 workers die and are replaced, 5 % in a second",
+    "100 workers stand still for seconds",
+)
+"""Each takes some seconds, and others hold the same laws with weights, deaths and pauses."""
+
+
+@pytest.mark.parametrize(
+    "scenario", [one for one in SCENARIOS if one.what not in LONG], ids=lambda scenario: scenario.what
+)
 def test_G2_G3_what_is_allowed_is_used_and_no_window_is_exceeded(scenario: Scenario) -> None:
     # Where all messages take the same time, all units start at once again and again, and the windows must hold whole
     # rounds: five rounds of 1.2 s.

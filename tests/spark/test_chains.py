@@ -45,7 +45,7 @@ def chained(df: DataFrame, count: int, first: str = "id") -> DataFrame:
     return df
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 3])
 def test_C1_a_chain_is_one_stage_with_a_label(spark: SparkSession, count: int) -> None:
     df = chained(spark.range(0, 30, 1, 2), count)
     [stage] = stages(df)
@@ -144,7 +144,7 @@ def test_C3_any_operation_between_two_lookups_cuts_the_chain(spark: SparkSession
     assert "2 lookups" not in str(stages(after))
 
 
-@pytest.mark.parametrize("how", ["persist", "cache", "an equal plan", "localCheckpoint", "checkpoint"])
+@pytest.mark.parametrize("how", ["persist", "an equal plan", "localCheckpoint", "checkpoint"])
 def test_C3_what_is_persisted_is_not_looked_up_again(spark: SparkSession, how: str, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     df = enrich(spark.range(0, 10, 1, 2), lookup("a", calls), on="id")
@@ -152,8 +152,6 @@ def test_C3_what_is_persisted_is_not_looked_up_again(spark: SparkSession, how: s
     match how:
         case "persist":
             df.persist()
-        case "cache":
-            df.cache()
         case "an equal plan":
             type(df)(df._jdf, spark).persist()
         case "localCheckpoint":

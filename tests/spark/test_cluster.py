@@ -236,26 +236,6 @@ def test_the_package_comes_with_the_job_and_from_nowhere_else(cluster: Cluster) 
         assert Path(directory).parents[1].name in HOSTS
 
 
-def test_X1_X7_X9_a_killed_executor_costs_no_row_and_leaves_nothing(cluster: Cluster, squares: Squares) -> None:
-    squares.hold = lambda number, times: number % 10 == 9
-    job = cluster.begin(square, squares.service.url, 400, 4, 4)
-    # Two tasks run at a time, with four calls each; before the first that hangs nine are answered.
-    wait_until(lambda: squares.running == 8 or job.done(), LONG, "both tasks are in the middle")
-    asked = set(squares.asked)
-    victim = executors(cluster.directory)[0]
-    family = [victim, *victim.children(recursive=True)]
-    assert len(family) >= 3, "a JVM, a daemon and a Python worker"
-    victim.kill()
-    _, alive = psutil.wait_procs(family, GONE)
-    assert alive == []
-    wait_until(lambda: squares.service.abandoned >= 4, GONE, "the calls of the killed executor have ended")
-    squares.release()
-    assert job.result(LONG) == [(i, i * i) for i in range(400)]
-    assert any(squares.asked[number] > 1 for number in asked), "no task was made again"
-    assert squares.service.most_at_once <= 8
-    wait_until(lambda: squares.running == 0, GONE, "no running call")
-
-
 def test_G1_tasks_of_two_executors_share_the_calls_of_a_job(cluster: Cluster, squares: Squares) -> None:
     assert cluster.run(square, squares.service.url, 200, 4, 3, 3) == [(i, i * i) for i in range(200)]
     assert squares.service.most_at_once <= 3
@@ -274,3 +254,23 @@ def test_X1_X7_of_two_attempts_at_a_task_the_slower_one_leaves_nothing(cluster: 
 
 def test_the_watch_over_the_loop_knows_the_package_in_a_zip(cluster: Cluster) -> None:
     assert cluster.run(watched) == {True}
+
+
+def test_X1_X7_X9_a_killed_executor_costs_no_row_and_leaves_nothing(cluster: Cluster, squares: Squares) -> None:
+    squares.hold = lambda number, times: number % 10 == 9
+    job = cluster.begin(square, squares.service.url, 400, 4, 4)
+    # Two tasks run at a time, with four calls each; before the first that hangs nine are answered.
+    wait_until(lambda: squares.running == 8 or job.done(), LONG, "both tasks are in the middle")
+    asked = set(squares.asked)
+    victim = executors(cluster.directory)[0]
+    family = [victim, *victim.children(recursive=True)]
+    assert len(family) >= 3, "a JVM, a daemon and a Python worker"
+    victim.kill()
+    _, alive = psutil.wait_procs(family, GONE)
+    assert alive == []
+    wait_until(lambda: squares.service.abandoned >= 4, GONE, "the calls of the killed executor have ended")
+    squares.release()
+    assert job.result(LONG) == [(i, i * i) for i in range(400)]
+    assert any(squares.asked[number] > 1 for number in asked), "no task was made again"
+    assert squares.service.most_at_once <= 8
+    wait_until(lambda: squares.running == 0, GONE, "no running call")

@@ -164,13 +164,13 @@ def test_X1_a_left_join_keeps_a_large_partition_whole(spark: SparkSession) -> No
     async def look_up(key: int) -> Any:
         return {"x": key} if key % 3 else None
 
-    df = spark.range(0, 100_000, numPartitions=2).selectExpr("id", "nullif(id % 40000, 7) AS k")
+    df = spark.range(0, 40_000, numPartitions=2).selectExpr("id", "nullif(id % 16000, 7) AS k")
     metrics = EnrichmentMetrics(spark)
     out = enrich(df, FunctionEnricher(look_up, "x long"), on="k", metrics=metrics)
     [row] = out.selectExpr("count(*)", "count(DISTINCT id)", "count_if(x = k)", "count_if(k IS NULL)").collect()
-    assert tuple(row) == (100_000, 100_000, sum(1 for i in range(100_000) if i % 40_000 % 3 and i % 40_000 != 7), 3)
+    assert tuple(row) == (40_000, 40_000, sum(1 for i in range(40_000) if i % 16_000 % 3 and i % 16_000 != 7), 3)
     figures = metrics.statistics()
-    assert (figures.rows, figures.found, figures.missing) == (100_000, row[2], 100_000 - row[2])
+    assert (figures.rows, figures.found, figures.missing) == (40_000, row[2], 40_000 - row[2])
 
 
 def test_X1_no_rows_no_partitions_no_matter(spark: SparkSession) -> None:
