@@ -49,7 +49,7 @@ def check(cluster: Cluster) -> None:
         assert above_the_mean(cluster.starts, limit.unit, limit.rate, per, burst) <= 1e-6 * limit.rate, limit
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     calls=limits,
     weighed=st.none() | tokens,
@@ -90,7 +90,7 @@ def test_G2_no_window_is_exceeded_whatever_goes_wrong(
     check(cluster)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     in_flight=st.sampled_from([1, 3, 20]),
     workers=st.sampled_from([1, 3, 8]),
@@ -115,7 +115,7 @@ def test_G1_no_more_calls_are_in_flight_than_allowed(
     assert 0 < cluster.most_in_flight <= in_flight
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     workers=st.sampled_from([1, 3, 8]),
     lost=st.sampled_from([0.0, 0.1]),
@@ -142,7 +142,7 @@ def test_G6_no_more_is_spent_than_allowed(workers: int, lost: float, dies: float
         assert cluster.refusals
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     workers=st.sampled_from([2, 6]),
     in_flight=st.sampled_from([3, 8]),

@@ -116,5 +116,5 @@ def test_P_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatc
         monkeypatch.setattr(module, "PART", block)
         monkeypatch.setattr(module, "SLIM_EVERY", block)
     machine = type("Machine", (QueueMachine,), {"kind": kind, "directory": tmp_path})
-    examples = 6 if isinstance(kind, ON_DISK) else 40
+    examples = 4 if isinstance(kind, ON_DISK) else 20
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))

@@ -122,7 +122,8 @@ with RocksDBStateBackend(sys.argv[1]) as backend:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-@pytest.mark.parametrize("states", [pytest.param(1, marks=pytest.mark.faults), 100])
+@pytest.mark.faults
+@pytest.mark.parametrize("states", [1, 100])
 def test_S14_the_memory_of_written_states_is_that_of_the_options_not_of_their_number(states, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, str(tmp_path / "state"), str(states)],

@@ -154,7 +154,7 @@ def open_backend(kind: str, directory: str | Path, **options: Any) -> StateBacke
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(max_parallelism=st.sampled_from([1, 128, 300]), written=writes)
 def test_S15_a_reader_gives_what_was_written(kind, max_parallelism, written):
     model, clock = Model(), ManualClock(1000.0)

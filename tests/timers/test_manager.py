@@ -24,7 +24,7 @@ actions = (
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(actions, max_size=30))
 def test_T8_T10_against_a_sorted_list(make_queues, steps):
     """Timers as (name, time, key). A restore moves all of them into a new manager, where no name was asked for."""
