@@ -10,7 +10,6 @@ from tests.budget.helpers import most_in_a_window
 from tests.simulate.budget import SCENARIOS, Scenario, always, run
 from tests.simulate.cluster import Cluster, Network
 
-
 LONG = (
     "100 workers, tokens",
     "200 workers die and are replaced, 5 % in a second",
