@@ -31,10 +31,8 @@ MOST_UNITS = 64
 SETTLED = 1.0
 """Seconds after which a hint may say that more is left than the cap holds."""
 
-
 ROUNDED = 1.0
 """Seconds by which a source may round its reset up."""
-
 
 BELIEVED = 10.0
 """Seconds, at least, for which the limit of a source is kept after an answer has repeated it: longer than most calls
@@ -44,11 +42,9 @@ NEARLY_ALL = 0.9
 """The part of its units that a source that refills must miss, before its time to a full refill tells the length of its
 window. A source that counts a moving window gives back the last unit after a whole one, however few are missing."""
 
-
 ALIKE = 1.25
 """A window of the budget that is longer by no more than this factor counts as equal to that of the source, whose length
 may have been found from an answer that was on its way for a while."""
-
 
 JOURNEY = 0.05
 """Seconds by which the journeys of calls differ. A source counts calls when they arrive: at the very limit of a second,

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.resources import SMOOTHING, Amount, Ramp, Resource, Slots, Stock
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, terms_of
-from asyncio_operator.budget.usage import Hint
-from asyncio_operator.budget.worker_reports import Reports
+from asyncio_operator.budget.usage import HINT_FIELDS, FreeStarts, Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
 EAGER = 0.1
@@ -28,6 +28,9 @@ EAGER = 0.1
 
 RETRY_AFTER = 0.1
 """Seconds after which a lost message is followed by the next."""
+
+REPEATED = 60.0
+"""Seconds for which the report of what started is sent again, if no reply comes."""
 
 
 class Permits:
@@ -37,7 +40,8 @@ class Permits:
         worker: a text that no other worker of any process ever has.
 
     Attributes:
-        held_back: whether a call waits for calls to return. Who tells it of this sets it to False.
+        free: what may start before anything else has to be looked at. It is `heard` while a call waits for others to
+            return. The one who tells it of this sets that to False.
     """
 
     def __init__(self, budget: Budget, worker: str) -> None:
@@ -79,7 +83,9 @@ class Permits:
         self._running = 0
         self._waits = False
         self._waits_since: float | None = None
-        self.held_back = False
+        self.free = FreeStarts()
+        # The number of calls that `free` had at first.
+        self._lent = 0
 
     # Calls
 
@@ -91,48 +97,45 @@ class Permits:
         Raises:
             BudgetExceeded: the call can never start.
         """
+        if self._lent:
+            self.collect()
         if now >= self._valid_until:
             self._look(now)
         if not self._open or self._running + self._calls >= self._ramp.most:
             return self._wait(weights, now)
-        # A loop for each kind: Python reads attributes twice as fast where all objects are of one class.
-        for stock in self._stocks:
-            if (weights.get(stock.unit) or stock.default) > stock.ready:
-                return self._wait(weights, now)
-        if self._slots is not None and self._slots.ready < 1.0:
-            return self._wait(weights, now)
-        for amount in self._amounts:
-            if (weights.get(amount.unit) or amount.default) > amount.ready:
+        for one in self._resources:
+            if (weights.get(one.unit) or one.default) > one.ready:
                 return self._wait(weights, now)
         return now
 
-    def take(self, now: float) -> bool:
-        """Start a call of the weight `usage.ONE`, if that may be and nothing else has to be looked at."""
-        if now >= self._valid_until or not self._plain or self._running + self._calls >= self._ramp.most:
-            return False
+    def lend(self) -> None:
+        """Let `free` have the calls of the weight `usage.ONE` that may start next."""
+        room = self._ramp.most - self._running - self._calls
         for stock in self._stocks:
-            if stock.default > stock.ready:
-                return False
-        for stock in self._stocks:
-            stock.ready -= stock.default
-            stock.used += stock.default
-        self._calls += 1
-        self._last_start = now
-        return True
+            room = min(room, stock.ready / stock.default)
+        if self._plain and room >= 1.0:
+            self._lent = self.free.left = int(room)
+            self.free.until = self._valid_until
+
+    def collect(self) -> None:
+        """Count the calls of `free`. No other may start without a question."""
+        free = self.free
+        if taken := self._lent - free.left:
+            for stock in self._stocks:
+                stock.ready -= taken * stock.default
+                stock.used += taken * stock.default
+            self._calls += taken
+            self._last_start = free.last
+        self._running -= free.ended
+        self._ramp.most += free.ended
+        self._lent = free.left = free.ended = 0
 
     def started(self, weights: Mapping[str, float], now: float) -> None:
         """The call starts now, as `next_start` has allowed for the same time."""
-        for stock in self._stocks:
-            units = weights.get(stock.unit) or stock.default
-            stock.ready -= units
-            stock.used += units
-        if self._slots is not None:
-            self._slots.ready -= 1.0
-            self._slots.used += 1.0
-        for amount in self._amounts:
-            units = weights.get(amount.unit) or amount.default
-            amount.ready -= units
-            amount.used += units
+        for one in self._resources:
+            units = weights.get(one.unit) or one.default
+            one.ready -= units
+            one.used += units
         self._calls += 1
         self._last_start = now
 
@@ -151,6 +154,8 @@ class Permits:
             started: the time that `started` got. Without it, what an estimate was too high stays counted.
             billed: False: the source bills nothing but what is settled, so nothing else was spent (law G11).
         """
+        if self._lent:
+            self.collect()
         settled = settled or {}
         self._running -= 1
         if billed:
@@ -172,11 +177,6 @@ class Permits:
                 elif excess < 0 and started is not None:
                     stock.flush(self._last_start, self._clock)
                     stock.credit(-excess, started)
-
-    def ended(self, calls: int) -> None:
-        """As many calls are over, of which nothing else is known."""
-        self._running -= calls
-        self._ramp.most += calls
 
     def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
         """The error for a call that no window can ever hold, however long it waits; None for others."""
@@ -201,12 +201,7 @@ class Permits:
 
     def part(self, weights: Mapping[str, float]) -> float:
         """The largest part of a limit that a call takes; 1 if there are no limits of units."""
-        largest = 0.0
-        for stock in self._stocks:
-            part = (weights.get(stock.unit) or stock.default) / stock.most
-            if part > largest:
-                largest = part
-        return largest or 1.0
+        return max([(weights.get(one.unit) or one.default) / one.most for one in self._stocks], default=1.0)
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         """A source has said this: what is left, by unit, or that nothing may start for `retry_after` seconds.
@@ -224,6 +219,7 @@ class Permits:
 
     def running(self) -> int:
         """The number of calls that have started and not returned."""
+        self.collect()
         return self._running + self._calls
 
     def rest(self) -> None:
@@ -314,6 +310,7 @@ class Permits:
         """
         if reply.get("seq") != self._asked:
             return False
+        self.collect()
         self._asked = None
         if "error" in reply:
             raise ConfigurationError(f"the budget {self._budget.name!r}: {reply['error']}")
@@ -365,6 +362,7 @@ class Permits:
 
     def _look(self, now: float) -> None:
         """Find what may start now, and until when this holds."""
+        self.collect()
         valid_until = self._lease_end
         for stock in self._stocks:
             valid_until = min(valid_until, stock.look(now, self._last_start, self._clock))
@@ -380,7 +378,7 @@ class Permits:
             # No reply shortens a pause, so none is asked for.
             return self._paused_until
         if (at := self._ramp.ready_at(self.running() + 1, now)) > now:
-            self.held_back = True
+            self.free.heard = True
             return at
         # Permits still contain what has started since the last look.
         self._look(now)
@@ -399,6 +397,7 @@ class Permits:
         return math.inf
 
     def _pause(self, until: float) -> None:
+        self.collect()
         self._paused_until = max(self._paused_until, until)
         self._ramp.restart()
         self._valid_until = -math.inf
@@ -406,3 +405,75 @@ class Permits:
     def _is_active(self) -> bool:
         """Whether there is something to report, or the coordinator believes that this worker holds something."""
         return self._active or any(one.is_open() for one in self._resources) or bool(self._reports)
+
+
+class Reports:
+    """What a worker reports, again and again until a reply has come: what became of permits, debts, refused calls, and
+    what the source said. It is true if a report is not confirmed."""
+
+    def __init__(self) -> None:
+        self._sent: list[tuple[float, int, Json]] = []
+        self._hints: dict[str, tuple[float, Json]] = {}
+        self._pause: tuple[float, float] | None = None
+        self._refused: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._sent)
+
+    def note_refusal(self, unit: str) -> None:
+        """A call was refused because of this unit."""
+        self._refused[unit] = self._refused.get(unit, 0) + 1
+
+    def note_hints(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        """A source has said this."""
+        for unit, hint in limits.items():
+            fields = {name: getattr(hint, name) for name in HINT_FIELDS}
+            said = {name: value for name, value in fields.items() if value is not None and value is not False}
+            if unit not in self._hints or _replaces(said, *self._hints[unit], now):
+                self._hints[unit] = (now, said)  # A remaining 0 is said, though it equals False.
+        if retry_after:
+            rest = 0.0 if self._pause is None else sum(self._pause) - now
+            self._pause = (now, max(retry_after, rest))
+
+    def close(self, number: int, moved: list[list[Any]], debts: dict[str, float], now: float) -> None:
+        """Put all open reports into the message of this number."""
+        report: Json = {}
+        if moved:
+            report["moved"] = moved
+        if debts:
+            report["debts"] = debts
+        if self._refused:
+            report["refused"] = self._refused
+        if self._hints:
+            report["hints"] = {unit: _aged(hint, now - heard) for unit, (heard, hint) in self._hints.items()}
+        if self._pause is not None:
+            report["pause"] = max(0.0, sum(self._pause) - now)
+        self._refused, self._hints, self._pause = {}, {}, None
+        if report:
+            self._sent.append((now, number, report))
+
+    def unconfirmed(self, now: float) -> list[list[Any]]:
+        """Pairs of a number and a report, for a message."""
+        return [[number, _fresh(report, now - since)] for since, number, report in self._sent]
+
+    def confirmed(self) -> None:
+        """A reply has come."""
+        self._sent.clear()
+
+
+def _fresh(report: Json, age: float) -> Json:
+    # The coordinator remembers for longer which reports it has applied.
+    return report if age < REPEATED else {**report, "moved": []}
+
+
+def _replaces(said: Json, heard: float, earlier: Json, now: float) -> bool:
+    # A source's answers overtake each other, so of one window the least that remains is passed on.
+    if "remaining" not in earlier or now >= heard + earlier.get("reset_after", 0.0):
+        return True
+    return "remaining" in said and bool(said["remaining"] <= earlier["remaining"])
+
+
+def _aged(hint: Json, age: float) -> Json:
+    if "reset_after" in hint:
+        return {**hint, "reset_after": max(0.0, hint["reset_after"] - age)}
+    return hint

@@ -39,7 +39,6 @@ that such calls wait while the window is in debt. What it has used may be said l
 LEAST_OF_SUM = 1e-8
 """The same for an amount that may be spent: such a call is refused when all is spent."""
 
-
 UNPROVEN = 0.05
 """The part of a window's calls that may be in flight before the source has answered. Law G5: a source that refuses all
 calls refuses these, and those that the limit lets start in the time of a call."""

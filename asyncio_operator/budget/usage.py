@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any, Protocol
 
 from asyncio_operator.checks import flag, number
@@ -30,6 +31,24 @@ Weigh = Callable[[Sequence[Any]], Weights]
 """Estimates the weight of a call, from the values that it is called with."""
 
 ONE: Weights = {"calls": 1.0, "keys": 1.0}
+
+
+class FreeStarts:
+    """Calls of the weight `ONE` that may start without a question, so that the price of a call is a few sums (law G8).
+
+    Attributes:
+        left: how many may still start, before the time `until`.
+        last: when the last of them started.
+        ended: calls that have returned, and that no limit has counted yet.
+        heard: whether a limit has to hear of each end at once, instead of by `ended`.
+    """
+
+    __slots__ = ("ended", "heard", "last", "left", "until")
+
+    def __init__(self, heard: bool = False) -> None:
+        self.left = self.ended = 0
+        self.until = self.last = -inf
+        self.heard = heard
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.usage import Hint, Weights
+    from asyncio_operator.budget.usage import FreeStarts, Hint, Weights
     from asyncio_operator.engine.flights import Call, Flight
     from asyncio_operator.figures import Figures
 
@@ -179,7 +179,13 @@ class Allowance(Protocol):
 
 class Admission(Protocol):
     """A run that has joined its budget. Times are those of the run's loop. Every method returns at once. To ask takes
-    nothing: only `started` does."""
+    nothing: only `started` does.
+
+    Attributes:
+        free: calls that may start without a question.
+    """
+
+    free: FreeStarts
 
     def next_start(self, weights: Weights, now: float) -> float:
         """The earliest time, not before `now`, at which a call of these weights may start. Infinity: that is not known
@@ -207,11 +213,8 @@ class Admission(Protocol):
             billed: whether the source may bill it; see `usage.billed`.
         """
 
-    def take(self, now: float) -> float:
-        """Start a call of the weight `usage.ONE` at this time, if it may. Returns and raises as `next_start` does."""
-
-    def ended(self, calls: int) -> None:
-        """As many calls that were started have returned, of which nothing else is known."""
+    def ended(self) -> None:
+        """A call that was started has returned, and nothing else is known of it."""
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         """What the source has said about its limits; see `usage.hint`."""

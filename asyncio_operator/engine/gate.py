@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import COUNTED, Hint, Weights, is_unbilled, weighing
+from asyncio_operator.budget.usage import COUNTED, ONE, FreeStarts, Hint, Weights, is_unbilled, weighing
 from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.recorder import SILENT, Recorder
@@ -87,6 +87,7 @@ class Gate:
         limits: whether there is any.
         take: starts a call for one value without an object, at the time that it is given, if it may start by then. It
             returns when it may, as far as that is known, or raises `BudgetExceeded` or `CoordinatorError`.
+        free: calls for one value that may start without a question. When there is none left, `take` is asked.
         answered: is called when such a call has given its result, with the time and when it started; None if no limit
             has to hear of it.
     """
@@ -123,6 +124,7 @@ class Gate:
         alone = self._limiter is not None and not (self.weighs or hears)
         self.take: Callable[[float], float] = self._limiter.take if alone else self._take  # type: ignore[union-attr]
         self.answered = self._answered if hears else None
+        self.free = FreeStarts(heard=self.weighs)
         self._admission: Admission | None = None
         self.now = timers.clock
         self._timers = timers
@@ -189,6 +191,8 @@ class Gate:
         assert self._allowance is not None
         assert not self._over
         self._admission = self._allowance.join(self._news, self._timers.fail)
+        if self.answered is None and self._limiter is None:
+            self.free = self._admission.free
         return self._admission
 
     def _count_wait(self, start: float, now: float) -> None:
@@ -208,11 +212,9 @@ class Gate:
         if limiter is not None and (start := limiter.next_start(now)) > now:
             return start
         if self.weighs:
-            start = (self._admission or self._joined()).take(now)
-            if start > now or self._waits_since is not None:
-                self._count_wait(start, now)
-            if start > now:
+            if (start := self._permitted(ONE, now)) > now:
                 return start
+            self._admission.started(ONE, now)  # type: ignore[union-attr]
         if limiter is not None:
             limiter.start(now)
         if self.answered is not None:
@@ -235,9 +237,8 @@ class Gate:
         call.gate, call.running, call.let_start, call.age = self, True, started, started
 
     def ended_unheard(self) -> None:
-        """A call that `take` has let start has returned."""
-        if self._admission is not None:
-            self._admission.ended(1)
+        """A call that `take` has let start has returned, and `free` is heard."""
+        self._admission.ended()  # type: ignore[union-attr]
 
     def started(self, call: Call, now: float) -> None:
         """A call starts that `next_start` and `admit` have let start at this time."""

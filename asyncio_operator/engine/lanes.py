@@ -262,8 +262,9 @@ class Lanes:
             lane.started = started = now if instant else clock()
             if begin is not None:
                 limit = begin(slot, started)
-                # It may have said which call it is, in the context. That is no change by the call.
-                first_context = copy_context()
+                if not apart:
+                    # It may have said which call it is, in the context. That is no change by the call.
+                    first_context = lane.first_context = copy_context()
                 if limit != lane.limit or not lane.watched:
                     lane.limit = limit
                     watch(lane)

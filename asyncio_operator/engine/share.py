@@ -27,7 +27,7 @@ from asyncio_operator.budget.caps import problem
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget, definition, warn_unweighed
 from asyncio_operator.budget.terms import FORGOTTEN
-from asyncio_operator.budget.usage import ONE, Hint, Weigh, Weights
+from asyncio_operator.budget.usage import ONE, FreeStarts, Hint, Weigh, Weights
 from asyncio_operator.checks import seconds
 from asyncio_operator.clock import monotonic
 from asyncio_operator.coordinators.addresses import answer, coordinator_of, elsewhere, unused
@@ -111,10 +111,12 @@ class Share:
     def join(self, seat: Seat) -> None:
         self._end_of_idleness.cancel()
         self._leaving = False
+        self.permits.collect()
         self.seats[seat] = None
 
     def leave(self, seat: Seat) -> None:
         self.seats.pop(seat, None)
+        self.permits.collect()
         self.drop(seat)
         if not self.seats:
             self.permits.rest()
@@ -164,20 +166,13 @@ class Share:
             waiting[seat] = True
             self._tell()
 
-    def returned(
-        self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
-    ) -> None:
-        self.permits.returned(weights, settled, now, started, billed)
-        if self.waiting:
-            self.room()
+    def room(self) -> None:
+        """Calls have returned."""
+        heard, self.permits.free.heard = self.permits.free.heard, False
+        if self.waiting and (self._slotted or heard):
+            self._tell()
         if self._due == math.inf:
             self._arrange()
-
-    def room(self) -> None:
-        """Calls have returned, and others wait."""
-        if self._slotted or self.permits.held_back:
-            self.permits.held_back = False
-            self._tell()
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         believed = {unit: said for unit, said in limits.items() if self._is_believed(unit, said)}
@@ -372,11 +367,12 @@ class Seat:
         place: among the runs that wait; see the head of this module.
     """
 
-    __slots__ = ("_permits", "_share", "fail", "news", "place")
+    __slots__ = ("_permits", "_share", "fail", "free", "news", "place")
 
     def __init__(self, share: Share, news: Callable[[], None], fail: Callable[[BaseException], object]) -> None:
         self._share = share
         self._permits = share.permits
+        self.free = share.permits.free
         self.news = news
         self.fail = fail
         self.place = 0.0
@@ -399,29 +395,24 @@ class Seat:
             return now
         return share.turn(self, start, now)
 
-    def take(self, now: float) -> float:
-        share = self._share
-        if len(share.seats) == 1 and not share.waiting and self._permits.take(now):
-            return now
-        if (start := self.next_start(ONE, now)) <= now:
-            self.started(ONE, now)
-        return start
-
     def started(self, weights: Weights, now: float) -> None:
         self._permits.started(weights, now)
         share = self._share
         if len(share.seats) > 1 or share.waiting:
             share.started(self, weights)
+        elif weights is ONE:
+            self._permits.lend()
 
-    def ended(self, calls: int) -> None:
-        self._permits.ended(calls)
-        if self._share.waiting:
+    def ended(self) -> None:
+        self.free.ended += 1
+        if self.free.heard:
             self._share.room()
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
     ) -> None:
-        self._share.returned(weights, settled, started, now, billed)
+        self._permits.returned(weights, settled, now, started, billed)
+        self._share.room()
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         self._share.hint(limits, retry_after, now)
@@ -432,6 +423,7 @@ class BothSeats:
 
     def __init__(self, budget: Seat, beside: Admission) -> None:
         self._budget, self._beside = budget, beside
+        self.free = FreeStarts(heard=True)
 
     def next_start(self, weights: Weights, now: float) -> float:
         start = self._beside.next_start(weights, now)
@@ -441,18 +433,13 @@ class BothSeats:
         self._budget.check(weights)
         return start
 
-    def take(self, now: float) -> float:
-        if (start := self.next_start(ONE, now)) <= now:
-            self.started(ONE, now)
-        return start
-
     def started(self, weights: Weights, now: float) -> None:
         self._budget.started(weights, now)
         self._beside.started(weights, now)
 
-    def ended(self, calls: int) -> None:
-        self._budget.ended(calls)
-        self._beside.ended(calls)
+    def ended(self) -> None:
+        self._budget.ended()
+        self._beside.ended()
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True

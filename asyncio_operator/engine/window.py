@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.budget.usage import FreeStarts
 from asyncio_operator.engine.flights import Call, Owner
 from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
 
@@ -50,25 +51,33 @@ class CallWindow:
     def _started(self, calls: Iterator[tuple[Any, Any]], gate: Gate) -> Iterator[tuple[Any, Any]]:
         plain, clock, held = self._plain, gate.now, self._attempts.held
         take: Callable[..., float] = gate.take if plain else self._attempts.take
-        unheard = plain and gate.weighs
+        free = gate.free if plain else FreeStarts()
         # Law R10: calls start in order.
         while not held and (call := next(calls, None)) is not None:
             now, refusal = clock(), None
-            try:
-                start = take(now) if plain else take(now, call[0])
-            except CircuitOpenError:
-                start = inf
-            except (BudgetExceeded, CoordinatorError, ResultError) as error:
-                start, refusal = inf, error
-            if start > now:
-                self.hold(call[0], refusal)
-                return
+            if free.left and now < free.until:
+                free.left -= 1
+                free.last = now
+            else:
+                try:
+                    start = take(now) if plain else take(now, call[0])
+                except CircuitOpenError:
+                    start = inf
+                except (BudgetExceeded, CoordinatorError, ResultError) as error:
+                    start, refusal = inf, error
+                if start > now:
+                    self.hold(call[0], refusal)
+                    return
+                if plain:
+                    free = gate.free
             try:
                 yield call
             finally:
                 # The lane asks for the next call, or leaves the window: this one has returned.
-                if unheard:
+                if free.heard:
                     gate.ended_unheard()
+                else:
+                    free.ended += 1
 
     def hold(self, slot: Any, refusal: BaseException | None) -> Call:
         """The call has to wait for a limit, or is refused when it is its turn."""

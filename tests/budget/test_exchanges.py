@@ -13,6 +13,7 @@ from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.resources import Permit, Stock
 from asyncio_operator.budget.spec import definition
+from asyncio_operator.budget.usage import ONE, Hint
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
 
@@ -506,3 +507,54 @@ def test_G8_what_is_ready_is_computed_once_for_many_calls(monkeypatch: pytest.Mo
     for number in range(1000):
         start(permits, 0.1 + number * 1e-6)
     assert looks.total() <= 2
+
+
+def test_G2_G8_calls_that_start_without_a_question_are_those_that_may_start_and_are_counted() -> None:
+    coordinator, permits = Coordinator(), Permits(budget := Budget("b", Limit(1000, 1.0)), "w")
+    free, starts, now = permits.free, list[float](), 0.0
+    while now < 3.0:
+        while free.left or may_start(permits, now):
+            if free.left and now < free.until:
+                free.left, free.last = free.left - 1, now
+            elif may_start(permits, now):
+                permits.started(ONE, now)
+                permits.lend()
+            else:
+                break
+            starts.append(now)
+            free.ended += 1
+        exchange(coordinator, permits, now)
+        assert not free.left
+        assert permits.running() == 0
+        assert coordinator.statistics(budget, now)["units"]["calls"]["used"] >= sum(now - 1.0 < at for at in starts)
+        now += 0.0625
+    assert most_in_a_window(starts, 1.0) == 1000
+    assert len(starts) >= 0.97 * 1000 * 2
+
+
+@pytest.mark.parametrize("why", ["a lease that is over", "a pause", "a reply that drops permits", "answers missing"])
+def test_G7_G5_no_call_starts_without_a_question_after(why: str) -> None:
+    coordinator, permits = Coordinator(), Permits(Budget("b", Limit(1000, 10.0)), "w")
+    may_start(permits, 0.0, {"calls": 100.0})
+    exchange(coordinator, permits, 0.0)
+    assert may_start(permits, 0.0)
+    permits.started(ONE, 0.0)
+    permits.lend()
+    free = permits.free
+    # Two calls may be in flight before anything was answered.
+    assert free.left == 1
+    if why == "a lease that is over":
+        assert free.until <= 1.0
+    elif why == "a pause":
+        permits.hint({}, 1.0, 0.0)
+        assert not free.left
+    elif why == "a reply that drops permits":
+        permits.hint({"calls": Hint(remaining=0.0, reset_after=5.0)}, None, 0.0)
+        exchange(coordinator, permits, 0.0)
+        assert not free.left
+    else:
+        free.left, free.last = 0, 0.0
+        assert not may_start(permits, 0.0)
+        assert free.heard
+        free.ended += 1
+        assert may_start(permits, 0.0)

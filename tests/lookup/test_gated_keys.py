@@ -283,3 +283,19 @@ async def test_R10_few_keys_are_refused_in_a_storm_by_a_rate_limit_too():
     assert pipeline.figures.calls == 600 + enricher.refused
     assert 1 <= enricher.refused <= 0.05 * 600
     assert now() < 3.8
+
+
+@virtual
+async def test_G8_a_lane_whose_call_had_to_wait_for_a_budget_makes_the_next_ones_at_the_same_price():
+    class Looking(Timed):
+        async def _answer(self, key: Any) -> Any:
+            apart.update(lane.apart for lane in pipeline._keys.attempts.lanes._lanes)
+            return await super()._answer(key)
+
+    apart: set[bool] = set()
+    enricher, budget = Looking(), Budget("held", Limit(100, 1.0))
+    allowance = own_allowance(budget, "the lookup", None)
+    pipeline = pipeline_of(enricher, range(300), allowance, budget=budget, capacity=5)
+    await pipeline.run()
+    assert pipeline.figures.budget_seconds > 1
+    assert apart == {False}

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from asyncio_operator import Budget, BudgetExceeded
-from asyncio_operator.budget.usage import ONE, Hint, Weights
+from asyncio_operator.budget.usage import FreeStarts, Hint, Weights
 
 
 class Meter:
@@ -26,6 +26,7 @@ class Meter:
         self.rates = rates
         self.in_flight = in_flight
         self.running = 0
+        self.free = FreeStarts(heard=True)
         self.most = 0
         self.closed = False
         self.starts: list[tuple[float, Weights]] = []
@@ -73,13 +74,8 @@ class Meter:
         self.running -= 1
         self.news()
 
-    def take(self, now: float) -> float:
-        if (start := self.next_start(ONE, now)) <= now:
-            self.started(ONE, now)
-        return start
-
-    def ended(self, calls: int) -> None:
-        self.running -= calls
+    def ended(self) -> None:
+        self.running -= 1
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         self.hints.append((dict(limits), retry_after, now))

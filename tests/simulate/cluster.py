@@ -19,6 +19,7 @@ from typing import Any
 from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.engine.gate import only_counts
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
 Weights = Mapping[str, float]
@@ -178,6 +179,8 @@ class Worker:
         self._origin = self._random.uniform(0, 1e6)
         self._speed = 1 + self._random.uniform(-1, 1) * cluster.network.drift
         self.permits = Permits(cluster.budget, cluster.name())
+        # Half of the workers make calls without a question, as windows of the engine do.
+        self._free = only_counts(cluster.budget) and place % 2 == 1
         self.running = 0
         self.made = 0
         self.since = cluster.now
@@ -212,7 +215,7 @@ class Worker:
             if self._next is None:
                 self._next = cluster.weigh(self._random)
             try:
-                at = self.permits.next_start(self._next, now)
+                at = now if self._may_start_free(now) else self.permits.next_start(self._next, now)
             except BudgetExceeded as error:
                 cluster.refusals.append(error)
                 break
@@ -229,9 +232,17 @@ class Worker:
         self._woken_at = math.inf
         self.look()
 
+    def _may_start_free(self, now: float) -> bool:
+        return self.permits.free.left > 0 and now < self.permits.free.until
+
     def _start(self, weights: Weights, now: float) -> None:
-        cluster = self._cluster
-        self.permits.started(weights, now)
+        cluster, free = self._cluster, self.permits.free
+        if self._may_start_free(now):
+            free.left, free.last = free.left - 1, now
+        else:
+            self.permits.started(weights, now)
+            if self._free:
+                self.permits.lend()
         self.running += 1
         self.made += 1
         cluster.in_flight += 1
@@ -254,7 +265,10 @@ class Worker:
                 # What an estimate was too low is paid later, and may exceed a window (G4).
                 lower = {unit: min(weights[unit], amount) for unit, amount in settled.items()}
                 cluster.starts[place] = (cluster.starts[place][0], {**weights, **lower})
-            self.permits.returned(weights, settled, self.local(), started)
+            if self._free:
+                self.permits.free.ended += 1
+            else:
+                self.permits.returned(weights, settled, self.local(), started)
             self.look()
 
         if not self._stands_still(returned):
