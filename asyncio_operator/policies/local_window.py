@@ -1,9 +1,9 @@
-"""The window of a `rate_limit` of one process, of an operator or a lookup, which opens when the source has answered.
+"""The window of a `rate_limit` of one process, of an operator or a lookup, which a refusal of the source closes.
 
-If no call has started for a twentieth of the window, or the source has refused one, nothing is known of it: it may
-refuse all calls. So the next calls start evenly, at the rate of the limit, until the first of them is answered, or for
-a twentieth of the window (law R10). Only their ends are heard, so later calls cost nothing more. The permits of a
-budget have a ramp of their own (`budget.resources`), because a coordinator grants them.
+After a refusal nothing starts for as long as the source asks, and nothing is known of it: it may refuse all calls. So
+the next calls start evenly, at the rate of the limit, until the first of them is answered, or for a twentieth of the
+window (law R10). The permits of a budget have a ramp of their own (`budget.resources`), because a coordinator grants
+them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,11 @@ from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
 from asyncio_operator.policies.retry import LONGEST_WAIT, asked_wait
 
 UNPROVEN = 0.05
-"""The part of a window, in units and in time, in which the source has to answer before the rest of the units start."""
+"""The part of a window for which calls start evenly, unless one is answered."""
 
 
 class LocalWindow(RateWindow):
-    """The window of a `RateLimit` on the calls of one process, which does not open at once (law R10).
-
-    If no call has started for a twentieth of the window, nothing is known of the source: it may refuse all calls. So
-    the next calls start evenly, at the rate of the limit, until the first of them is answered, or for a twentieth of
-    the window. The same begins when the source refuses a call, after the time that it asks for.
-    """
+    """The window of a `RateLimit` on the calls of one process, which begins anew after a refusal (law R10)."""
 
     def __init__(self, limit: RateLimit) -> None:
         super().__init__(limit.rate, seconds(limit.per), limit.burst or 0)
@@ -37,13 +32,13 @@ class LocalWindow(RateWindow):
         self._begin = self._proven = -math.inf
         self._count = 0.0
         # The units that start without a look at anything else.
-        self._free = 0.0
+        self._free = self._most_free = 0.0 if self._has_bucket else self.most
 
     def take(self, now: float) -> float:
         """Start one unit now, if it may. Returns when it may, or infinity for a call whose end has to be heard."""
         used = self._used + 1
         if used > self._free:
-            if now < self._proven or self._is_new(now):
+            if now < self._proven:
                 return math.inf
             start = self.next_start(now)
             if start <= now:
@@ -61,8 +56,6 @@ class LocalWindow(RateWindow):
         return earliest
 
     def start(self, now: float, units: float = 1) -> None:
-        if now >= self._proven and self._is_new(now):
-            self._probe(now)
         self._count += units
         super().start(now, units)
 
@@ -72,7 +65,7 @@ class LocalWindow(RateWindow):
             if started < self._begin:
                 return False
             waited, self._proven = now < self._proven, -math.inf
-            self._free = 0.0 if self._has_bucket else self.most
+            self._free = self._most_free
             return waited
         wait = asked_wait(error)
         if wait is not None and wait <= LONGEST_WAIT:
@@ -80,10 +73,6 @@ class LocalWindow(RateWindow):
         elif said(error, "overload", bool):
             self._probe(max(self._begin, now))
         return False
-
-    def _is_new(self, now: float) -> bool:
-        """Whether nothing has started lately."""
-        return not self._ends or now - self._ends[-1] > self._proof
 
     def _probe(self, begin: float) -> None:
         self._begin, self._proven = begin, begin + self._proof

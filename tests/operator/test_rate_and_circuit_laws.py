@@ -158,10 +158,10 @@ async def test_B1_linger_and_rate_limit_together(mode, linger):
     assert batches.times == [linger, linger + 100]
 
 
-@pytest.mark.parametrize(("storm", "end"), [(0, 4.6), (1, 3.8), (2.5, 4.6)])
+@pytest.mark.parametrize(("storm", "end"), [(0, 4.6), (1, 4.6), (2.5, 4.6)])
 @pytest.mark.parametrize("batched", [False, True])
 @virtual
-async def test_R10_few_calls_are_refused_in_a_storm_and_the_rhythm_is_found_again(batched, storm, end):
+async def test_R10_a_storm_refuses_the_calls_in_flight_and_few_more_and_the_rhythm_is_found_again(batched, storm, end):
     """Of a source that refuses all calls for a second in three, from this time on, and answers after 10 ms."""
     refused, calls = 0, 0
 
@@ -181,16 +181,17 @@ async def test_R10_few_calls_are_refused_in_a_storm_and_the_rhythm_is_found_agai
     function = Batched() if batched else ask
     batching = Batching(1) if batched else None
     operator = AsyncWaitOperator(
-        function, capacity=100, retry=Retry(20), rate_limit=RateLimit(200, per=1.1), batching=batching
+        function, capacity=20, retry=Retry(20), rate_limit=RateLimit(200, per=1.1), batching=batching
     )
     assert await collect(operator.process(range(600))) == list(range(600))
     assert calls == 600 + refused
-    assert refused <= 0.05 * 600
+    storms = 2
+    assert refused <= storms * 20 + 0.01 * 600
     assert now() < end
 
 
 @virtual
-async def test_R10_a_window_opens_when_the_first_call_is_answered_and_slow_calls_wait_for_a_twentieth_of_it():
+async def test_R10_a_window_has_room_at_once_until_the_source_refuses_a_call():
     starts: list[float] = []
 
     async def call(seconds):
@@ -199,10 +200,7 @@ async def test_R10_a_window_opens_when_the_first_call_is_answered_and_slow_calls
 
     operator = AsyncWaitOperator(call, rate_limit=RateLimit(100, per=10.0))
     await collect(operator.process([0.03] * 100 + [5.0] * 100))
-    assert starts[:100] == [0.0] + [0.03] * 99
-    # Evenly at first, then all that the window has room for.
-    assert starts[100:106] == pytest.approx([10.0, 10.1, 10.2, 10.3, 10.4, 10.5])
-    assert starts[199] == pytest.approx(10.5)
+    assert starts == [0.0] * 100 + [10.0] * 100
 
 
 @virtual
