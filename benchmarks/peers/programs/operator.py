@@ -56,27 +56,28 @@ def retrying(task: Task) -> dict[str, Any]:
 async def _measured(task: Task) -> Answer:
     if task.side in ("lookup", "model"):
         # The service of "q13" takes one key in a request: keys are shared and remembered there, not sent together.
-        options: dict[str, Any] = {} if task.work == "postgres" else {"cache": True}
+        # Its calls keep to the limits, and not the rows: a request to a model has several.
+        options = retrying(task) if task.work == "postgres" else {"cache": True, **retrying(task)}
         if task.side == "model":
             options["batching"] = Batching(PROMPTS, linger=LINGER)
         elif task.work == "postgres":
             options["batching"] = Batching()
         lookup = Lookup(enricher_of(task), **options)
-        return await _run(lookup.get, task, lookup)
+        return await _run(lookup.get, task, lookup, {})
     if task.work in SERVED:
         enricher = enricher_of(task)
-        return await _run(enricher.lookup, task, enricher)
+        return await _run(enricher.lookup, task, enricher, retrying(task))
     function = Asynchronous(task)
-    return await _run(function.call, task, function)
+    return await _run(function.call, task, function, retrying(task))
 
 
-async def _run(call: Any, task: Task, owner: Any) -> Answer:
+async def _run(call: Any, task: Task, owner: Any, options: dict[str, Any]) -> Answer:
     await owner.open()
     try:
         mode: Literal["ordered", "unordered"] = "ordered" if task.ordered else "unordered"
         # Each row that waits for a batch is in flight.
         rows = task.capacity * (PROMPTS if task.side == "model" else 1)
-        operator = AsyncWaitOperator(call, mode=mode, capacity=rows, timeout=TIMEOUT, **retrying(task))
+        operator = AsyncWaitOperator(call, mode=mode, capacity=rows, timeout=TIMEOUT, **options)
         return await timed(operator.process(task.values()), task)
     finally:
         await owner.close()
