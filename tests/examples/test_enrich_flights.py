@@ -125,7 +125,7 @@ def demo() -> Iterator[Demo]:
         made.close()
 
 
-ROWS = 30_000
+ROWS = 8_000
 
 
 @pytest.mark.spark
