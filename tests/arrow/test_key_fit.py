@@ -57,7 +57,7 @@ def model(value: Any, kind: pa.DataType) -> Any:
 
 
 @given(st.sampled_from(sorted(NUMBERS)), st.sampled_from(sorted(NUMBERS)), st.data())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_L9_L10_numbers_of_all_types_are_compared_by_value(one: str, other: str, data: st.DataObject) -> None:
     given_type, wanted = NUMBERS[one], NUMBERS[other]
     values = data.draw(st.lists(st.sampled_from(numbers(given_type)), max_size=12))
@@ -85,7 +85,7 @@ MIXED += [datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), [1], obj
 
 
 @given(st.sampled_from([*NUMBERS.values(), *MORE]), st.lists(st.sampled_from(MIXED), max_size=6))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_L9_L10_values_of_any_types_are_compared_as_in_python(wanted: pa.DataType, values: list[Any]) -> None:
     expected = []
     for value in values:

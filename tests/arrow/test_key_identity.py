@@ -150,7 +150,7 @@ def on_virtual_time(run: Coroutine[Any, Any, Any]) -> None:
 
 
 @given(KEYS, KEYS)
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_L10_two_keys_are_the_same_as_the_rule_says(one: Any, other: Any) -> None:
     # A numpy.float64 counts as the float that it is.
     one, other = (float(key) if isinstance(key, np.float64) else key for key in (one, other))
@@ -194,7 +194,7 @@ def test_L10_subclasses_are_types_of_their_own() -> None:
 
 
 @given(SCALARS, SCALARS)
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_L10_the_bytes_of_keyed_state_follow_the_same_rule(one: Any, other: Any) -> None:
     names = names_of([one, other])
     keys = [canonical_key(one), canonical_key(other)]
@@ -207,7 +207,7 @@ def test_L10_the_bytes_of_keyed_state_follow_the_same_rule(one: Any, other: Any)
 
 
 @given(st.data(), st.sampled_from(sorted(COLUMNS)))
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_L10_rows_of_a_batch_have_the_key_that_the_rule_gives_them(data: st.DataObject, name: str) -> None:
     data_type, values = COLUMNS[name]
     keys = data.draw(st.lists(st.none() | values, max_size=12))

@@ -77,7 +77,7 @@ def parts_of(keys: pa.Array) -> list[pa.Array]:
 
 
 @given(st.data(), columns)
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_L10_distinct_keys_as_an_array_are_those_in_python(data: st.DataObject, names: list[str]) -> None:
     rows = data.draw(keys_of(names, nulls=True))
     array, codes = distinct(parts_of(rows))
@@ -90,7 +90,7 @@ def test_L10_distinct_keys_as_an_array_are_those_in_python(data: st.DataObject, 
 
 
 @given(st.data(), st.sampled_from(sorted(COLUMNS)))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_L10_keys_that_ascend_are_numbered_like_others(data: st.DataObject, name: str) -> None:
     drawn = canonical_array(data.draw(keys_of([name], nulls=False)))
     rows = drawn.take(pc.array_sort_indices(drawn)) if data.draw(st.booleans()) else drawn
@@ -126,7 +126,7 @@ def test_L10_parts_whose_joint_numbers_exceed_64_bits_are_numbered_again() -> No
 
 
 @given(st.data(), columns)
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_L10_rows_are_matched_to_the_keys_that_were_asked_for(data: st.DataObject, names: list[str]) -> None:
     asked, _ = distinct(parts_of(data.draw(keys_of(names, nulls=True))))
     rows = data.draw(keys_of(names, nulls=True))
@@ -136,7 +136,7 @@ def test_L10_rows_are_matched_to_the_keys_that_were_asked_for(data: st.DataObjec
 
 
 @given(st.data(), columns)
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_L10_an_index_finds_all_rows_of_keys_in_the_order_of_the_table(data: st.DataObject, names: list[str]) -> None:
     table, asked = data.draw(keys_of(names, nulls=True)), data.draw(keys_of(names, nulls=True))
     index = KeyIndex(table)
@@ -153,7 +153,7 @@ def test_L10_an_index_finds_all_rows_of_keys_in_the_order_of_the_table(data: st.
 
 
 @given(st.data(), st.sampled_from(sorted(OTHERS)))
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_L10_types_of_one_family_are_matched_by_value(data: st.DataObject, name: str) -> None:
     other = data.draw(st.sampled_from(OTHERS[name]))
     rows = data.draw(keys_of([name], nulls=True))
@@ -265,7 +265,7 @@ words = st.integers(0, 20) | st.integers(LARGEST - 20, LARGEST) | st.integers(0,
 
 
 @given(st.lists(words), st.lists(words, min_size=1))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_L10_the_place_of_a_hash_is_that_of_the_first_that_is_equal(own: list[int], asked: list[int]) -> None:
     hashes = np.array(sorted(own), dtype=np.uint64)
     search = _Search(hashes)
@@ -291,7 +291,7 @@ def test_L10_hostile_keys_with_the_same_first_bits_are_searched_by_halves() -> N
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 9)), st.lists(st.integers(-3, 12)))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_L10_integers_that_fill_their_range_are_found(start: int, table: list[int], asked: list[int]) -> None:
     own, others = (
         [number for number in (start + step for step in steps) if -(2**63) <= number < 2**63]

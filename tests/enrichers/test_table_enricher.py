@@ -145,7 +145,7 @@ VALUES = pa.schema([(f"v{number}", data_type) for number, (data_type, _) in enum
 
 
 @hypothesis.given(st.data(), st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=3), st.booleans())
-@hypothesis.settings(max_examples=80)
+@hypothesis.settings(max_examples=40)
 def test_A3_an_answer_in_columns_is_the_answer_in_rows(data: st.DataObject, names: list[str], added: bool) -> None:
     """For keys of every type, values of every type, and a column that is key and added."""
     size = data.draw(st.integers(0, 8))

@@ -49,7 +49,7 @@ def view(table: pa.Table, now: float, expire_after: float | None) -> list[str]:
     return sorted(map(repr, chosen.to_pylist()))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(ANSWERS, st.integers(0, 9), st.data())
 def test_J7_compaction_changes_no_view_at_any_later_time(
     answers: list[tuple[str, int, int, str, int | None]], now: int, data: st.DataObject

@@ -133,19 +133,21 @@ def through_udf(rows: DataFrame, **options: Any) -> list[float]:
     return [at for row in found for at in (row.at, row.also)]
 
 
+def through_enrich(rows: DataFrame, **options: Any) -> list[float]:
+    return [row.at for row in enrich(rows, FunctionEnricher(noted, "at double"), on="id", **options).collect()]
+
+
+def through_rdd(rows: DataFrame, **options: Any) -> list[float]:
+    return map_partitions(rows.rdd.map(lambda row: row.id), noted_at, **options).collect()
+
+
+BESIDE = Budget("beside a rate limit", Limit(1000, 60.0))
+
+
 @pytest.mark.parametrize(
-    "starts",
-    [
-        lambda rows, **options: [
-            row.at for row in enrich(rows, FunctionEnricher(noted, "at double"), on="id", **options).collect()
-        ],
-        through_sql,
-        through_udf,
-        lambda rows, **options: map_partitions(rows.rdd.map(lambda row: row.id), noted_at, **options).collect(),
-    ],
-    ids=["enrich", "sql", "async_udf", "map_partitions"],
+    ("starts", "budget"),
+    [(through_enrich, None), (through_sql, BESIDE), (through_udf, None), (through_udf, BESIDE), (through_rdd, BESIDE)],
 )
-@pytest.mark.parametrize("budget", [None, Budget("beside a rate limit", Limit(1000, 60.0))], ids=["alone", "budget"])
 @FROM_4_1
 def test_G13_a_rate_limit_is_for_all_tasks_together(spark: SparkSession, starts: Any, budget: Budget | None) -> None:
     begun = time.monotonic()

@@ -310,6 +310,8 @@ PROGRAM = """
 """
 
 
+# It takes a Spark of its own.
+@pytest.mark.faults
 def test_X7_a_worker_that_is_not_reused_takes_its_connections_with_it(http: Http, own_postgres: PostgresServer) -> None:
     both: list[Outside] = [http, Postgres(own_postgres)]
     made = ", ".join(f"__import__('pickle').loads({pickle.dumps(each.enricher())!r})" for each in both)
