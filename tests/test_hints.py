@@ -104,5 +104,5 @@ def test_a_wrong_name_of_an_option_says_which_one_was_meant() -> None:
     with pytest.raises(ConfigurationError, match=r"'metric' is not an option of enrich; did you mean 'metrics'\?"):
         enrich(None, None, on="id", metric=None)  # type: ignore[call-arg, arg-type]
     with pytest.raises(ConfigurationError, match=r"'chache' is not an option of plan; did you mean 'cache'\?"):
-        plan(None, None, on="id", chache=None)  # type: ignore[call-arg, arg-type]
+        plan(None, None, on="id", chache=None)  # type: ignore[arg-type]
     assert list(inspect.signature(AsyncWaitOperator).parameters)[:2] == ["function", "mode"]

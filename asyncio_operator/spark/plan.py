@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -22,16 +23,12 @@ from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics
-from asyncio_operator.hints import named_options
-from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.memory import MOST_KEYS
-from asyncio_operator.lookup.options import DefaultRetry
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
-from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
+from asyncio_operator.policies.rate_limit import NO_SCOPE
 from asyncio_operator.spark.driver.budgets import JobLimits
-from asyncio_operator.spark.driver.build_task import EnrichOptions, Strategy, enrich_task
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_columns, require_dataframe
 from asyncio_operator.spark.driver.forecast import (
     Caches,
@@ -46,6 +43,7 @@ from asyncio_operator.spark.driver.forecast import (
 from asyncio_operator.spark.driver.job_limits import cores
 from asyncio_operator.spark.driver.journaled import without_known
 from asyncio_operator.spark.driver.plan_figures import EnrichmentPlan
+from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.sessions import described
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
@@ -58,24 +56,15 @@ WEIGHED = 100
 """The number of keys that are weighed, to estimate the weight of all."""
 
 
-@named_options("plan", NO_SCOPE)
 def plan(
     df: DataFrame,
     enricher: Enricher,
     *,
     on: On,
-    capacity: int | AdaptiveCapacity = 100,
-    cache: Cache | bool | None = None,
-    batching: Batching | int | None = None,
-    rate_limit: RateLimit | int | None = None,
-    budget: Budget | None = None,
     latency: Duration | EnrichmentMetrics | EnrichmentStatistics | None = None,
-    retry: DefaultRetry = "default",
     tasks_at_once: int | None = None,
-    strategy: Strategy = "inline",
-    remember: Duration | None = 60.0,
-    journal: Journal | str | None = None,
     sample: int = SAMPLE,
+    **others: Any,
 ) -> EnrichmentPlan:
     """How many lookups `enrich` would make with these options, and how long they take. Nothing is looked up.
 
@@ -83,23 +72,23 @@ def plan(
     Spark itself, for answers that a cache holds at the start, or for answers that a cache or a task drops by time.
 
     Args:
-        df, enricher, on, cache, batching, rate_limit, budget, retry, strategy, remember: as for `enrich`. The
-            enricher's `max_calls` counts as a capacity too, and the lower one holds.
-        capacity: as for `enrich`; an `AdaptiveCapacity` counts as its `maximum`.
+        df, enricher, on: as for `enrich`.
         latency: average seconds (or a timedelta) of a call; or the metrics of an enrichment with the same enricher,
             from whose percentiles the average is computed.
         tasks_at_once: how many tasks run at the same time; by default the number of cores that Spark reports.
-        journal: as for `enrich`. The plan is for the rows whose answers it does not have, and reads `df` a second time.
-            A journal that does not exist is not made.
         sample: rows of each partition to read; default 1,000,000. If a partition has more, the rest is assumed to be
             like those, and another job counts the rows.
+        others: all other options of `enrich`. The calls at once are those of `capacity` (the `maximum` of an
+            `AdaptiveCapacity`) or of the enricher's `max_calls`, if that is lower. With a `journal` the plan is for
+            the rows whose answers it does not have, and reads `df` a second time; it makes no journal.
 
     Raises:
         ConfigurationError: an option, a column or a type is wrong, `df` is a streaming DataFrame, or the enricher's
             source is not as declared.
     """
+    refuse_unknown("plan", others, [*OPTIONS, "latency", "sample"], NO_SCOPE)
     # The names of added columns do not matter here, and must not cause an error.
-    options = replace(EnrichOptions.among(locals()), columns=(), tasks_at_once=None)
+    options = replace(EnrichOptions.among({"on": on} | others), columns=(), tasks_at_once=None)
     require_dataframe(df, enricher)
     if df.isStreaming:
         raise ConfigurationError(
@@ -108,7 +97,8 @@ def plan(
         )
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
-    limits = JobLimits.of(options.budget, options.rate_limit)
+    budget = options.budget
+    limits = JobLimits.of(budget, options.rate_limit)
     planned_limits = [*replace(limits, tasks_at_once=tasks_at_once).planned(df.sparkSession)]
     if budget is not None:
         options = replace(options, budget=planned_limits[0][0])

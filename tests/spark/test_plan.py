@@ -143,6 +143,19 @@ def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession, capsys:
         assert never == ("it can never start" in " ".join(capsys.readouterr().out.split()))
 
 
+def test_a_plan_takes_the_options_of_enrich(orders: DataFrame) -> None:
+    others: dict[str, Any] = {
+        "timeout": 5.0,
+        "on_error": "null",
+        "status_column": "how",
+        "mode": "unordered",
+        "columns": "price",
+        "circuit_breaker": True,
+    }
+    enrich(orders, service(), on="product", **others)
+    assert plan(orders, service(), on="product", **others) == plan(orders, service(), on="product")
+
+
 # -- what is refused
 
 
@@ -163,6 +176,9 @@ def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession, capsys:
         {"enricher": "lookup"},
         {"rate_limit": "7"},
         {"budget": 7},
+        {"timeout": -1},
+        {"on_error": "skip"},
+        {"status_column": "id"},
     ],
     ids=repr,
 )
@@ -189,6 +205,7 @@ def test_X4_what_enrich_refuses_is_refused_with_the_same_words(orders: DataFrame
         ({"latency": "fast"}, "latency is 'fast'; it must be a number of seconds"),
         ({"tasks_at_once": 0}, "tasks_at_once is 0"),
         ({"sample": 0.1}, "sample is 0.1; it must be an int"),
+        ({"time_out": 5}, "'time_out' is not an option of plan; did you mean 'timeout'"),
     ],
 )
 def test_X4_wrong_options_of_its_own_are_told(orders: DataFrame, wrong: dict[str, Any], says: str) -> None:
