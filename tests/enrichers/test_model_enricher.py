@@ -266,7 +266,7 @@ async def test_M1_a_key_may_come_from_a_function_and_is_asked_for_again_after_40
 async def test_M1_a_service_without_a_key_gets_no_header() -> None:
     async with saying({"mood": "ok"}) as service, opened(model(service)) as enricher:
         await enricher.lookup("T")
-    assert not {"authorization", "api-key"} & {*service.requests[0].headers}
+    assert not [name for name in ("authorization", "api-key") if name in service.requests[0].headers]
 
 
 def test_M1_the_schema_is_taken_in_the_order_of_its_columns_with_null_where_it_is_allowed() -> None:

@@ -83,7 +83,7 @@ async def test_every_request_is_recorded() -> None:
                     await response.read()
         first = service.requests[0]
         assert (first.method, first.target, first.path) == ("POST", "/rows?x=%26", "/rows")
-        assert (first.query, first.headers["x-y"], first.body, first.json()) == ({"x": ["&"]}, "z", b"[7]", [7])
+        assert (first.query, first.headers["X-y"], first.body, first.json()) == ({"x": ["&"]}, "z", b"[7]", [7])
         assert 0 <= first.time <= service.requests[-1].time
         assert service.paths() == ["/rows?x=%26"] * 3
         assert service.connections == 1

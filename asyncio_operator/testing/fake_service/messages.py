@@ -26,7 +26,7 @@ class FakeRequest:
         target: path and query as they were sent, with their escapes.
         path: the path, unescaped.
         query: the values of each name, unescaped.
-        headers: by lower-case name.
+        headers: by name, in any case.
         body: as sent.
         time: seconds since the service was started.
         status: that of the answer; None while there is none, and if the connection was reset.

@@ -256,11 +256,10 @@ class FakeService:
         query: dict[str, list[str]] = {}
         for name, value in incoming.query.items():
             query.setdefault(name, []).append(value)
-        headers = {name.lower(): value for name, value in incoming.headers.items()}
         target = incoming.raw_path
         path = unquote(target.partition("?")[0], errors="surrogateescape")
         body = await incoming.read()
-        request = FakeRequest(incoming.method, target, path, query, headers, body, self._now())
+        request = FakeRequest(incoming.method, target, path, query, incoming.headers, body, self._now())
         self.requests.append(request)
         self._limits.arrived(request)
         self._inside += 1
