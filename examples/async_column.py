@@ -1,7 +1,7 @@
 """A column from an HTTP service: the offer for every order, computed by an `async def` of three columns.
 
-    .venv/bin/python examples/async_column.py
-    .venv/bin/python examples/async_column.py --orders 20000
+    python -m examples.async_column
+    python -m examples.async_column --orders 20000
 
 The service returns the price of a product in a country. It takes some milliseconds, and sometimes answers 503. An offer
 depends on product, country and number of pieces, so it is not a lookup by key. It is a column function, for DataFrames

@@ -1,7 +1,7 @@
 """Enrichment on a cluster: a standalone master, two workers with an executor each, and one executor that is killed.
 
-    .venv/bin/python examples/cluster.py
-    .venv/bin/python examples/cluster.py --rows 50000 --keep-executors
+    python -m examples.cluster
+    python -m examples.cluster --rows 50000 --keep-executors
 
 The workers' Python has the dependencies of this project, but not the project itself. A zip with the package is sent
 with the job: `package` makes it, and `spark.submit.pyFiles` (the option ``--py-files`` of ``spark-submit``) sends it.

@@ -1,7 +1,7 @@
 """Flights that left New York in 2013, enriched in Spark with their airports from a slow and unreliable HTTP service.
 
-    .venv/bin/python examples/enrich_from_http.py
-    .venv/bin/python examples/enrich_from_http.py --rows 20000
+    python -m examples.enrich_from_http
+    python -m examples.enrich_from_http --rows 20000
 
 The service takes some milliseconds for an answer, and sometimes 100. It sometimes answers 503, and it answers 429 with
 Retry-After to clients that send too many requests. Still, every flight gets its destination and the status of its

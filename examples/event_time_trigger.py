@@ -1,6 +1,6 @@
 """Windows that fire on the watermark, for late elements, and early by count: a trigger of one's own.
 
-    .venv/bin/python examples/event_time_trigger.py
+    python -m examples.event_time_trigger
 
 Readings of sensors are summed per sensor and window of ten seconds of event time. A window fires when the watermark
 reaches its last millisecond. A later element fires its window again, at once, until the allowed lateness is over. Every

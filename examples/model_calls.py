@@ -1,8 +1,8 @@
 """Reviews of customers, classified and embedded by a model: within its limits, within a sum of money, each text once.
 
-    .venv/bin/python examples/model_calls.py
-    .venv/bin/python examples/model_calls.py --rows 20000
-    .venv/bin/python examples/model_calls.py --spend 0.01
+    python -m examples.model_calls
+    python -m examples.model_calls --rows 20000
+    python -m examples.model_calls --spend 0.01
 
 The service speaks as OpenAI's does, runs in this program, and needs no network. It limits requests and tokens
 in a minute, answers 429 to what is more, and counts the money. A minute of this service lasts two seconds, so

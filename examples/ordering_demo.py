@@ -1,6 +1,6 @@
 """Ten calls of one to three milliseconds, made in six ways, side by side in one picture.
 
-    .venv/bin/python examples/ordering_demo.py
+    python -m examples.ordering_demo
 
 The six ways: a blocking call, and the operator with three calls at once: in a pool of three threads, ordered,
 unordered, unordered between watermarks, and ordered by key. The program prints the time of the last result and the

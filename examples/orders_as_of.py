@@ -1,7 +1,7 @@
 """Orders with the tier that their customer had on the day of the order, in a chain with the discount of that day.
 
-    .venv/bin/python examples/orders_as_of.py
-    .venv/bin/python examples/orders_as_of.py --orders 100000
+    python -m examples.orders_as_of
+    python -m examples.orders_as_of --orders 100000
 
 Tiers are a history in Parquet files, which Spark has written: a row says since when a customer has a tier. Discounts
 come from a service, which returns all discounts of a tier. Spark's own join with a window function finds the same

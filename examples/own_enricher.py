@@ -1,6 +1,6 @@
 """A complete enricher of your own: rows of JSON from memcached, over its text protocol, many keys in one command.
 
-    .venv/bin/python examples/own_enricher.py
+    python -m examples.own_enricher
 
 The program starts a small server with the part of the protocol that the enricher needs, looks up keys, checks the
 contract with `check_enricher`, and prints the results. If you have a memcached, pass its host and port to

@@ -1,7 +1,7 @@
 """A use of RDDs: every flight of an RDD with its airport, from a service, three ways.
 
-    .venv/bin/python examples/partitions.py
-    .venv/bin/python examples/partitions.py --rows 20000
+    python -m examples.partitions
+    python -m examples.partitions --rows 20000
 
 A service has data of airports. First `plan` computes the cost of enriching the flights that left New York in 2013 with
 their destinations; the latency is measured on a few hundred flights. Then the flights get their airports: some of them

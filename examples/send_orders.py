@@ -1,7 +1,7 @@
 """Orders, sent to a service by POST: a worker is killed in the middle, and the next run sends what is left.
 
-    .venv/bin/python examples/send_orders.py
-    .venv/bin/python examples/send_orders.py --orders 10000
+    python -m examples.send_orders
+    python -m examples.send_orders --orders 10000
 
 The service remembers idempotency keys, as payment services do: a request that comes twice is done once. It refuses some
 orders, and fails now and then. When it has seen half of the orders it kills the worker that sends the next one, as a

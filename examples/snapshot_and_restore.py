@@ -1,6 +1,6 @@
 """A run that is stopped at any moment, and goes on in another process as if nothing had happened.
 
-    .venv/bin/python examples/snapshot_and_restore.py
+    python -m examples.snapshot_and_restore
 
 An operator counts the readings of sensors in keyed state, and its timers give the count of each sensor once a minute of
 event time. The first process takes some outputs, saves them, and is killed with calls in flight. With the outputs it

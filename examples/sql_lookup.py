@@ -1,7 +1,7 @@
 """A table in PostgreSQL as a table function of SQL: the customers of orders, found with SQL only.
 
-    .venv/bin/python examples/sql_lookup.py
-    .venv/bin/python examples/sql_lookup.py --orders 100000
+    python -m examples.sql_lookup
+    python -m examples.sql_lookup --orders 100000
 
 The program starts a PostgreSQL, loads customers into it, registers the enricher as `with_customer`, and runs three
 queries: all rows with their customers, the rows of each country in their order, and one that is refused before it runs.

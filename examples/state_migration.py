@@ -1,6 +1,6 @@
 """Migrates a value state that holds a map to a map state, while it is in use.
 
-    .venv/bin/python examples/state_migration.py
+    python -m examples.state_migration
 
 The state of a customer is a basket of 500 articles. In a value state, a change of one article reads and writes all 500;
 in a map state it reads and writes one. Both are measured on RocksDB, and the ratio is printed. Then the old state is

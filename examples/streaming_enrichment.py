@@ -1,7 +1,7 @@
 """Flights that left New York in 2013 as a stream of files, enriched with their planes, written to Parquet, in Spark.
 
-    .venv/bin/python examples/streaming_enrichment.py
-    .venv/bin/python examples/streaming_enrichment.py --rows 50000 --directory /tmp/flights
+    python -m examples.streaming_enrichment
+    python -m examples.streaming_enrichment --rows 50000 --directory /tmp/flights
 
 Each micro-batch reads two files and prints a line about its lookups. A plane is looked up once and then found in the
 cache, and connections stay open, because both belong to the Python workers and not to a micro-batch. With `--directory`

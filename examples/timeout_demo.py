@@ -1,6 +1,6 @@
 """Ways to handle calls that hang or fail: deadline, fallback, attempt timeout, retry, back-off, circuit breaker.
 
-    .venv/bin/python examples/timeout_demo.py
+    python -m examples.timeout_demo
 
 Ten calls of one to three milliseconds, three at once, in six ways. Some calls hang for 15 ms, some fail. The program
 prints the time of the last element and the order of the elements, and draws all runs side by side. Then it prints the

@@ -1,6 +1,6 @@
 """Orders that wait for their delivery: calls, timers and state with a time to live, in one operator.
 
-    .venv/bin/python examples/timers_and_ttl.py
+    python -m examples.timers_and_ttl
 
 An operator asks a service for the weight of each ordered product. A cache keeps answers for an hour, so a product is
 asked for once. Each order registers a timer. If its delivery comes in time, the timer is deleted; else the watermark
