@@ -163,6 +163,7 @@ def test_a_server_with_too_few_connections_costs_no_row(spark: SparkSession, ser
         assert [tuple(row) for row in out.collect()] == expected()
 
 
+@pytest.mark.faults
 def test_a_server_without_a_connection_left_is_one_clear_error_in_time(spark: SparkSession, server: Standby) -> None:
     enricher = sevenfold(server, held=False)
     out = enrich(numbers(spark), enricher, on="id", retry=Retry(3, FixedBackoff(0.1)), timeout=30)

@@ -10,7 +10,7 @@ import pytest
 
 from asyncio_operator.testing import History, check_history
 
-LONG = 8_000
+LONG = 4_000
 """Rows. A million events take some 20 seconds of one core."""
 
 

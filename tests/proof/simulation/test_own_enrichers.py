@@ -135,7 +135,7 @@ class InBackground(Names):
 
 @pytest.mark.parametrize("enricher", [Names, Maps, Hasty, InBackground])
 def test_Y1_an_enricher_with_errors_of_its_own_for_those_of_the_service_is_not_accused(enricher: type[Names]) -> None:
-    for seed in range(20):
+    for seed in range(10):
         wrong = Simulation(seed, enricher, rows=ROWS).violations()
         assert [one for one in wrong if one.startswith(("X1", "O6", "Y1"))] == []
 
@@ -144,7 +144,7 @@ def test_Y1_an_enricher_with_errors_of_its_own_for_those_of_the_service_is_not_a
 @pytest.mark.parametrize("enricher", [Names, Hasty])
 def test_Y1_rows_without_a_status_column_are_no_accusation(enricher: type[Names], on_error: str) -> None:
     options = {"on_error": on_error, "status_column": None, "rows": ROWS}
-    wrong = {seed: found for seed in range(40) if (found := Simulation(seed, enricher, **options).violations())}
+    wrong = {seed: found for seed in range(12) if (found := Simulation(seed, enricher, **options).violations())}
     assert wrong == {}
 
 
@@ -165,7 +165,7 @@ def test_Y1_L2_a_copy_of_a_call_with_a_time_limit_of_its_own_is_a_copy() -> None
         Service(mean=0.05, ignores=0.02),
         batches=20,
     )
-    for seed in range(40):
+    for seed in range(15):
         scenario = Scenario(seed, (lookup,), (Task(keys=(3, 1, 2, 0)),), rows=ROWS)
         assert Simulation.from_scenario(scenario, Hasty).violations() == []
 
@@ -250,6 +250,6 @@ def test_Y1_an_enricher_that_swallows_its_cancellation_is_named() -> None:
 def test_Y1_an_enricher_that_is_cancelled_by_limits_of_its_own_obeys(enricher: type[Names]) -> None:
     short: dict[str, Any] = {"timeout": 0.05, "on_error": "null"}
     for options in ({}, short, {**short, "attempt_timeout": 0.02}):
-        for seed in range(15):
+        for seed in range(6):
             found = Simulation(seed, enricher, rows=ROWS, **options).violations()
             assert [one for one in found if one.startswith(NOT_OBEYED)] == []

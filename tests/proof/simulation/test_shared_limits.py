@@ -83,7 +83,7 @@ class Weighs(Names):
 def test_G6_what_an_enricher_of_ones_own_weighs_and_settles_is_judged(budget: Budget) -> None:
     rows = {number: {"name": f"n{number}"} for number in range(10)}
     options: dict[str, Any] = {"on_error": "null", "retry": None, "hedge": None, "how": "left", "budget": budget}
-    for seed in range(25):
+    for seed in range(10):
         simulation = Simulation(seed, Weighs, rows=rows, **options)
         assert [one for one in simulation.violations() if one.startswith(("G2", "G6"))] == []
         good = [event for event in of_kind(simulation, "call_ended") if event["outcome"] == "result"]

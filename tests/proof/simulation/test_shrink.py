@@ -114,5 +114,5 @@ def test_Y1_a_failure_that_does_not_come_again_is_reported() -> None:
             return found
 
     with pytest.raises(AssertionError, match="is missing") as caught:
-        Simulation(4, LosesOnce, rows=ROWS).check()
+        Simulation(3, LosesOnce, rows=ROWS).check()
     assert "It did not come again in a second run" in str(caught.value)
