@@ -12,12 +12,10 @@ import pytest
 
 from benchmarks import growth
 from benchmarks.peers import environments, report
-from benchmarks.peers.__main__ import chosen, main, with_bases
 from benchmarks.peers.measure import Figure, measured, wrong
 from benchmarks.peers.process import ROOT, Program
 from benchmarks.peers.roster import GUESTS, PEERS, PIPE, SPARK, TRIALS, WORKS, Peer, Work, base_of
 from benchmarks.peers.task import Answer, Task
-from examples.stage import ProblemError
 
 HERE = Path(sys.executable)
 OPERATOR = next(peer for peer in PEERS if peer.program == "operator" and not peer.side)
@@ -41,18 +39,6 @@ def test_a_program_does_one_task_after_the_other(operator, ordered):
 
 def test_a_task_that_fails_is_an_answer_and_the_program_goes_on(operator):
     assert operator.ask(Task("", "no such work", 1), timeout=30).error == "KeyError: 'no such work'"
-    assert operator.ask(Task("", "at_once", 1), timeout=30).rows == 1
-
-
-def test_a_program_that_cannot_start_answers_with_its_last_words(tmp_path):
-    program = Program(HERE, "no_such_program", tmp_path / "log")
-    assert "no_such_program" in program.ask(Task("", "at_once", 1), timeout=30).error
-
-
-def test_a_program_that_is_late_is_ended_and_started_anew(operator, monkeypatch):
-    monkeypatch.setattr("benchmarks.peers.process.START_TIMEOUT", 0.0)
-    assert "took more than" in operator.ask(Task("", "at_once", 1), timeout=0.0).error
-    monkeypatch.undo()
     assert operator.ask(Task("", "at_once", 1), timeout=30).rows == 1
 
 
@@ -139,53 +125,6 @@ def test_rates_and_ratios_are_read_back_from_the_page_they_were_written_to(tmp_p
     }
 
 
-def test_a_table_takes_the_place_of_the_one_on_the_page(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("one\n<!-- b -->\nold\n<!-- e -->\ntwo\n")
-    report.paste(["<!-- b -->", "new", "<!-- e -->"], page)
-    assert page.read_text() == "one\n<!-- b -->\nnew\n<!-- e -->\ntwo\n"
-
-
-def test_where_results_cannot_be_written_is_told_before_anything_is_measured(tmp_path):
-    page = tmp_path / "page.md"
-    with pytest.raises(ProblemError, match="there is no page"):
-        report.check_places(page, "<!-- b -->", "<!-- e -->", None)
-    page.write_text("one\n<!-- b -->\nold\n<!-- e -->\ntwo\n")
-    report.check_places(page, "<!-- b -->", "<!-- e -->", tmp_path / "a.svg")
-    with pytest.raises(ProblemError, match="has no lines <!-- c --> and <!-- e -->"):
-        report.check_places(page, "<!-- c -->", "<!-- e -->", None)
-    for picture in (tmp_path / "no" / "a.svg", tmp_path / "a.txt"):
-        with pytest.raises(ProblemError, match="cannot be drawn"):
-            report.check_places(None, "", "", picture)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--turns", "0"], "--turns is 0"),
-        (["--page", str(PAGE), "--work", "fixed"], "whole old one"),
-        (["--redraw", "--page", str(PAGE)], "--redraw needs"),
-        (["--out", "no/such/directory"], "cannot be drawn"),
-        (["daft", "--work", "fixed"], "needs --json FILE"),
-        (["daft", "--json", "x.json", "--peer", "aiometer"], "leave --peer"),
-        (["--json", "x.json"], "--json needs the name of one peer"),
-    ],
-)
-def test_a_run_that_could_not_be_told_does_not_start(options, says, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["peers", *options])
-    assert main() != 0
-    assert says in capsys.readouterr().err
-
-
-def test_the_pictures_are_drawn_from_the_page_also_where_figures_are_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["peers", "--redraw", "--page", str(PAGE), "--out", str(tmp_path)])
-    assert main() == 0
-    assert {path.name for path in tmp_path.iterdir()} == {*report.PICTURES.values()}
-    assert "</svg>" in (tmp_path / "peers.svg").read_text()
-    few = {("enrich", "at_once"): Figure(1000.0, 10), ("gather per Arrow batch", "at_once"): Figure(10.0, 10)}
-    report.pictures(few, report.ratios_of(few), tmp_path)
-
-
 def test_every_peer_is_whole():
     names = [peer.name.lower() for peer in (*PEERS, *GUESTS)]
     assert len({*names}) == len(names)
@@ -202,61 +141,6 @@ def test_requirements_pin_every_package(name):
     packages = [line for line in lines if not line.startswith("#")]
     assert packages
     assert all(re.fullmatch(r"[\w.\-]+==[\w.]+", line) for line in packages)
-
-
-def test_an_environment_is_made_by_uv_where_there_is_one_and_else_by_pip(tmp_path):
-    plain = environments.commands(tmp_path / "one", tmp_path / "one.txt", None)
-    assert plain[0] == [sys.executable, "-m", "venv", str(tmp_path / "one")]
-    assert plain[1][1:3] == ["-m", "pip"]
-    by_uv = environments.commands(tmp_path / "one", tmp_path / "one.txt", "/bin/uv")
-    assert [command[0] for command in by_uv] == ["/bin/uv", "/bin/uv"]
-    assert str(tmp_path / "one.txt") in by_uv[1]
-
-
-def test_requirements_that_cannot_be_met_are_told_in_a_line(tmp_path, monkeypatch):
-    bad = tmp_path / "bad.txt"
-    bad.write_text("no-such-directory @ file:///no/such/directory\n")
-    install = [sys.executable, "-m", "pip", "install", "--requirement", str(bad)]
-    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
-    monkeypatch.setattr(environments, "commands", lambda *_: [install])
-    with pytest.raises(environments.UnavailableError, match=r"^ERROR: .*/no/such/directory"):
-        environments.python_of("bad", tmp_path)
-    assert not (tmp_path / "bad" / "stamp").exists()
-
-
-def test_names_are_found_and_others_told_with_the_nearest():
-    assert [peer.name for peer in chosen("peer", ["daft"], PEERS)] == ["Daft"]
-    assert chosen("work", [], WORKS) == [*WORKS]
-    with pytest.raises(ProblemError, match=r"there is no peer aiometr; did you mean aiometer\?"):
-        chosen("peer", ["aiometr"], PEERS)
-    with pytest.raises(ProblemError, match=r'There are: enrich, .*"AsyncWaitOperator, Lookup", streamable'):
-        chosen("peer", ["nothing"], PEERS)
-    assert [peer.name for peer in with_bases(chosen("peer", ["daft"], PEERS))] == [OPERATOR.name, "Daft"]
-
-
-def test_what_is_for_one_peer_alone_is_said_with_its_command():
-    with pytest.raises(ProblemError) as work:
-        chosen("work", ["Q13"], WORKS, TRIALS)
-    command = "python -m benchmarks.peers NAME --work q13 --json FILE"
-    assert str(work.value) == f"q13 is for one peer alone: {command}"
-    with pytest.raises(ProblemError) as peer:
-        chosen("peer", ["ray data"], PEERS, GUESTS)
-    assert str(peer.value) == 'Ray Data is measured alone: python -m benchmarks.peers "Ray Data" --json FILE'
-
-
-def test_the_charts_of_growth_are_told_and_drawn_beside_their_laws(tmp_path):
-    points: list[tuple[float, float, float]] = [(10_000, 0.25, 0.25), (1_000_000, 30.0, 25.0)]
-    chart = growth.Chart("rows", "seconds", "a price for each row", points, fit=[10_000])
-    lines = list(growth._table([chart]))
-    assert lines[-3:-1] == ["| 10,000 | 0.25 | 0.25 | fit |", "| 1,000,000 | 30 | 25 | 1.20 |"]
-    page = tmp_path / "page.md"
-    page.write_text("\n".join(growth._table([chart] * 7)))
-    read = growth._read(page)
-    assert [(one.grows, one.measured, one.law, one.points) for one in read] == [
-        ("rows", "seconds", "a price for each row", points)
-    ] * 7
-    growth._picture(read, tmp_path / "growth.svg")
-    assert "</svg>" in (tmp_path / "growth.svg").read_text()
 
 
 def test_a_work_that_a_group_does_not_do_is_no_column_of_its_table():
