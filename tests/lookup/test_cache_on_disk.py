@@ -166,12 +166,12 @@ def rss():
 
 options = RocksDBOptions(write_buffer_bytes=4 << 20, block_cache_bytes=2 << 20, max_log_bytes=2 << 20)
 cache = open_cache(Cache(max_rows=10**6, store="rocksdb", directory=sys.argv[1], rocksdb=options), "s")
-for number in range(20_000):
+for number in range(10_000):
     cache.put(f"customer {number:07}", {"name": "Ada Lovelace", "born": 1815})
 before = rss()
-for number in range(120_000):
+for number in range(60_000):
     cache.put(f"customer {number:07}", {"name": "Ada Lovelace", "born": 1815})
-for number in range(0, 120_000, 10):
+for number in range(0, 60_000, 10):
     assert cache.get(f"customer {number:07}")
 print(rss() - before)
 """
@@ -183,7 +183,7 @@ def test_S14_a_cache_on_disk_takes_no_memory_for_its_keys(tmp_path):
     done = subprocess.run(
         command, env={"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, check=True
     )
-    assert int(done.stdout) < 20 * MIB  # 100,000 keys; 328 bytes for each were 33 MB.
+    assert int(done.stdout) < 10 * MIB  # 50,000 keys; 328 bytes for each were 16 MB.
 
 
 def test_the_database_of_an_order_is_the_backends(tmp_path, monkeypatch):

@@ -222,7 +222,7 @@ def program(face: str, level: str) -> None:
         job(spark, name, enricher, breaks)
     if (face, level) == ("classic", "info"):
         stream(spark, directory)
-    sql(spark, chosen[:3])
+    sql(spark, chosen[:1])
     spark.stop()
 
 
