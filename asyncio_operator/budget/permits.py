@@ -156,7 +156,6 @@ class Permits:
         """
         if self._lent:
             self.collect()
-        settled = settled or {}
         self._running -= 1
         if billed:
             self._ramp.most += 1.0
@@ -166,17 +165,18 @@ class Permits:
             self._progress = True
         for amount in self._amounts:
             estimate = weights.get(amount.unit) or amount.default
-            amount.settle(estimate, settled.get(amount.unit, estimate if billed else 0.0))
+            amount.settle(estimate, (settled or {}).get(amount.unit, estimate if billed else 0.0))
+        if not settled:
+            return
         for stock in self._stocks:
-            if stock.unit in settled:
-                excess = settled[stock.unit] - (weights.get(stock.unit) or stock.default)
-                if excess > 0:
-                    stock.flush(self._last_start, self._clock)
-                    stock.owe(excess, now, self._clock)
-                    self._valid_until = -math.inf
-                elif excess < 0 and started is not None:
-                    stock.flush(self._last_start, self._clock)
-                    stock.credit(-excess, started)
+            excess = settled.get(stock.unit, estimate := weights.get(stock.unit) or stock.default) - estimate
+            if excess:
+                stock.flush(self._last_start, self._clock)
+            if excess > 0:
+                stock.owe(excess, now, self._clock)
+                self._valid_until = -math.inf
+            elif excess < 0 and started is not None:
+                stock.credit(-excess, started)
 
     def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
         """The error for a call that no window can ever hold, however long it waits; None for others."""

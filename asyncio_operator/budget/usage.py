@@ -171,7 +171,7 @@ def checked_weights(what: str, weights: object) -> dict[str, float]:
     Raises:
         ConfigurationError: they are not; `what` is where they come from.
     """
-    if not isinstance(weights, Mapping):
+    if type(weights) is not dict and not isinstance(weights, Mapping):
         raise ConfigurationError(
             f'{what} is {describe(weights)}; it must be a mapping of units to amounts, such as {{"tokens": 1300}}'
         )
@@ -210,14 +210,14 @@ def weighed(name: str, weigh: Weigh, values: Sequence[Any]) -> dict[str, float]:
         ) from error
 
 
-def weighing(name: str, weigh: Weigh | None) -> Callable[[int, Callable[[], Sequence[Any]]], Weights]:
-    """A function of the number of values of a call, and of a function that gives them: what the call weighs."""
+def weighing(name: str, weigh: Weigh | None) -> Callable[[int, Sequence[Any]], Weights]:
+    """A function of the number of values of a call, and of the values: what the call weighs."""
     context = copy_context()
 
-    def weights(count: int, values: Callable[[], Sequence[Any]]) -> Weights:
+    def weights(count: int, values: Sequence[Any]) -> Weights:
         counted = ONE if count == 1 else {"calls": 1.0, "keys": float(count)}
         # Law O17: what it sets is seen by no call.
-        return counted if weigh is None else {**counted, **context.copy().run(weighed, name, weigh, values())}
+        return counted if weigh is None else {**counted, **context.copy().run(weighed, name, weigh, values)}
 
     return weights
 

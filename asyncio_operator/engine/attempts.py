@@ -229,7 +229,7 @@ class Attempts:
                 return None
             hedging = None if gate.is_shut else self._hedging
             if hedging is not None and (copy := hedging.next_copy(now, gate)) is not None:
-                return self._started(copy, now)
+                return self._started(copy)
             call, self._try_again = schedule.next_call(now, gate.calls)
             if call is None:
                 return None
@@ -244,12 +244,11 @@ class Attempts:
                 continue
             if self._hedging is not None:
                 self._hedging.started(call, now)
-            return self._started(call, now)
+            return self._started(call)
         self._try_again = self.now() + COARSEST
         return None
 
-    def _started(self, call: Call, now: float) -> tuple[Call, Any]:
-        self.gate.started(call, now)
+    def _started(self, call: Call) -> tuple[Call, Any]:
         self.figures.calls += 1
         return call, self.value_of(call)
 
@@ -265,10 +264,10 @@ class Attempts:
         return bool(call.flights)
 
     def _admitted(self, call: Call, now: float) -> bool:
-        """Whether the gate lets the call start now. If not, the next call is sought at once, or at `_try_again`."""
+        """Start the call, if the gate lets it start. If not, the next call is sought at once, or at `_try_again`."""
         gate, self._try_again = self.gate, now
         try:
-            start = gate.admit(call, now)
+            start = gate.start(call, now)
         except REFUSED as error:
             # One element may be what weighs too much.
             if call.count > 1 and isinstance(error, BudgetExceeded | ResultError):
@@ -291,9 +290,7 @@ class Attempts:
     def take(self, now: float, call: Call) -> float:
         """Start a call of a window, if it may start now; see `Gate.take`."""
         start = self.gate.next_start(now)
-        if start <= now and (start := self.gate.admit(call, now)) <= now:
-            self.gate.started(call, now)
-        return start
+        return start if start > now else self.gate.start(call, now)
 
     def hold(self, call: Call) -> None:
         """A call of a window may not start yet. It is the next one."""

@@ -169,7 +169,7 @@ class Allowance(Protocol):
         """The run is about to ask for the first time.
 
         Args:
-            news: called when `next_start` may give another answer than before.
+            news: called when `take` may give another answer than before.
             fail: ends the run with an error.
         """
 
@@ -178,8 +178,7 @@ class Allowance(Protocol):
 
 
 class Admission(Protocol):
-    """A run that has joined its budget. Times are those of the run's loop. Every method returns at once. To ask takes
-    nothing: only `started` does.
+    """A run that has joined its budget. Times are those of the run's loop. Every method returns at once.
 
     Attributes:
         free: calls that may start without a question.
@@ -187,9 +186,9 @@ class Admission(Protocol):
 
     free: FreeStarts
 
-    def next_start(self, weights: Weights, now: float) -> float:
-        """The earliest time, not before `now`, at which a call of these weights may start. Infinity: that is not known
-        yet, and `news` will be called.
+    def take(self, weights: Weights, now: float) -> float:
+        """Start a call of these weights, if it may start now. Returns the earliest time, not before `now`, at which it
+        may. Infinity: that is not known yet, and `news` will be called.
 
         The run has at most one such call that waits: the one that it asked for last.
 
@@ -197,9 +196,6 @@ class Admission(Protocol):
             BudgetExceeded: such a call can never start.
             CoordinatorError: nothing may start, because what is shared with others is not known.
         """
-
-    def started(self, weights: Weights, now: float) -> None:
-        """A call starts, for which `next_start` has just given `now`."""
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
@@ -209,7 +205,7 @@ class Admission(Protocol):
         Args:
             weights: those with which it started.
             settled: what it really weighed, by unit; for other units the estimate holds.
-            started: the time that `started` got.
+            started: the time that `take` got.
             billed: whether the source may bill it; see `usage.billed`.
         """
 

@@ -1,12 +1,11 @@
 """The one gate of a run: whether a call may start now, and what its end means for all limits.
 
     next_start   when any call may start, as far as the rate limit and the capacity are concerned
-    admit        when this call may start, as far as the circuit breaker and the budget are; or why it never may
-    started      it starts
+    start        starts this call, if the circuit breaker and the budget let it; else when they do, or why it never may
     ended        it has returned, in time or late
 
-To ask takes nothing: only `started` does, at the time for which was asked. So a call that is not made after all loses
-no place. What the limits of a budget are is decided behind `contracts.Allowance`.
+To ask takes nothing, so a call that is not made after all loses no place. What the limits of a budget are is decided
+behind `contracts.Allowance`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from asyncio_operator.figures import Figures
 
 REFUSED = (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError)
-"""What `admit` and `weights` raise about a call that may not start."""
+"""What `start` and `weights` raise about a call that may not start."""
 
 REFUSALS = 100
 """Refused calls in a row after which the loop turns, so that other code runs."""
@@ -114,7 +113,7 @@ class Gate:
         self._recorder = None if recorder is SILENT else recorder
         self._allowance = limited.allowance
         self.weighs = self._allowance is not None
-        self._weights = weighing(called.name, called.weigh)
+        self.weights = weighing(called.name, called.weigh)
         counts = not called.weigh and options.budget is not None and only_counts(options.budget)
         # With a clock of its own, the breaker has to know by that when a call started.
         self.listens = (self.weighs and not counts) or (breaker is not None and limited.breaker_clock is not None)
@@ -158,33 +157,52 @@ class Gate:
             return now
         return self._limiter.next_start(now)
 
-    def admit(self, call: Call, now: float) -> float:
-        """When the circuit breaker and the budget let a call start; see `Admission.next_start`. It is weighed once.
+    def start(self, call: Call, now: float) -> float:
+        """Start a call for which `next_start` has said `now`, if the circuit breaker and the budget let it. Returns
+        when they do; see `Admission.take`. It is weighed once.
 
         Raises:
             CircuitOpenError: it is refused.
             ResultError: it cannot be weighed.
-            BudgetExceeded, CoordinatorError: see `Admission.next_start`.
+            BudgetExceeded, CoordinatorError: see `Admission.take`.
         """
         if call.refusal is not None:
             # The budget has counted it.
             error, call.refusal = call.refusal, None
             raise error
         if self.weighs and call.weights is None:
-            call.weights = self._weights(call.count, lambda: call.values)
+            call.weights = self.weights(call.count, call.values)
         breaker = self._breaker
-        if breaker is not None and breaker.state != "closed" and breaker.refuses(age := self._breaker_clock()):
-            opens = breaker.opens_again_at()
-            tried = opens is None or opens <= age
-            when = "while another call tries it" if tried else f"for another {(opens or age) - age:.3f} s"
-            raise CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
+        if breaker is not None:
+            # By the clock of the breaker, which compares it with the time at which it opened.
+            age = call.age = self._breaker_clock()
+            if breaker.state != "closed" and breaker.refuses(age):
+                opens = breaker.opens_again_at()
+                tried = opens is None or opens <= age
+                when = "while another call tries it" if tried else f"for another {(opens or age) - age:.3f} s"
+                raise CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
         # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.
-        return now if call.weights is None else self._permitted(call.weights, now)
+        if call.weights is not None and (start := self._permitted(call.weights, now)) > now:
+            return start
+        call.gate, call.running, call.let_start = self, True, now
+        self.calls += 1
+        if self._limiter is not None:
+            self._limiter.start(now)
+        if breaker is not None:
+            breaker.allow(call.age)
+            if self._recorder is not None:
+                self._recorder.circuit(breaker.state, now)
+        return now
 
     def _permitted(self, weights: Weights, now: float) -> float:
-        """When the budget lets a call start."""
-        start = (self._admission or self._joined()).next_start(weights, now)
-        self._count_wait(start, now)
+        """Start a call of these weights, if the budget lets it. Returns when it does."""
+        start = (self._admission or self._joined()).take(weights, now)
+        if start > now:
+            if self._waits_since is None:
+                self._waits_since = now
+        elif self._waits_since is not None:
+            self._figures.budget_seconds += now - self._waits_since
+            self._waits_since = None
         return start
 
     def _joined(self) -> Admission:
@@ -195,14 +213,6 @@ class Gate:
             self.free = self._admission.free
         return self._admission
 
-    def _count_wait(self, start: float, now: float) -> None:
-        if start > now:
-            if self._waits_since is None:
-                self._waits_since = now
-        elif self._waits_since is not None:
-            self._figures.budget_seconds += now - self._waits_since
-            self._waits_since = None
-
     def _take(self, now: float) -> float:
         limiter, breaker, controller = self._limiter, self._breaker, self._controller
         if breaker is not None and breaker.state != "closed":
@@ -211,10 +221,8 @@ class Gate:
             return inf
         if limiter is not None and (start := limiter.next_start(now)) > now:
             return start
-        if self.weighs:
-            if (start := self._permitted(ONE, now)) > now:
-                return start
-            self._admission.started(ONE, now)  # type: ignore[union-attr]
+        if self.weighs and (start := self._permitted(ONE, now)) > now:
+            return start
         if limiter is not None:
             limiter.start(now)
         if self.answered is not None:
@@ -239,21 +247,6 @@ class Gate:
     def ended_unheard(self) -> None:
         """A call that `take` has let start has returned, and `free` is heard."""
         self._admission.ended()  # type: ignore[union-attr]
-
-    def started(self, call: Call, now: float) -> None:
-        """A call starts that `next_start` and `admit` have let start at this time."""
-        call.gate, call.running, call.let_start = self, True, now
-        self.calls += 1
-        if self._limiter is not None:
-            self._limiter.start(now)
-        # By the clock of the breaker, which compares it with the time at which it opened.
-        if self._breaker is not None:
-            call.age = self._breaker_clock()
-            self._breaker.allow(call.age)
-            if self._recorder is not None:
-                self._recorder.circuit(self._breaker.state, now)
-        if self._admission is not None and call.weights is not None:
-            self._admission.started(call.weights, now)
 
     def judge(self, call: Call, now: float, error: BaseException | None) -> None:
         """The call has returned a result or an error, or has passed its limit: `TimeoutError`."""
@@ -282,7 +275,7 @@ class Gate:
             self._news()
         if not call.running:
             return
-        if not call.judged:
+        if not call.judged and self.answered is not None:
             self.judge(call, now, error)
         call.running = False
         self.calls -= 1

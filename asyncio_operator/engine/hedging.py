@@ -101,7 +101,7 @@ class Hedging:
                 self._arm(allowed)
             return None
         copy = Call(list(first.present), half=True)
-        if gate.weighs and not self._admitted(copy, first, now, gate):
+        if not self._admitted(copy, first, now, gate):
             return None
         del self._single[first]
         self._pairs[first], self._pairs[copy] = copy, first
@@ -113,10 +113,10 @@ class Hedging:
         return copy
 
     def _admitted(self, copy: Call, first: Call, now: float, gate: Gate) -> bool:
-        """Whether the budget lets the copy start now. If not, ask again at each start, and when it says."""
+        """Start the copy, if the budget lets it start now. If not, ask again at each start, and when it says."""
         try:
             copy.weights = None if first.late else first.weights
-            start = gate.admit(copy, now)
+            start = gate.start(copy, now)
         except (BudgetExceeded, CoordinatorError, ResultError):
             # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
             start = inf

@@ -347,10 +347,14 @@ class Reservation:
         self._share: Share | None = None
 
     def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Admission:
+        seat = self.seat(news, fail)
+        return seat if self._beside is None else BothSeats(seat, self._beside.seat(news, fail))
+
+    def seat(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Seat:
         share = self._share = self._find()
         seat = Seat(share, news, fail)
         share.join(seat)
-        return seat if self._beside is None else BothSeats(seat, self._beside.join(news, fail))
+        return seat
 
     async def settled(self) -> None:
         """See `Share.settled`. For the end of a run, on its loop."""
@@ -384,24 +388,29 @@ class Seat:
         """Raise BudgetExceeded if a call of these weights can never start."""
         self._permits.check(weights)
 
+    def take(self, weights: Weights, now: float) -> float:
+        permits, share = self._permits, self._share
+        if len(share.seats) > 1 or share.waiting:
+            if (start := self.next_start(weights, now)) <= now:
+                permits.started(weights, now)
+                share.started(self, weights)
+        elif (start := permits.next_start(weights, now)) > now:
+            return share.turn(self, start, now)
+        else:
+            permits.started(weights, now)
+            if weights is ONE:
+                permits.lend()
+        return start
+
     def next_start(self, weights: Weights, now: float) -> float:
+        """See `Permits.next_start`; and it is the turn of this run."""
         try:
             start = self._permits.next_start(weights, now)
         except AsyncOperatorError:
             self._share.drop(self)
             raise
         share = self._share
-        if start <= now and len(share.seats) == 1 and not share.waiting:
-            return now
-        return share.turn(self, start, now)
-
-    def started(self, weights: Weights, now: float) -> None:
-        self._permits.started(weights, now)
-        share = self._share
-        if len(share.seats) > 1 or share.waiting:
-            share.started(self, weights)
-        elif weights is ONE:
-            self._permits.lend()
+        return start if start <= now and not share.waiting else share.turn(self, start, now)
 
     def ended(self) -> None:
         self.free.ended += 1
@@ -421,21 +430,17 @@ class Seat:
 class BothSeats:
     """The `Admission` of a run with two budgets. What the source says reaches the first, which more tasks share."""
 
-    def __init__(self, budget: Seat, beside: Admission) -> None:
+    def __init__(self, budget: Seat, beside: Seat) -> None:
         self._budget, self._beside = budget, beside
         self.free = FreeStarts(heard=True)
 
-    def next_start(self, weights: Weights, now: float) -> float:
-        start = self._beside.next_start(weights, now)
-        if start <= now:
-            return self._budget.next_start(weights, now)
-        # A call that can never start fails at once (law G6).
-        self._budget.check(weights)
+    def take(self, weights: Weights, now: float) -> float:
+        if (start := self._beside.next_start(weights, now)) > now:
+            # A call that can never start fails at once (law G6).
+            self._budget.check(weights)
+        elif (start := self._budget.take(weights, now)) <= now:
+            self._beside.take(weights, now)
         return start
-
-    def started(self, weights: Weights, now: float) -> None:
-        self._budget.started(weights, now)
-        self._beside.started(weights, now)
 
     def ended(self) -> None:
         self._budget.ended()

@@ -50,6 +50,7 @@ class OpenBatch(CallWindow):
         # A place keeps what calls have weighed.
         plain = final and not (source.timed or gate.listens or (gate.weighs and source.keeps))
         super().__init__(self, source.attempts, plain, final)
+        self.single = not source.slices
         self.batch = batch
         self.positions = positions
         self.missing = len(positions)

@@ -88,12 +88,12 @@ class Run:
         self.errors: list[BaseException] = []
         self._news = asyncio.Event()
         self.allowance = of if isinstance(of, Reservation) else Reservation(lambda: of)
-        self.seat = self.allowance.join(self._news.set, self.errors.append)
+        self.seat: Any = self.allowance.join(self._news.set, self.errors.append)
 
     async def start(self, settled: dict[str, float] | None = None) -> None:
         """One call."""
         while True:
-            at = self.seat.next_start(self.weights, now())
+            at = self.seat.take(self.weights, now())
             if at <= now():
                 break
             self._news.clear()
@@ -103,7 +103,6 @@ class Run:
             except TimeoutError:
                 pass
         started = now()
-        self.seat.started(self.weights, started)
         self.times.append(started)
         await asyncio.sleep(self.seconds)
         self.seat.returned(self.weights, settled, started, now())
@@ -588,7 +587,7 @@ async def test_G8_a_call_that_returns_while_the_share_rests_is_still_reported():
     await asyncio.sleep(5)
     await start
     started = run.times[0]
-    run.seat.started(run.weights, started)
+    share.permits.started(run.weights, started)
     run.seat.leave()
     # The call ignored its cancellation: the run has left it behind. It holds its slot until it returns.
     await asyncio.sleep(59.8)
@@ -742,6 +741,6 @@ async def test_G13_a_call_that_can_never_start_fails_at_once_where_the_rate_is_u
     run = Run(shares.allowance(both), tokens=1.0)
     await run.start()
     with pytest.raises(BudgetExceeded, match="it can never start"):
-        run.seat.next_start({"tokens": 20.0}, now())
+        run.seat.take({"tokens": 20.0}, now())
     assert now() < 2
     run.seat.leave()

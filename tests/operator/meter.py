@@ -66,6 +66,11 @@ class Meter:
         for unit in self.rates:
             self._used[int(now // self.per), unit] += weights.get(unit, 0)  # type: ignore[assignment]
 
+    def take(self, weights: Weights, now: float) -> float:
+        if (start := self.next_start(weights, now)) <= now:
+            self.started(weights, now)
+        return start
+
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
     ) -> None:
