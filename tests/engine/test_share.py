@@ -370,6 +370,16 @@ async def test_G4_a_unit_that_nothing_weighs_is_logged_once(caplog):
 
 
 @virtual
+async def test_G4_what_an_estimate_was_too_high_may_start_in_the_same_window():
+    run = Run(Share(budget(Limit(10.0, 100.0, "tokens")), Coordinator(), 0.0), tokens=5.0)
+    for _ in range(6):  # The last needs 5, and 5 are left.
+        await run.start({"tokens": 1.0})
+        await asyncio.sleep(1)
+    assert now() < 50
+    run.seat.leave()
+
+
+@virtual
 async def test_G1_other_limits_under_the_same_name_end_the_run():
     coordinator = Coordinator()
     first = Run(Share(budget(Limit(10)), coordinator, 0.0))
