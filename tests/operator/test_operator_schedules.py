@@ -7,10 +7,12 @@ once an attempt has begun (`schedules_model`); the laws are checked after every 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from asyncio_operator import AdaptiveCapacity
+from asyncio_operator import AdaptiveCapacity, RateLimit
 from tests.operator.schedules import Act, Options, Part, Schedule, schedules
 from tests.operator.schedules_explorer import explore
 
@@ -28,6 +30,17 @@ ADAPTS_WHILE_DRAINED = Schedule(
     pauses=(0,),
 )
 
+# Only a suite that has imported other modules draws it: hypothesis takes constants from them.
+WAITS_WITH_ROOM = replace(
+    ADAPTS_WHILE_DRAINED,
+    parts=(
+        Part(Options(capacity=1, buffer=1, on_error="skip"), snapshot_after=2),
+        Part(Options(capacity=2, buffer=3, on_error="skip", rate_limit=RateLimit(1, per=1.0))),
+    ),
+    scripts=(*((Act(),),) * 5, (Act(2, ending="busy"),), None, (Act(),)),
+    records=(False,) * 8,
+)
+
 
 pytestmark = pytest.mark.usefixtures("silence")
 
@@ -36,5 +49,6 @@ pytestmark = pytest.mark.usefixtures("silence")
 @settings(max_examples=SCHEDULES, suppress_health_check=list(HealthCheck))
 @given(schedules())
 @example(ADAPTS_WHILE_DRAINED)
+@example(WAITS_WITH_ROOM)
 def test_any_schedule(schedule: Schedule) -> None:
     explore(schedule)
