@@ -10,7 +10,7 @@ import pytest
 
 from examples import timeout_demo
 from examples.stage import ProblemError
-from examples.timeout_demo import FAILS, TITLE, WAYS
+from examples.timeout_demo import TITLE, WAYS
 from tests.examples.programs import run_example
 
 NAMES = [str(element) for element in range(10)]
@@ -30,35 +30,6 @@ def runs(folder):
 def test_no_element_comes_twice_or_from_nowhere(runs, way):
     came = Counter(name.strip("()") for name in runs[way].order)
     assert came <= Counter(NAMES)
-
-
-def test_without_a_deadline_all_come_in_order(runs):
-    assert runs["no deadline"].order == NAMES
-
-
-def test_with_a_deadline_those_that_are_not_skipped_keep_their_order(runs):
-    order = runs["deadline of 5 ms, skipped"].order
-    assert order == sorted(order)
-
-
-def test_with_a_fallback_every_element_comes_in_order(runs):
-    order = runs["deadline of 5 ms, fallback"].order
-    assert [name.strip("()") for name in order] == NAMES
-
-
-def test_with_retries_every_element_comes_after_one_call_more_than_fail(runs):
-    run = runs["retry with back-off"]
-    assert sorted(run.order) == NAMES
-    for life in run.trace.story().lives:
-        outcomes = [attempt.outcome for attempt in life.attempts]
-        failures = len(FAILS.get(life.element, ()))
-        assert outcomes == ["error"] * failures + ["result"]
-        assert len(life.backoffs) == failures
-
-
-def test_the_circuit_breaker_opens(runs):
-    states = [event.state for event in runs["circuit breaker"].trace.events() if event.kind == "circuit"]
-    assert states[0] == "open"
 
 
 def test_the_picture_shows_every_way_by_its_title(runs, folder):
