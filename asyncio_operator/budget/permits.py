@@ -56,6 +56,7 @@ class Permits:
         self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
         slots = () if self._slots is None else (self._slots,)
         self._resources: tuple[Resource, ...] = (*self._stocks, *slots, *self._amounts)
+        self._weighed = tuple([(one, one.unit, one.default) for one in self._resources])
         self._ramp = Ramp(self._stocks)
         # The results of `_look` hold until this time.
         self._valid_until = -math.inf
@@ -103,8 +104,8 @@ class Permits:
             self._look(now)
         if not self._open or self._running + self._calls >= self._ramp.most:
             return self._wait(weights, now)
-        for one in self._resources:
-            if (weights.get(one.unit) or one.default) > one.ready:
+        for one, unit, default in self._weighed:
+            if (weights.get(unit) or default) > one.ready:
                 return self._wait(weights, now)
         return now
 
@@ -132,8 +133,8 @@ class Permits:
 
     def started(self, weights: Mapping[str, float], now: float) -> None:
         """The call starts now, as `next_start` has allowed for the same time."""
-        for one in self._resources:
-            units = weights.get(one.unit) or one.default
+        for one, unit, default in self._weighed:
+            units = weights.get(unit) or default
             one.ready -= units
             one.used += units
         self._calls += 1

@@ -401,12 +401,14 @@ class Amount(Resource):
 
     def settle(self, estimate: float, used: float) -> None:
         """A call is over that had reserved `estimate`."""
-        self._reserved -= estimate
-        if self.reserved < 1e-9 * self.most:
-            self._reserved = -self.used
+        reserved = self._reserved + self.used - estimate
+        if reserved < 1e-9 * self.most:
+            reserved = 0.0
+        self._reserved = reserved - self.used
         # An estimate that was too low is paid from what is held ahead.
         gone = max(estimate, used)
-        self._hold(max(self._held - gone, self.reserved))
+        self._held = held = max(self._held - gone, reserved)
+        self.ready = held + 1e-9 * self.most - reserved
         self.total += used
         self._settled += gone
 

@@ -37,8 +37,7 @@ class FreeStarts:
     """Calls of the weight `ONE` that may start without a question, so that the price of a call is a few sums (law G8).
 
     Attributes:
-        left: how many may still start, before the time `until`.
-        last: when the last of them started.
+        left, until, last: how many may still start, before which time, and when the last of them did.
         ended: calls that have returned, and that no limit has counted yet.
         heard: whether a limit has to hear of each end at once, instead of by `ended`.
     """
