@@ -148,7 +148,7 @@ def test_W1_rows_are_sent_in_the_order_of_their_partition(
 ) -> None:
     keys = [7, 3, 3, 9, 1, 7, 3, 8, 2, 2, 6, 5]
     with setting(spark, "spark.sql.autoBroadcastJoinThreshold", "10MB" if broadcast else -1):
-        send(table(spark, [3, 8]), post(orders), on="id", journal=str(tmp_path))
+        send(table(spark, [3, 8]), post(orders), on="id", capacity=1, journal=str(tmp_path))
         assert orders.ids() == [3, 8]
         # One row with 3, the first, and 8 are known.
         report = send(table(spark, keys), post(orders), on="id", capacity=1, journal=str(tmp_path))
