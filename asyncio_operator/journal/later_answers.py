@@ -38,6 +38,12 @@ UNKNOWN = -1
 TRIES = 3
 """Files may be deleted again while a new listing is read."""
 
+MOST_BYTES = 64 * MEGABYTE
+"""Of keys and of their index: about three million numbers."""
+
+PER_ROW = 12
+"""Bytes of the index for a row."""
+
 
 class JournalReader:
     """Reads the files of a journal that were not there at a listing.
@@ -218,13 +224,6 @@ def _range(part: pa.Array) -> tuple[object, object]:
         return None, True
     bounds = pc.min_max(part)
     return bounds["min"].as_py(), bounds["max"].as_py()
-
-
-MOST_BYTES = 64 * MEGABYTE
-"""Of keys and of their index: about three million numbers."""
-
-PER_ROW = 12
-"""Bytes of the index for a row."""
 
 
 class Hits(NamedTuple):

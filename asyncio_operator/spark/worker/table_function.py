@@ -51,9 +51,130 @@ AHEAD = 2
 LONGEST_END = WATCH_INTERVAL + TASK_END
 """Seconds that `close` waits: until the task notices the end, and then for the end of what the task waits for."""
 
+WORTH_A_TRIP = 1_000
+"""Rows of small partitions that go through the task together. Sending fewer costs more than their lookups."""
 
-class ClosedError(Exception):
-    """The run was closed, so outputs are no longer taken."""
+Analysis = Callable[[Sequence["AnalyzeArgument"], Mapping[str, "AnalyzeArgument"]], AnalyzeResult]
+"""Returns the columns of a call, from its arguments without names and with names."""
+
+
+def table_function(analysis: Analysis, own: bytes) -> type:
+    """The class that Spark calls. `own` is that of `Call.push`."""
+
+    class LookupFunction:
+        """It is a local class, so it is pickled by value: workers could not import it by name."""
+
+        def __init__(self, analyzed: Analyzed) -> None:
+            assert analyzed.call is not None
+            self._call = analyzed.call
+
+        @staticmethod
+        def analyze(*arguments: AnalyzeArgument, **options: AnalyzeArgument) -> AnalyzeResult:
+            try:
+                return analysis(arguments, options)
+            except AsyncOperatorError as error:
+                # Spark shows the whole traceback, but users need only the last line.
+                raise error.with_traceback(None) from None
+
+        def eval(self, table: pa.RecordBatch, **_: Any) -> Iterator[pa.RecordBatch]:
+            yield from self._call.push(own, table)
+
+        def terminate(self) -> Iterator[pa.RecordBatch]:
+            if _more_partitions_follow(sys._getframe(1)):
+                self._call.end_partition()
+                return iter(())
+            return self._call.finish()
+
+        def cleanup(self) -> None:
+            self._call.end()
+
+    return LookupFunction
+
+
+def _more_partitions_follow(caller: FrameType) -> bool:
+    """Whether `terminate` is called at the end of a partition, not of all rows. PySpark shows it in no other way."""
+    return caller.f_code.co_name == "_process_arrow_batch_by_partitions"
+
+
+@dataclass
+class Analyzed(AnalyzeResult):  # type: ignore[misc]
+    """The result of the analysis of a call, which Spark sends to every task."""
+
+    call: Call | None = None
+
+
+class Call:
+    """A call of the function: what its analysis has found, and, in a worker, the run of a Spark task."""
+
+    def __init__(self, task: EnrichTask, schema: StructType) -> None:
+        # With cloudpickle, because Spark's own pickle does not support lambdas.
+        self._found: bytes = cloudpickle.dumps((task.layout, task.options))  # type: ignore[no-untyped-call]
+        self._fields = schema.fields
+        self._run: PushedTask[pa.RecordBatch, pa.RecordBatch] | None = None
+        self._schema: pa.Schema | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows_waiting = 0
+        self._partitioned = False
+        self._next_offset = -1
+
+    def push(self, own: bytes, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Add rows. Yields the rows that are ready.
+
+        Args:
+            own: the pickled task of the registration, which contains everything that depends only on the enricher.
+        """
+        if self._run is None:
+            layout, options = cloudpickle.loads(self._found)
+            task: EnrichTask = cloudpickle.loads(own)
+            self._schema = self._announced(rows.schema)
+            chain = ChainTask([replace(task, layout=layout, options=options)])
+            self._run = PushedTask(chain, until_read=not task.enricher.idempotent)
+        offset = rows.column(0).offset
+        if offset != self._next_offset:
+            # If an Arrow batch gives no output, PySpark makes an empty one, with a slightly different schema.
+            yield self._batch()
+        self._next_offset = offset + rows.num_rows
+        self._waiting.append(rows)
+        self._rows_waiting += rows.num_rows
+        if not self._partitioned or self._rows_waiting >= WORTH_A_TRIP:
+            yield from self._push_waiting(self._run)
+
+    def end_partition(self) -> None:
+        """Note that the task has several partitions, and that more may follow."""
+        self._partitioned = True
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yields the remaining rows."""
+        if self._run is not None:
+            yield from self._push_waiting(self._run)
+            for batch in self._run.finish():
+                yield self._batch(batch)
+            yield self._batch()
+            self._run = None
+
+    def end(self) -> None:
+        """End the run when the Spark task ends, in whatever way."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+            if sys.exc_info()[1] is None:  # No error is on its way, so rows would be lost without a word.
+                raise StateError("PySpark has ended a table function before all of its rows were taken")
+
+    def _push_waiting(self, run: PushedTask[pa.RecordBatch, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting, self._waiting, self._rows_waiting = self._waiting, [], 0
+        for rows in waiting if len(waiting) < 2 else pa.Table.from_batches(waiting).combine_chunks().to_batches():
+            for batch in run.push(rows):
+                yield self._batch(batch)
+
+    def _announced(self, rows: pa.Schema) -> pa.Schema:
+        """The columns with their announced names: the table's in the types in which they come, then the added ones."""
+        types = [*rows.types, *(arrow_type(field.dataType) for field in self._fields[len(rows) :])]
+        return pa.schema([pa.field(f.name, kind, f.nullable) for f, kind in zip(self._fields, types, strict=True)])
+
+    def _batch(self, batch: pa.RecordBatch | None = None) -> pa.RecordBatch:
+        if batch is None:
+            return pa.RecordBatch.from_pylist([], self._schema)
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
 
 class PushedTask(Generic[In, Out]):
@@ -195,128 +316,5 @@ class PushedTask(Generic[In, Out]):
             raise ClosedError
 
 
-WORTH_A_TRIP = 1_000
-"""Rows of small partitions that go through the task together. Sending fewer costs more than their lookups."""
-
-
-@dataclass
-class Analyzed(AnalyzeResult):  # type: ignore[misc]
-    """The result of the analysis of a call, which Spark sends to every task."""
-
-    call: Call | None = None
-
-
-class Call:
-    """A call of the function: what its analysis has found, and, in a worker, the run of a Spark task."""
-
-    def __init__(self, task: EnrichTask, schema: StructType) -> None:
-        # With cloudpickle, because Spark's own pickle does not support lambdas.
-        self._found: bytes = cloudpickle.dumps((task.layout, task.options))  # type: ignore[no-untyped-call]
-        self._fields = schema.fields
-        self._run: PushedTask[pa.RecordBatch, pa.RecordBatch] | None = None
-        self._schema: pa.Schema | None = None
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows_waiting = 0
-        self._partitioned = False
-        self._next_offset = -1
-
-    def push(self, own: bytes, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add rows. Yields the rows that are ready.
-
-        Args:
-            own: the pickled task of the registration, which contains everything that depends only on the enricher.
-        """
-        if self._run is None:
-            layout, options = cloudpickle.loads(self._found)
-            task: EnrichTask = cloudpickle.loads(own)
-            self._schema = self._announced(rows.schema)
-            chain = ChainTask([replace(task, layout=layout, options=options)])
-            self._run = PushedTask(chain, until_read=not task.enricher.idempotent)
-        offset = rows.column(0).offset
-        if offset != self._next_offset:
-            # If an Arrow batch gives no output, PySpark makes an empty one, with a slightly different schema.
-            yield self._batch()
-        self._next_offset = offset + rows.num_rows
-        self._waiting.append(rows)
-        self._rows_waiting += rows.num_rows
-        if not self._partitioned or self._rows_waiting >= WORTH_A_TRIP:
-            yield from self._push_waiting(self._run)
-
-    def end_partition(self) -> None:
-        """Note that the task has several partitions, and that more may follow."""
-        self._partitioned = True
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yields the remaining rows."""
-        if self._run is not None:
-            yield from self._push_waiting(self._run)
-            for batch in self._run.finish():
-                yield self._batch(batch)
-            yield self._batch()
-            self._run = None
-
-    def end(self) -> None:
-        """End the run when the Spark task ends, in whatever way."""
-        if self._run is not None:
-            self._run.close()
-            self._run = None
-            if sys.exc_info()[1] is None:  # No error is on its way, so rows would be lost without a word.
-                raise StateError("PySpark has ended a table function before all of its rows were taken")
-
-    def _push_waiting(self, run: PushedTask[pa.RecordBatch, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        waiting, self._waiting, self._rows_waiting = self._waiting, [], 0
-        for rows in waiting if len(waiting) < 2 else pa.Table.from_batches(waiting).combine_chunks().to_batches():
-            for batch in run.push(rows):
-                yield self._batch(batch)
-
-    def _announced(self, rows: pa.Schema) -> pa.Schema:
-        """The columns with their announced names: the table's in the types in which they come, then the added ones."""
-        types = [*rows.types, *(arrow_type(field.dataType) for field in self._fields[len(rows) :])]
-        return pa.schema([pa.field(f.name, kind, f.nullable) for f, kind in zip(self._fields, types, strict=True)])
-
-    def _batch(self, batch: pa.RecordBatch | None = None) -> pa.RecordBatch:
-        if batch is None:
-            return pa.RecordBatch.from_pylist([], self._schema)
-        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
-
-
-Analysis = Callable[[Sequence["AnalyzeArgument"], Mapping[str, "AnalyzeArgument"]], AnalyzeResult]
-"""Returns the columns of a call, from its arguments without names and with names."""
-
-
-def table_function(analysis: Analysis, own: bytes) -> type:
-    """The class that Spark calls. `own` is that of `Call.push`."""
-
-    class LookupFunction:
-        """It is a local class, so it is pickled by value: workers could not import it by name."""
-
-        def __init__(self, analyzed: Analyzed) -> None:
-            assert analyzed.call is not None
-            self._call = analyzed.call
-
-        @staticmethod
-        def analyze(*arguments: AnalyzeArgument, **options: AnalyzeArgument) -> AnalyzeResult:
-            try:
-                return analysis(arguments, options)
-            except AsyncOperatorError as error:
-                # Spark shows the whole traceback, but users need only the last line.
-                raise error.with_traceback(None) from None
-
-        def eval(self, table: pa.RecordBatch, **_: Any) -> Iterator[pa.RecordBatch]:
-            yield from self._call.push(own, table)
-
-        def terminate(self) -> Iterator[pa.RecordBatch]:
-            if _more_partitions_follow(sys._getframe(1)):
-                self._call.end_partition()
-                return iter(())
-            return self._call.finish()
-
-        def cleanup(self) -> None:
-            self._call.end()
-
-    return LookupFunction
-
-
-def _more_partitions_follow(caller: FrameType) -> bool:
-    """Whether `terminate` is called at the end of a partition, not of all rows. PySpark shows it in no other way."""
-    return caller.f_code.co_name == "_process_arrow_batch_by_partitions"
+class ClosedError(Exception):
+    """The run was closed, so outputs are no longer taken."""

@@ -35,39 +35,6 @@ from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
 from asyncio_operator.spark.worker.unread import wait_until_read
 from asyncio_operator.telemetry.propagation import Propagated, extracted, in_task
 
-LEAST: Final = 10_000
-"""Cached keys that are worth another time: a collection beside fewer takes some milliseconds."""
-
-GROWTH: Final = 1.5
-"""How many times the keys of the last time: all times together take as long as three of the spared collections."""
-
-
-class Frozen:
-    """What is frozen for the caches of a process."""
-
-    def __init__(self) -> None:
-        self._keys = 0
-        self._frozen = 0
-
-    def look(self, keys: int) -> None:
-        """Put everything aside, if that is worth it beside this number of cached keys. Called on the main thread of a
-        task, at its end: it may take as long as one collection, which would hold up what runs on the loop."""
-        least, most = self._keys / GROWTH, max(LEAST, self._keys) * GROWTH
-        # Replaced are as many objects as there were keys. A key has two or more.
-        replaced = self._frozen - gc.get_freeze_count() >= self._keys
-        if self._frozen and (keys < most if self._keys < LEAST else least < keys < most and not replaced):
-            return
-        # What the task that ends now leaves behind is found the next time.
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        self._keys, self._frozen = keys, gc.get_freeze_count()
-
-
-frozen = Frozen()
-"""Of this process."""
-
-
 READ_AHEAD = 2
 """The number of batches read from Spark ahead of the loop: one is processed while the next is read."""
 
@@ -215,6 +182,19 @@ def spark_frame(*names: str) -> Mapping[str, Any] | None:
     return None
 
 
+def _poll_for_hangup(output: Any) -> Any:
+    """A poll object for the socket. None on Windows, and where Spark forks no daemon: there it kills the worker."""
+    if not hasattr(select, "poll"):
+        return None
+    poll = select.poll()
+    # POLLRDHUP, where the system has it, is the end of Spark's half alone; POLLHUP waits for both halves.
+    try:
+        poll.register(output.fileno(), getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
+    except OSError:
+        return None
+    return poll
+
+
 class Handoff:
     """Hands outputs from the loop to the task's main thread one at a time: the next one when the thread has passed on
     the one before.
@@ -242,14 +222,34 @@ class Handoff:
         wake(self._taken)
 
 
-def _poll_for_hangup(output: Any) -> Any:
-    """A poll object for the socket. None on Windows, and where Spark forks no daemon: there it kills the worker."""
-    if not hasattr(select, "poll"):
-        return None
-    poll = select.poll()
-    # POLLRDHUP, where the system has it, is the end of Spark's half alone; POLLHUP waits for both halves.
-    try:
-        poll.register(output.fileno(), getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
-    except OSError:
-        return None
-    return poll
+LEAST: Final = 10_000
+"""Cached keys that are worth another time: a collection beside fewer takes some milliseconds."""
+
+GROWTH: Final = 1.5
+"""How many times the keys of the last time: all times together take as long as three of the spared collections."""
+
+
+class Frozen:
+    """What is frozen for the caches of a process."""
+
+    def __init__(self) -> None:
+        self._keys = 0
+        self._frozen = 0
+
+    def look(self, keys: int) -> None:
+        """Freeze everything, if that is worth it beside this number of cached keys. Called on the main thread of a
+        task, at its end: it may take as long as one collection, which would hold up what runs on the loop."""
+        least, most = self._keys / GROWTH, max(LEAST, self._keys) * GROWTH
+        # Replaced are as many objects as there were keys. A key has two or more.
+        replaced = self._frozen - gc.get_freeze_count() >= self._keys
+        if self._frozen and (keys < most if self._keys < LEAST else least < keys < most and not replaced):
+            return
+        # What the task that ends now leaves behind is found the next time.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._keys, self._frozen = keys, gc.get_freeze_count()
+
+
+frozen = Frozen()
+"""Of this process."""

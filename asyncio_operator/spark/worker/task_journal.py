@@ -52,49 +52,6 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Reminder, Timers
     from asyncio_operator.spark.worker.process import WorkerProcess
 
-Noted = tuple[Any, Any, float, int | None, float | None, Mapping[str, float] | None]
-"""An answer that has come: its canonical key; the answer, checked (a mapping, a list of mappings, `ColumnAnswers`, or
-None for a miss); the time in seconds since the epoch; the calls that it took, and seconds of the last of them, or None
-if a cache had it; and what it weighed beside its calls, by unit, or None. A class would cost as much as all the rest of
-noting it."""
-
-
-class NotedAnswers:
-    """Some answers, one at least; see `NewAnswers`.
-
-    Args:
-        nbytes: about the memory of them.
-    """
-
-    def __init__(self, noted: Sequence[Noted], description: Description, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._noted = noted
-        self._description = description
-
-    def __len__(self) -> int:
-        return len(self._noted)
-
-    def batch(self) -> AnswerBatch:
-        keys = self._keys([one[0] for one in self._noted])
-        fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
-        some = [one for one, is_key in zip(self._noted, fits.tolist(), strict=True) if is_key]
-        _, answers, times, attempts, latencies, weights = zip(*some, strict=True) if some else [()] * 6
-        return AnswerBatch(
-            keys.filter(pa.array(fits)),
-            collected(answers, self._description.answers),
-            np.array(times, np.float64),
-            pa.array(attempts, pa.int32()),
-            # None becomes NaN, and then null.
-            pa.array(np.array(latencies, np.float64) * 1000, from_pandas=True),
-            weights_array(weights) if any(weights) else None,
-        )
-
-    def _keys(self, keys: Sequence[Any]) -> pa.Array:
-        kinds = self._description.keys.types
-        parts = [keys] if len(kinds) == 1 else zip(*keys, strict=True)
-        return key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])
-
-
 logger = logging.getLogger("asyncio_operator.journal")
 
 HAND_OVER = 0.05
@@ -105,6 +62,12 @@ TOGETHER = 1_000
 
 LAST_WRITE = TASK_END - TASK_GRACE_PERIOD
 """Seconds for the last write of a task that was ended: by law X7 its end takes 5, and its calls have had some."""
+
+Noted = tuple[Any, Any, float, int | None, float | None, Mapping[str, float] | None]
+"""An answer that has come: its canonical key; the answer, checked (a mapping, a list of mappings, `ColumnAnswers`, or
+None for a miss); the time in seconds since the epoch; the calls that it took, and seconds of the last of them, or None
+if a cache had it; and what it weighed beside its calls, by unit, or None. A class would cost as much as all the rest of
+noting it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,3 +374,39 @@ def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table
         return pa.table({"": pa.nulls(rows)})
     cast = [cast_exactly(in_utc(column), field.type) for column, field in zip(columns, found, strict=True)]
     return pa.Table.from_arrays(cast, schema=found)
+
+
+class NotedAnswers:
+    """Some answers, one at least; see `NewAnswers`.
+
+    Args:
+        nbytes: about the memory of them.
+    """
+
+    def __init__(self, noted: Sequence[Noted], description: Description, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._noted = noted
+        self._description = description
+
+    def __len__(self) -> int:
+        return len(self._noted)
+
+    def batch(self) -> AnswerBatch:
+        keys = self._keys([one[0] for one in self._noted])
+        fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
+        some = [one for one, is_key in zip(self._noted, fits.tolist(), strict=True) if is_key]
+        _, answers, times, attempts, latencies, weights = zip(*some, strict=True) if some else [()] * 6
+        return AnswerBatch(
+            keys.filter(pa.array(fits)),
+            collected(answers, self._description.answers),
+            np.array(times, np.float64),
+            pa.array(attempts, pa.int32()),
+            # None becomes NaN, and then null.
+            pa.array(np.array(latencies, np.float64) * 1000, from_pandas=True),
+            weights_array(weights) if any(weights) else None,
+        )
+
+    def _keys(self, keys: Sequence[Any]) -> pa.Array:
+        kinds = self._description.keys.types
+        parts = [keys] if len(kinds) == 1 else zip(*keys, strict=True)
+        return key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])

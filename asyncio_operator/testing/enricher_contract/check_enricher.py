@@ -23,7 +23,6 @@ from asyncio_operator.clock import monotonic
 from asyncio_operator.enricher import Found
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.testing.enricher_contract import lifecycle, rules
-from asyncio_operator.testing.enricher_contract.lifecycle import rule_poison
 from asyncio_operator.testing.enricher_contract.rules import Check, Make, asynchronous
 from asyncio_operator.testing.own_loops import require_no_loop
 
@@ -38,6 +37,45 @@ and for some milliseconds while it reads a large answer. With three processes wa
 ATTEMPTS = 5
 """A key's lookups must hold the loop this many times in a row. A good lookup would have to be stalled by the machine
 each time, within the microseconds in which it runs."""
+
+
+def check_enricher(
+    make: Make,
+    *,
+    known: Mapping[Any, Found] | Iterable[Any] | None = None,
+    missing: Iterable[Any] | None = None,
+    poison: Iterable[Any] | None = None,
+    secrets: Iterable[str] = (),
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    patience: float = 10.0,
+) -> None:
+    """Check that an enricher keeps the contract. It runs its own loops and makes some dozens of lookups.
+
+    Without `known` and `missing` it looks nothing up, and checks the rules that need no key: schema, life and pickles.
+
+    Args:
+        make: returns a new enricher at each call. All of them must be equal and use the same source.
+        known: keys that are found: a mapping to the expected row or rows, or only the keys; at least one. None: none is
+            known.
+        missing: keys of the same type that are not found; at least one. None: none is known.
+        poison: keys of the same type whose lookup alone fails, such as one whose row cannot be converted. Each is put
+            into a batch of 200 keys, or of `max_batch`, and must cost one row. None: none is known.
+        secrets: texts that must appear nowhere, such as a password that `make` uses.
+        loop_factory: makes the loops; by default asyncio's own. `VirtualTimeLoop` suits enrichers without sockets.
+        patience: the maximum seconds for one call, for the end of a cancelled call, and for `close`.
+
+    Raises:
+        ConfigurationError: an argument is wrong. Nothing was checked.
+        AssertionError: a rule is broken. The message begins with the rule's name.
+    """
+    require_no_loop("check_enricher", "check")
+    check = Check(make, known, missing, secrets, loop_factory, patience, poison)
+    for rule in (*RULES, rules.rule_poison) if check.poison else RULES:
+        try:
+            rule(check)
+        except Exception as error:
+            what = str(error) if isinstance(error, AssertionError) else describe_error(error)
+            raise AssertionError(f"{rule.__name__} ({rule.__doc__}): {check.without_secrets(what)}") from error
 
 
 @asynchronous
@@ -132,42 +170,3 @@ RULES = (
     *rules.RULES,
     *lifecycle.RULES,
 )
-
-
-def check_enricher(
-    make: Make,
-    *,
-    known: Mapping[Any, Found] | Iterable[Any] | None = None,
-    missing: Iterable[Any] | None = None,
-    poison: Iterable[Any] | None = None,
-    secrets: Iterable[str] = (),
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
-    patience: float = 10.0,
-) -> None:
-    """Check that an enricher keeps the contract. It runs its own loops and makes some dozens of lookups.
-
-    Without `known` and `missing` it looks nothing up, and checks the rules that need no key: schema, life and pickles.
-
-    Args:
-        make: returns a new enricher at each call. All of them must be equal and use the same source.
-        known: keys that are found: a mapping to the expected row or rows, or only the keys; at least one. None: none is
-            known.
-        missing: keys of the same type that are not found; at least one. None: none is known.
-        poison: keys of the same type whose lookup alone fails, such as one whose row cannot be converted. Each is put
-            into a batch of 200 keys, or of `max_batch`, and must cost one row. None: none is known.
-        secrets: texts that must appear nowhere, such as a password that `make` uses.
-        loop_factory: makes the loops; by default asyncio's own. `VirtualTimeLoop` suits enrichers without sockets.
-        patience: the maximum seconds for one call, for the end of a cancelled call, and for `close`.
-
-    Raises:
-        ConfigurationError: an argument is wrong. Nothing was checked.
-        AssertionError: a rule is broken. The message begins with the rule's name.
-    """
-    require_no_loop("check_enricher", "check")
-    check = Check(make, known, missing, secrets, loop_factory, patience, poison)
-    for rule in (*RULES, rule_poison) if check.poison else RULES:
-        try:
-            rule(check)
-        except Exception as error:
-            what = str(error) if isinstance(error, AssertionError) else describe_error(error)
-            raise AssertionError(f"{rule.__name__} ({rule.__doc__}): {check.without_secrets(what)}") from error
