@@ -219,7 +219,7 @@ class Gate:
             return inf
         if controller is not None and self.calls >= controller.limit:
             return inf
-        if limiter is not None and (start := limiter.next_start(now)) > now:
+        if limiter is not None and (start := inf if now < limiter.proven else limiter.next_start(now)) > now:
             return start
         if self.weighs and (start := self._permitted(ONE, now)) > now:
             return start

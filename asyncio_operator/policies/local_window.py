@@ -22,14 +22,18 @@ UNPROVEN = 0.05
 
 
 class LocalWindow(RateWindow):
-    """The window of a `RateLimit` on the calls of one process, which begins anew after a refusal (law R10)."""
+    """The window of a `RateLimit` on the calls of one process, which begins anew after a refusal (law R10).
+
+    Attributes:
+        proven: calls that start before this time may be the first that is answered, so their ends have to be heard.
+    """
 
     def __init__(self, limit: RateLimit) -> None:
         super().__init__(limit.rate, seconds(limit.per), limit.burst or 0)
         self._even = self._per / self.most
         self._proof = UNPROVEN * self._per
-        # Calls that start from `_begin` on are counted, and start evenly before `_proven`.
-        self._begin = self._proven = -math.inf
+        # Calls that start from `_begin` on are counted, and start evenly before `proven`.
+        self._begin = self.proven = -math.inf
         self._count = 0.0
         # The units that start without a look at anything else.
         self._free = self._most_free = 0.0 if self._has_bucket else self.most
@@ -38,7 +42,7 @@ class LocalWindow(RateWindow):
         """Start one unit now, if it may. Returns when it may, or infinity for a call whose end has to be heard."""
         used = self._used + 1
         if used > self._free:
-            if now < self._proven:
+            if now < self.proven:
                 return math.inf
             start = self.next_start(now)
             if start <= now:
@@ -51,8 +55,8 @@ class LocalWindow(RateWindow):
 
     def next_start(self, now: float, units: float = 1) -> float:
         earliest = super().next_start(now, units)
-        if earliest < self._proven:
-            return max(earliest, min(self._begin + self._count * self._even, self._proven))
+        if earliest < self.proven:
+            return max(earliest, min(self._begin + self._count * self._even, self.proven))
         return earliest
 
     def start(self, now: float, units: float = 1) -> None:
@@ -64,7 +68,7 @@ class LocalWindow(RateWindow):
         if error is None:
             if started < self._begin:
                 return False
-            waited, self._proven = now < self._proven, -math.inf
+            waited, self.proven = now < self.proven, -math.inf
             self._free = self._most_free
             return waited
         wait = asked_wait(error)
@@ -75,7 +79,9 @@ class LocalWindow(RateWindow):
         return False
 
     def _probe(self, begin: float) -> None:
-        self._begin, self._proven = begin, begin + self._proof
+        # A refusal lets nothing start earlier: calls that are refused at once start evenly too.
+        self._begin = begin = max(begin, min(self._begin + self._count * self._even, self.proven))
+        self.proven = begin + self._proof
         self._count = self._free = 0.0
 
 

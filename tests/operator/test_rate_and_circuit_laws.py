@@ -223,6 +223,48 @@ async def test_R10_nothing_starts_while_the_source_wants_no_calls():
     assert starts == pytest.approx([0.0, 7.1, 7.6, 7.7])
 
 
+@pytest.mark.parametrize("asked", [None, 0.0, 0.05, -1.0, float("inf"), 1e300])
+@virtual
+async def test_R10_calls_that_are_refused_at_once_start_evenly(asked):
+    starts: list[float] = []
+
+    async def call(value):
+        starts.append(now())
+        await asyncio.sleep(0.01)
+        raise EnricherError("too many requests", retry_after=asked, overload=True)
+
+    operator = AsyncWaitOperator(
+        call, rate_limit=RateLimit(100, per=10.0), capacity=5, on_error=lambda error, value: None
+    )
+    await collect(operator.process(range(12)))
+    first = 0.01 + (asked if asked == 0.05 else 0.0)
+    assert starts == pytest.approx([0.0] * 5 + [first + 0.1 * i for i in range(7)])
+
+
+@pytest.mark.parametrize("beside", [{}, {"circuit_breaker": CircuitBreaker()}])
+@virtual
+async def test_R10_the_first_answer_after_a_refusal_ends_the_even_starts_also_beside_other_limits(beside):
+    starts: list[float] = []
+
+    async def call(value):
+        starts.append(now())
+        await asyncio.sleep(0.1)
+        if value == 0:
+            raise EnricherError("too many requests", retry_after=1)
+
+    async def source():
+        yield 0
+        await asyncio.sleep(1.5)
+        for value in range(1, 4):
+            yield value
+
+    operator = AsyncWaitOperator(
+        call, rate_limit=RateLimit(10, per=100.0), on_error=lambda error, value: None, **beside
+    )
+    await collect(operator.process(source()))
+    assert starts == pytest.approx([0.0, 1.5, 1.6, 1.6])
+
+
 # -- circuit breaker
 
 BREAKER = CircuitBreaker(failure_ratio=0.5, window=100.0, minimum_calls=4, open_for=10.0)
