@@ -21,10 +21,10 @@ from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.lane import LAST_TURNS
 from asyncio_operator.engine.recorder import Recorder
-from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError, said
+from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
 from asyncio_operator.figures import Figures
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.policies.retry import asked_wait
+from asyncio_operator.policies.retry import refusal_wait
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.gate import Gate
@@ -154,9 +154,8 @@ class Hedging:
 
     def failed(self, call: Call, error: BaseException, now: float) -> BaseException | None:
         """The call has raised. Returns the error of its attempt, or None if the other call of its pair decides."""
-        asked = asked_wait(error)
-        if asked is not None or said(error, "overload", bool):
-            self._hedger.overloaded(now, asked)
+        if (wait := refusal_wait(error)) is not None:
+            self._hedger.overloaded(now, wait)
         self._single.pop(call, None)
         other = self._pairs.pop(call, None)
         if other is not None:

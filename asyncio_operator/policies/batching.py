@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from asyncio_operator.checks import Duration, duration, positive_int
 from asyncio_operator.errors import CircuitOpenError, said
+from asyncio_operator.policies.retry import refusal_wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,4 @@ def splits(error: BaseException) -> bool:
         return all(splits(one) for one in error.exceptions)
     if isinstance(error, CircuitOpenError | TimeoutError | ConnectionError):
         return False
-    return not (
-        said(error, "overload", bool)
-        or said(error, "any_key", bool)
-        or said(error, "retry_after") is not None
-        or said(error, "retryable") is True
-    )
+    return not (refusal_wait(error) is not None or said(error, "any_key", bool) or said(error, "retryable") is True)

@@ -136,9 +136,9 @@ class Hedger:
             self._new, self._wanted = 0, min(REFRESHED, len(self._latest))
             self.delay = self._percentile(self._rank)
 
-    def overloaded(self, now: float, asked: float | None) -> None:
-        """The source has said that it is overloaded, or, in `asked`, how many seconds it wants to be left alone."""
-        self._calm_until = max(self._calm_until, now + max(CALM, asked or 0.0))
+    def overloaded(self, now: float, wait: float) -> None:
+        """The source refuses calls for `wait` seconds; 0: it names no time."""
+        self._calm_until = max(self._calm_until, now + max(CALM, wait))
 
     def next_copy(self, now: float) -> float:
         """The earliest time, not before `now`, at which a copy may start; infinity if that needs more calls."""

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncio_operator.checks import seconds
-from asyncio_operator.errors import said
 from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
-from asyncio_operator.policies.retry import LONGEST_WAIT, asked_wait
+from asyncio_operator.policies.retry import LONGEST_WAIT, refusal_wait
 
 UNPROVEN = 0.05
 """The part of a window for which calls start evenly, unless one is answered."""
@@ -71,18 +70,13 @@ class LocalWindow(RateWindow):
             waited, self.proven = now < self.proven, -math.inf
             self._free = self._most_free
             return waited
-        wait = asked_wait(error)
-        if wait is not None and wait <= LONGEST_WAIT:
-            self._probe(max(self._begin, now + wait))
-        elif said(error, "overload", bool):
-            self._probe(max(self._begin, now))
+        if (wait := refusal_wait(error)) is not None:
+            begin = now + wait if wait <= LONGEST_WAIT else now
+            # A refusal lets nothing start earlier: calls that are refused at once start evenly too.
+            self._begin = max(begin, min(self._begin + self._count * self._even, self.proven))
+            self.proven = self._begin + self._proof
+            self._count = self._free = 0.0
         return False
-
-    def _probe(self, begin: float) -> None:
-        # A refusal lets nothing start earlier: calls that are refused at once start evenly too.
-        self._begin = begin = max(begin, min(self._begin + self._count * self._even, self.proven))
-        self.proven = begin + self._proof
-        self._count = self._free = 0.0
 
 
 class ProcessWindow:

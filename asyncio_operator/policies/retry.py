@@ -247,3 +247,9 @@ def asked_wait(error: BaseException) -> float | None:
     """The seconds that an error asks to wait before the next call, by its `retry_after`; None if it asks nothing."""
     asked: float | None = said(error, "retry_after", wait_of)
     return asked
+
+
+def refusal_wait(error: BaseException) -> float | None:
+    """The seconds for which a source refuses calls, 0 if it names no time; None for an error that is no refusal."""
+    asked = asked_wait(error)
+    return 0.0 if asked is None and said(error, "overload", bool) else asked

@@ -157,8 +157,8 @@ def test_H2_a_source_that_asks_to_be_left_alone_gets_no_copies_meanwhile():
     hedger = Hedger(Hedge(1.0, extra=0.5))
     for _ in range(100):
         hedger.called()
-    hedger.overloaded(10.0, None)
+    hedger.overloaded(10.0, 0.0)
     assert hedger.next_copy(10.0) == 10.0 + CALM
     hedger.overloaded(10.5, 30.0)
-    hedger.overloaded(11.0, None)
+    hedger.overloaded(11.0, 0.0)
     assert [hedger.next_copy(now) for now in (11.0, 40.5, 50.0)] == [40.5, 40.5, 50.0]
