@@ -70,7 +70,8 @@ def test_every_face_takes_the_options_of_calls(face: Any) -> None:
 def test_a_plan_takes_options_of_enrich_with_their_defaults() -> None:
     both = defaults(plan).keys() & defaults(enrich).keys()
     assert {name: defaults(plan)[name] for name in both} == {name: defaults(enrich)[name] for name in both}
-    assert defaults(plan).keys() - both == {"latency", "sample"}
+    # `others` are the options of `enrich` that change no plan.
+    assert defaults(plan).keys() - both == {"latency", "sample", "others"}
 
 
 def source(schema: Any = "x long, y string") -> FunctionEnricher:
