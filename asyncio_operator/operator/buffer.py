@@ -35,11 +35,6 @@ class Buffer:
     def is_full(self) -> bool:
         return len(self.queue) >= self.queue.capacity
 
-    async def wait_for_room(self) -> None:
-        """Wait until it is not full."""
-        while self.is_full():
-            await self.wait(asyncio.get_running_loop().create_future())
-
     async def wait(self, news: asyncio.Future[None]) -> None:
         """Wait for a future. If there is no room now, new room completes it too."""
         if not self.is_full():

@@ -101,9 +101,13 @@ class ElementWindow(CallWindow):
 
     def hold(self, slot: Any, refusal: BaseException | None) -> Call:
         call = super().hold(slot, refusal)
-        # Now, because it has been admitted now.
-        call.make_flights()
+        call.make_flights()  # Now, because it has been admitted now.
         return call
+
+    def read_ahead(self) -> None:
+        """Admit one element, which waits for a limit."""
+        if (pair := next(self._admission or iter(()), None)) is not None:
+            self.hold(pair[0], None)
 
     def value_of(self, slot: Any) -> Any:
         return value_of(slot) if self._plain else slot.values[0]
@@ -205,8 +209,10 @@ class ElementSource:
     def prepare(self, now: float) -> None:
         """Admit elements until there is one to take."""
         answered = 0
-        if self.direct and self.attempts.held:
+        if self.direct and not self._next:
             # Law O2: one element is read ahead.
+            if not self.attempts.held and (window := self.window()) is not None:
+                window.read_ahead()
             return
         while self._ready is None:
             # An element whose key is free goes before new input, which would only wait behind others.
@@ -227,8 +233,7 @@ class ElementSource:
             self.waiting -= 1
             answered += 1
             if answered >= AT_ONCE and not self._next:
-                # As if there was no more input now: the loop turns before more of it is read. Restored elements are in
-                # memory, and nothing would wake the run for them.
+                # The loop turns before more input is read. Nothing would wake the run for restored elements.
                 self.reader.wanted = True
                 return
 
