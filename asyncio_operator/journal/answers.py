@@ -161,10 +161,6 @@ def key_parts(keys: pa.Array) -> list[pa.Array]:
     return list(keys.flatten()) if pa.types.is_struct(keys.type) else [keys]
 
 
-def _nulls(schema: pa.Schema, length: int) -> pa.Table:
-    return pa.table([pa.nulls(length, field.type) for field in schema], schema=schema)
-
-
 # -- which answers count
 
 

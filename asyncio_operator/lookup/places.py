@@ -110,7 +110,7 @@ class Places:
         if len(asked) < len(outcomes) and (self._kept is not None or self._refreshes):
             for key, outcome in zip(keys, outcomes, strict=True):
                 if outcome is not PENDING:
-                    self._used(key, outcome, cache)
+                    self._used(key, outcome)
         if self._timed:
             outcomes = [one if one is PENDING else Answer(one, "cache", 0, None) for one in outcomes]
         batch.outcomes = outcomes
@@ -122,10 +122,10 @@ class Places:
         if cache is None or (answer := cache.get(key)) is ABSENT:
             return ABSENT
         self._figures.cache_hits += 1
-        self._used(key, answer, cache)
+        self._used(key, answer)
         return answer
 
-    def _used(self, key: Any, answer: Any, cache: LookupCache) -> None:
+    def _used(self, key: Any, answer: Any) -> None:
         """The cache has given this answer."""
         if self._kept is not None:
             self._keep(key, answer)
