@@ -9,18 +9,19 @@ them.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from asyncio_operator.checks import seconds
-from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import LONGEST_WAIT, refusal_wait
 
 UNPROVEN = 0.05
 """The part of a window for which calls start evenly, unless one is answered."""
 
 
-class LocalWindow(RateWindow):
+class LocalWindow:
     """The window of a `RateLimit` on the calls of one process, which begins anew after a refusal (law R10).
 
     Attributes:
@@ -28,39 +29,56 @@ class LocalWindow(RateWindow):
     """
 
     def __init__(self, limit: RateLimit) -> None:
-        super().__init__(limit.rate, seconds(limit.per), limit.burst or 0)
-        self._even = self._per / self.most
+        self._per = seconds(limit.per)
+        self._most = limit.rate + (limit.burst or 0)
+        # Without a burst the log alone keeps the mean, without rounding errors.
+        self._has_bucket = bool(limit.burst)
+        self._interval, self._even = self._per / limit.rate, self._per / self._most
+        self._full = -math.inf
+        # The latest starts: they fill a window alone, so those before them never matter again.
+        self._starts: deque[float] = deque(maxlen=self._most)
         self._proof = UNPROVEN * self._per
         # Calls that start from `_begin` on are counted, and start evenly before `proven`.
         self._begin = self.proven = -math.inf
-        self._count = 0.0
-        # The units that start without a look at anything else.
-        self._free = self._most_free = 0.0 if self._has_bucket else self.most
+        self._count = 0
+        # The calls that start without a look at anything else.
+        self._free = self._most_free = 0 if self._has_bucket else self._most
 
     def take(self, now: float) -> float:
-        """Start one unit now, if it may. Returns when it may, or infinity for a call whose end has to be heard."""
-        used = self._used + 1
-        if used > self._free:
-            if now < self.proven:
-                return math.inf
-            start = self.next_start(now)
-            if start <= now:
-                self.start(now)
-            return start
-        self._ends.append(now)
-        self._amounts.append(1)
-        self._used = used
-        return now
+        """Start a call now, if it may. Returns when it may, or infinity for a call whose end has to be heard."""
+        if len(self._starts) < self._free:
+            self._starts.append(now)
+            return now
+        if now < self.proven:
+            return math.inf
+        start = self.next_start(now)
+        if start <= now:
+            self.start(now)
+        return start
 
-    def next_start(self, now: float, units: float = 1) -> float:
-        earliest = super().next_start(now, units)
+    def next_start(self, now: float) -> float:
+        """The earliest time, not before `now`, at which a call may start if none starts until then."""
+        earliest = now
+        if len(self._starts) >= self._most:
+            first = self._starts[0]
+            earliest = first + self._per
+            while earliest - first < self._per:
+                # The sum was rounded down: one start would be too early.
+                earliest = math.nextafter(earliest, math.inf)
+            if earliest < now:
+                earliest = now
+            if self._has_bucket:
+                earliest = max(earliest, self._full - (self._most - 1) * self._interval)
         if earliest < self.proven:
             return max(earliest, min(self._begin + self._count * self._even, self.proven))
         return earliest
 
-    def start(self, now: float, units: float = 1) -> None:
-        self._count += units
-        super().start(now, units)
+    def start(self, now: float) -> None:
+        """A call starts now. It is counted even if it was not allowed."""
+        self._count += 1
+        self._starts.append(now)
+        if self._has_bucket:
+            self._full = max(self._full, now) + self._interval
 
     def ended(self, started: float, now: float, error: BaseException | None) -> bool:
         """A call that started at that time has ended. Returns whether calls that wait may start now."""
@@ -75,7 +93,7 @@ class LocalWindow(RateWindow):
             # A refusal lets nothing start earlier: calls that are refused at once start evenly too.
             self._begin = max(begin, min(self._begin + self._count * self._even, self.proven))
             self.proven = self._begin + self._proof
-            self._count = self._free = 0.0
+            self._count = self._free = 0
         return False
 
 

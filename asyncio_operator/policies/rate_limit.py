@@ -1,15 +1,15 @@
-"""How many calls, or units of a budget, may start in a period of time: `RateLimit`, and the one limiter of the project.
+"""How many calls, or units of a budget, may start in a period of time: `RateLimit`, and the window of a coordinator.
 
 Two rules hold at the same time (laws R10 and G2). The log: all units that start within `per` seconds, wherever this
 window begins, are at most ``rate + burst``. The bucket: it holds ``rate + burst`` units, each start takes some, and
 they return at `rate` per `per`. So starts after a burst are slower, and the mean never exceeds `rate` per `per`. A
 bucket alone would let twice its size through in one window.
 
-A local limiter (`next_start`, `start`) knows every start when it happens. A coordinator (`plan`, `place`, `move`) does
-not: it grants units to a worker, which may start them at any time from `start` to `until`. So an entry of the log is
-the latest time at which its units can have started. A grant that may start at time `a` is allowed if the units of all
-entries after ``a - per`` and its own are at most ``rate + burst``. Proof that no window then holds more: of all grants
-with starts in one window, look at the one that was placed last. Its start `a` is before the end of the window, so
+A local limiter (`local_window`) knows every start when it happens. A coordinator (`plan`, `place`, `move`) does not: it
+grants units to a worker, which may start them at any time from `start` to `until`. So an entry of the log is the latest
+time at which its units can have started. A grant that may start at time `a` is allowed if the units of all entries
+after ``a - per`` and its own are at most ``rate + burst``. Proof that no window then holds more: of all grants with
+starts in one window, look at the one that was placed last. Its start `a` is before the end of the window, so
 ``a - per`` is before its beginning; the others were placed before, and their entries are not before their real starts,
 so all of them were counted. A report of the real start moves an entry back to it, and units that never started are
 removed: both keep what the proof needs.
@@ -33,7 +33,7 @@ from asyncio_operator.checks import Duration, natural, positive_duration, positi
 from asyncio_operator.errors import ConfigurationError, describe
 
 MOST_STARTS = 10_000_000
-"""The maximum of starts in a window, each remembered in 40 bytes: enough for a daily quota, in 0.4 GB."""
+"""The maximum of starts in a window, each remembered in 32 bytes: enough for a daily quota, in 0.3 GB."""
 
 OWED_WINDOWS = 16
 """The maximum number of windows that pay for what was used beyond estimates. More is a mistake in the unit of an
@@ -78,7 +78,7 @@ class RateLimit:
 
 
 class RateWindow:
-    """The units of the last `per` seconds. For local use a start of one unit costs O(1).
+    """The units of the last `per` seconds, and those that are leased.
 
     Args:
         rate: units per `per`, on average over a long time.
@@ -103,42 +103,6 @@ class RateWindow:
         self._amounts: deque[float] = deque()
         self._used: float = 0
         self._full = -math.inf
-
-    # Local use: starts are known at once, in the order of time.
-
-    def next_start(self, now: float, units: float = 1) -> float:
-        """The earliest time, not before `now`, at which `units` may start if nothing else starts until then.
-
-        They must be at most ``rate + burst``.
-        """
-        excess = self._used + units - self.most
-        if excess <= 0:
-            return now
-        end = self._ends[0] if excess <= self._amounts[0] else self._end_of(excess)
-        earliest = end + self._per
-        while earliest - end < self._per:
-            # The sum was rounded down: one start would be too early.
-            earliest = math.nextafter(earliest, math.inf)
-        if earliest < now:
-            earliest = now
-        if self._has_bucket:
-            return max(earliest, self._full - (self.most - units) * self._interval)
-        return earliest
-
-    def start(self, now: float, units: float = 1) -> None:
-        """Units start now. They are counted even if they were not allowed."""
-        ends, amounts, used = self._ends, self._amounts, self._used + units
-        ends.append(now)
-        amounts.append(units)
-        # The entries after these fill a window alone, so these never matter again.
-        while used - amounts[0] >= self.most:
-            ends.popleft()
-            used -= amounts.popleft()
-        self._used = used
-        if self._has_bucket:
-            self._full = (max(self._full, now)) + units * self._interval
-
-    # Leased use: entries are the latest possible starts, and are corrected by reports.
 
     def used(self) -> float:
         """The units of all entries."""
@@ -244,14 +208,6 @@ class RateWindow:
         self._ends, self._amounts = deque(ends), deque(amounts)
         self._used = math.fsum(amounts)
         self._full = -math.inf if full is None else full
-
-    def _end_of(self, units: float) -> float:
-        """The entry with which so much leaves the log, from the oldest on."""
-        for end, amount in zip(self._ends, self._amounts, strict=True):
-            units -= amount
-            if units <= 0:
-                return end
-        return math.inf
 
     def _leaves(self, end: float) -> float:
         """The first time whose window does not hold the entry."""

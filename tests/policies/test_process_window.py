@@ -63,5 +63,5 @@ def test_G13_a_copy_in_another_process_has_a_window_of_its_own() -> None:
     assert window.by(clock) is first
     copy = pickle.loads(pickle.dumps(window)).by(clock)
     assert copy is not None
-    assert copy.used() == 0
+    assert copy.next_start(0.0) == 0.0
     assert ProcessWindow(None).by(clock) is None

@@ -6,8 +6,8 @@ import heapq
 import random
 
 from asyncio_operator.budget.spec import Limit
-from asyncio_operator.checks import seconds
-from asyncio_operator.policies.rate_limit import RateWindow
+from asyncio_operator.policies.local_window import LocalWindow
+from asyncio_operator.policies.rate_limit import RateLimit
 
 
 def most_calls(limit: Limit, slots: int, latency: float, journey: float, begin: float, end: float) -> int:
@@ -18,7 +18,7 @@ def most_calls(limit: Limit, slots: int, latency: float, journey: float, begin: 
         journey: seconds from the end of a call until the next may take its slot: 0 for one that knows all at once; a
             round trip for one that hears of it by a message, and whose answer must come back.
     """
-    source, window = random.Random(1), RateWindow(limit.rate, seconds(limit.per))
+    source, window = random.Random(1), LocalWindow(RateLimit(int(limit.rate), limit.per))
     ends: list[float] = []
     now, calls = 0.0, 0
     while True:
@@ -27,7 +27,6 @@ def most_calls(limit: Limit, slots: int, latency: float, journey: float, begin: 
             return calls
         while ends and ends[0] <= now:
             heapq.heappop(ends)
-        window.forget(now)
         window.start(now)
         heapq.heappush(ends, now + latency * source.uniform(0.5, 1.5) + journey)
         calls += now >= begin
