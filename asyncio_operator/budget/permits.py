@@ -54,8 +54,8 @@ class Permits:
         self._shortest = min((stock.per for stock in self._stocks), default=math.inf)
         self._slots = None if budget.in_flight is None else Slots(budget.in_flight)
         self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
-        slots = () if self._slots is None else (self._slots,)
-        self._resources: tuple[Resource, ...] = (*self._stocks, *slots, *self._amounts)
+        self._renewed: tuple[Resource, ...] = (*self._stocks, *(() if self._slots is None else (self._slots,)))
+        self._resources = (*self._renewed, *self._amounts)
         self._weighed = tuple([(one, one.unit, one.default) for one in self._resources])
         self._ramp = Ramp(self._stocks)
         # The results of `_look` hold until this time.
@@ -76,7 +76,7 @@ class Permits:
         self._round_trip = self._usual_round_trip = 0.0
         self._active = False
         self._supply = ENOUGH
-        # The last reply gave something; so another may give more.
+        # The last reply gave something beside what is left of a sum; so another may give more.
         self._progress = True
         self._urgent = self._rests = False
         self._calls = 0
@@ -347,7 +347,7 @@ class Permits:
         self._ramp.workers = reply["workers"]
         self._supply = reply["supply"]
         self._answered_at = now
-        self._progress = any(one.held() > 0 for one in self._resources)
+        self._progress = any(one.held() > 0 for one in self._renewed or self._amounts)
         self._valid_until = -math.inf
         return now < self._lease_end
 

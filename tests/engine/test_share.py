@@ -162,6 +162,19 @@ async def test_G2_what_the_last_run_did_not_use_is_soon_there_for_others():
 
 
 @virtual
+async def test_G8_a_call_that_waits_for_its_window_asks_no_more_often_because_a_sum_is_left():
+    sent = []
+    for more in ({}, {"spend": {"usd": 100.0}}):
+        coordinator, began = Coordinator(0.002), now()
+        run = Run(Share(budget(Limit(20, per=10.0), **more), coordinator, 0.0))
+        await run.calls(30)
+        assert now() - began < 10.1
+        run.seat.leave()
+        sent.append(len(coordinator.messages))
+    assert sent[1] < 1.1 * sent[0]
+
+
+@virtual
 async def test_G8_the_connection_is_closed_when_nothing_has_run_for_some_time():
     coordinator = Coordinator()
     share = Share(budget(Limit(100, per=1.0)), coordinator, 60.0)
