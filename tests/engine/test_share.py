@@ -164,9 +164,9 @@ async def test_G2_what_the_last_run_did_not_use_is_soon_there_for_others():
 @virtual
 async def test_G8_a_call_that_waits_for_its_window_asks_no_more_often_because_a_sum_is_left():
     sent = []
-    for more in ({}, {"spend": {"usd": 100.0}}):
+    for spend in (None, {"usd": 100.0}):
         coordinator, began = Coordinator(0.002), now()
-        run = Run(Share(budget(Limit(20, per=10.0), **more), coordinator, 0.0))
+        run = Run(Share(budget(Limit(20, per=10.0), spend=spend), coordinator, 0.0))
         await run.calls(30)
         assert now() - began < 10.1
         run.seat.leave()
