@@ -152,9 +152,10 @@ def test_a_request_that_fits_into_no_window_is_refused_always() -> None:
     served(work, limits=PER_MINUTE, headers="openai", weigh={"tokens": "max"})
 
 
-def test_planned_answers_and_faults_count_and_report_too() -> None:
+@pytest.mark.parametrize("name", ["x-ratelimit-remaining-requests", "X-RateLimit-Remaining-Requests"])
+def test_planned_answers_and_faults_count_and_report_too(name: str) -> None:
     async def work(client: Client) -> None:
-        client.service.answer_next(FakeAnswer({}, 500), FakeAnswer({}, 201, {"x-ratelimit-remaining-requests": "77"}))
+        client.service.answer_next(FakeAnswer({}, 500), FakeAnswer({}, 201, {name: "77"}))
         assert await client.post() == 500
         assert client.headers["x-ratelimit-remaining-requests"] == "1"
         assert await client.post() == 201

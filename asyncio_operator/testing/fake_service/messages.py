@@ -55,7 +55,7 @@ class FakeAnswer:
     Attributes:
         body: bytes and str are sent as they are, anything else as JSON.
         status: the HTTP status.
-        headers: added to the headers, or replacing them.
+        headers: added to the headers, or replacing them; names in any case.
         delay: seconds before the answer begins.
         slow: seconds over which the body is spread.
         truncated: whether the connection ends in the middle of the body.
@@ -83,7 +83,7 @@ async def send(incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamRespo
         _cut(incoming, reset=True)
         return web.Response()
     content = answer.content()
-    headers = {"Content-Type": "application/json", **answer.headers}
+    headers = {"content-type": "application/json"} | {name.lower(): said for name, said in answer.headers.items()}
     if not (answer.slow or answer.truncated):
         return web.Response(body=content, status=answer.status, headers=headers)
     response = web.StreamResponse(status=answer.status, headers=headers)

@@ -125,8 +125,8 @@ class ServiceLimits:
         """An answer with the headers that report the limits."""
         if self._style is None:
             return answer
-        headers = self._style.headers([window.state(now) for window in self._windows])
-        return replace(answer, headers={**headers, **answer.headers})
+        headers = self._style.headers([window.state(now) for window in self._windows]) | dict(answer.headers)
+        return replace(answer, headers={name.lower(): said for name, said in headers.items()})
 
     def windows_exceeded(self) -> list[ExceededWindow]:
         """Every window, of all requests that have arrived, in which a limit was exceeded, by the time of its end."""
