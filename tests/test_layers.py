@@ -437,7 +437,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/spark": 9_163,
     "asyncio_operator/state": 8_157,
     "asyncio_operator/telemetry": 591,
-    "asyncio_operator/testing": 3_265,
+    "asyncio_operator/testing": 3_279,
     "asyncio_operator/timers": 1_419,
     "asyncio_operator/trace": 1_387,
     "asyncio_operator/view": 295,

@@ -17,6 +17,19 @@ PIECES = 10
 """The number of pieces in which a slow body is sent, if it has at least that many bytes."""
 
 
+class Headers(dict[str, str]):
+    """Values by lower-case name, which are found by a name in any case."""
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name.lower(), default)
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(str(name).lower())
+
+
 @dataclass
 class FakeRequest:
     """A request that was received.

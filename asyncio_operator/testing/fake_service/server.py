@@ -38,7 +38,7 @@ from aiohttp import web
 from asyncio_operator.checks import flag, number, one_of, plain_function, positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeRequest, send
+from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeRequest, Headers, send
 from asyncio_operator.testing.fake_service.window_limits import ExceededWindow, ServiceLimits, Weigh
 
 if TYPE_CHECKING:
@@ -256,10 +256,11 @@ class FakeService:
         query: dict[str, list[str]] = {}
         for name, value in incoming.query.items():
             query.setdefault(name, []).append(value)
+        headers = Headers({name.lower(): value for name, value in incoming.headers.items()})
         target = incoming.raw_path
         path = unquote(target.partition("?")[0], errors="surrogateescape")
         body = await incoming.read()
-        request = FakeRequest(incoming.method, target, path, query, incoming.headers, body, self._now())
+        request = FakeRequest(incoming.method, target, path, query, headers, body, self._now())
         self.requests.append(request)
         self._limits.arrived(request)
         self._inside += 1
