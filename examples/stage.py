@@ -192,8 +192,10 @@ def _kill(directory: Path) -> bool:
 
     It does not wait for their exit status: the code that started them does.
     """
-    import psutil
-
+    try:
+        import psutil
+    except ImportError:  # It comes with `make venv`. Without it what still runs ends by itself.
+        return False
     named = [one for one in psutil.process_iter(["cmdline"]) if str(directory) in " ".join(one.info["cmdline"] or ())]
     for process in named:
         with contextlib.suppress(psutil.Error):
