@@ -332,7 +332,7 @@ def test_a_priority_that_cannot_be_compared_across_key_groups_changes_nothing(ki
 @pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
 @pytest.mark.parametrize("way", ["poll", "remove"])
 def test_P4_memory_is_given_back_by_draining(kind, way, tmp_path):
-    elements = [(number, 1) for number in range(3_000)]
+    elements = [(number, 1) for number in range(10_000)]
     tracemalloc.start()
     try:
         queue = make_queue(kind, tmp_path)
