@@ -10,7 +10,7 @@ Source: Flink's ``KeyGroupRangeAssignment`` and ``MathUtils.murmurHash``.
 
 The beginning of an address (`layout`), key group and key, is made with every access to state (`addresses_of`). So short
 texts and integers, which most keys are, are written and hashed in one step; keys that come again are remembered,
-because hashing takes half a microsecond, and more than the rest of a read in memory.
+because hashing takes more time than the rest of a read in memory.
 """
 
 from __future__ import annotations
