@@ -141,13 +141,22 @@ def kill_workers() -> None:
 
 
 def _forget_dead_workers() -> None:
-    """Before 4.0 Spark gives a task an idle worker that is dead, and the task fails: let such tasks be of no test."""
+    """Before 4.0 Spark gives a task an idle worker that is dead, and the task fails: let such tasks be of no test.
+
+    Workers of RDDs and of DataFrames have pools of their own.
+    """
     spark = SparkSession.getActiveSession()
-    while spark is not None:
-        with suppress(Py4JJavaError):
-            # The dead are taken first; one that lives is left.
-            spark.range(0, 1, numPartitions=1).mapInArrow(lambda batches: batches, "id long").collect()
-            return
+    if spark is None:
+        return
+    for frame in (
+        spark.range(0, 1, numPartitions=1).mapInArrow(lambda batches: batches, "id long"),
+        in_partitions(spark, [(0,)], "id long", 1),
+    ):
+        while True:
+            with suppress(Py4JJavaError):
+                # The dead are taken first; one that lives is left.
+                frame.collect()
+                break
 
 
 # -- what a task leaves behind
