@@ -21,6 +21,7 @@ from asyncio_operator import AdaptiveCapacity, CircuitBreaker, Enricher, RateLim
 from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget, Limit
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.lookup.key_batch import KeyBatch
@@ -106,7 +107,7 @@ async def _looked_up(enricher: Enricher, batches: list[KeyBatch], options: Looku
         yield from batches[WARM:]
 
     allowance = own_allowance(options.budget, "the lookup", enricher.weigh)
-    pipeline = LookupPipeline(enricher, as_input(read()), deliver, options, allowance=allowance)
+    pipeline = LookupPipeline(enricher, as_input(read()), deliver, options, limited=Limited(allowance=allowance))
     await pipeline.run()
     passed = process_time() - started
     assert batches[-1].outcomes[-1] == {"x": pipeline.figures.calls - 1}

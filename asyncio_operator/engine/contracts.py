@@ -1,7 +1,7 @@
 """The protocols between the parts of a run: the engine sees what is around it through these, and only these.
 
     Input     gives elements                       (`inputs` wraps what users pass)
-    Source    hands out elements                   (`operator.intake`, `lookup.key_source`, `lookup.client`)
+    Source    hands out elements                   (`operator.intake`, `lookup.key_source`)
     Intake    gives the lanes their windows        (`attempts`)
     Window    a run of calls that all lanes share  (`attempts`, `operator.intake`, `lookup.key_source`)
     Keys      keeps calls of one key apart         (`queues.key_ordered`)

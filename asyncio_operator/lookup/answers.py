@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -21,6 +22,20 @@ if TYPE_CHECKING:
 
 ATOMIC = frozenset((type(None), bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID))
 """Types of immutable values."""
+
+
+def copied(value: Any) -> Any:
+    """A copy of a value, which its owner may change."""
+    # Flat values are the most frequent ones, and `deepcopy` takes ten times as long for them.
+    kind = type(value)
+    if kind in ATOMIC:
+        return value
+    if kind is dict and ATOMIC.issuperset(map(type, value.values())):
+        return value.copy()
+    if (kind is list or kind is tuple) and ATOMIC.issuperset(map(type, value)):
+        return value[:]
+    return copy.deepcopy(value)
+
 
 _SHAPES = "a lookup returns a mapping of column names to values, a sequence of such mappings, or None for no row"
 
@@ -95,3 +110,11 @@ class AnswerCheck:
                     self._array_of(list(map(value_of, answers)), kind)
                 return list(map(dict.copy, answers))
         return list(map(self, answers))
+
+
+def valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:
+    """What `read` makes of the answer for a key. Raises ResultError, with the key."""
+    try:
+        return read(answer)
+    except ResultError as error:
+        raise ResultError(f"the answer for key {describe(key)} is invalid: {error}") from error

@@ -25,7 +25,6 @@ from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.attempts import Attempts
-    from asyncio_operator.engine.contracts import Window
     from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys
 
 QUESTIONS = 2
@@ -37,11 +36,12 @@ decide the pace."""
 
 
 Piece = tuple[Any, Sequence[Any]]
-"""The owner of some keys, an `OpenBatch` or `PendingKeys`, and their positions in it."""
+"""An `OpenBatch`, and the positions of some of its keys."""
 
 
-class AskingSource(ABC):
-    """A `Source` of keys that asks places behind for them first. A subclass cuts off keys that none at hand has.
+class Asking(ABC):
+    """Asks places behind for keys: for those with a flight in the background, and for those that a subclass cuts off
+    batches.
 
     Args:
         known: asked one after the other, each for what those before it do not know.
@@ -50,15 +50,12 @@ class AskingSource(ABC):
         attempts: make the calls for the keys.
     """
 
-    direct = alone = False
-    keyed = None
-
     def __init__(self, pending: PendingKeys, known: Sequence[KnownAnswers]) -> None:
         self.attempts: Attempts
         self.pending = pending
         self.known = known
-        # What needs a call: refreshes, and keys, of which `_waiting` is the number.
-        self._old: deque[OpenKey] = deque()
+        # What needs a call: keys with a flight, and others, of which `_waiting` is the number.
+        self._flights: deque[OpenKey] = deque()
         self._unknown: deque[Piece] = deque()
         self._waiting = 0
         self._questions: dict[asyncio.Task[None], None] = {}
@@ -67,41 +64,34 @@ class AskingSource(ABC):
 
     @abstractmethod
     def cut(self, most: int) -> Piece | None:
-        """At most `most` keys that no place at hand has, if there are any."""
-
-    def read(self) -> None:
-        """Read the input, if there is any, until there is a key to cut off."""
-
-    @property
-    def over(self) -> bool:
-        return False
+        """At most `most` keys of batches that no place at hand has, if there are any."""
 
     @property
     def asked(self) -> int:
         """The number of keys that were asked for here and have no call yet; a question counts as one."""
-        return len(self._old) + self._waiting + len(self._questions)
+        return len(self._flights) + self._waiting + len(self._questions)
 
     @property
     def waiting(self) -> int:
         return len(self.pending.background) + self.asked
 
     def take(self, now: float) -> Flight | None:
-        # A refresh takes a place of the capacity like any call, but no room: its key is not a key of a batch.
+        # It takes a place of the capacity like any call, but no room: its key is not a key of a batch.
         flights = self.pending.background
         if self.known:
-            self._ask()
-            flights = self._old
-        return flights.popleft() if flights and self.has_room() else None
-
-    def take_run(self, most: int, now: float) -> Call | None:
-        piece = None if self.direct else self.next_piece(most)
-        return None if piece is None else Call((piece,))
+            self.ask()
+            flights = self._flights
+        while flights and self.has_room():
+            if not (flight := flights.popleft()).ended:
+                flight.handed = True
+                return flight
+        return None
 
     def next_piece(self, most: int) -> Piece | None:
         """At most `most` keys that have to be called for, if a call may be made."""
         if not self.known:
             return self.cut(most)
-        self._ask()
+        self.ask()
         if not self._unknown or not self.has_room():
             return None
         owner, positions = self._unknown.popleft()
@@ -109,35 +99,7 @@ class AskingSource(ABC):
         if rest:
             self._unknown.appendleft((owner, rest))
         self._waiting -= len(some)
-        if self.direct:
-            # The next answers come while these keys are called for.
-            self._ask()
         return owner, some
-
-    def values(self, call: Call) -> Any:
-        return call.values
-
-    def window(self) -> Window | None:
-        """None: it is not direct."""
-        return None
-
-    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
-        return False
-
-    def prepare(self, now: float) -> None:
-        if self.known:
-            self._ask()
-        else:
-            self.read()
-
-    def is_full(self) -> bool:
-        return False
-
-    async def wait(self, news: asyncio.Future[None]) -> None:
-        await news
-
-    def stop(self) -> None:
-        """There is nothing to do."""
 
     def has_room(self) -> bool:
         """Whether the next call may be made, because its answer can be kept. If not, room is waited for."""
@@ -171,26 +133,23 @@ class AskingSource(ABC):
 
     # -- questions
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
+        """Ask for the next keys, if some wait and not too many are known to need a call."""
         while len(self._questions) < QUESTIONS:
             most = min([one.most for one in self.known])
-            if len(self._old) + self._waiting >= min(most, ENOUGH):
+            if len(self._flights) + self._waiting >= min(most, ENOUGH):
                 return
             background = self.pending.background
             if background:
-                self._start(self._renew([background.popleft() for _ in range(min(most, len(background)))]))
-            elif pieces := self._group(most):
-                self._start(self._find(pieces))
-            else:
+                self._start(self._look([background.popleft() for _ in range(min(most, len(background)))]))
+                continue
+            pieces: list[Piece] = []
+            while most > 0 and (piece := self.cut(most)) is not None:
+                pieces.append(piece)
+                most -= len(piece[1])
+            if not pieces:
                 return
-
-    def _group(self, most: int) -> list[Piece]:
-        """Keys for the next question."""
-        pieces: list[Piece] = []
-        while most > 0 and (piece := self.cut(most)) is not None:
-            pieces.append(piece)
-            most -= len(piece[1])
-        return pieces
+            self._start(self._find(pieces))
 
     def _start(self, asking: Any) -> None:
         question = start_task(asking, self._context.copy())
@@ -214,17 +173,21 @@ class AskingSource(ABC):
         self._unknown.extend(pieces)
         self._waiting += sum([len(positions) for _, positions in pieces])
 
-    async def _renew(self, flights: Sequence[OpenKey]) -> None:
+    async def _look(self, flights: Sequence[OpenKey]) -> None:
+        """The same for keys with a flight: old answers are to be replaced, others are looked for."""
         for known in self.known:
-            answers = await known.renew([flight.value for flight in flights])
-            for flight, answer in zip(flights, answers, strict=True):
-                # A row may wait for a refresh: its old answer has expired meanwhile, so this worker calls for it too.
-                if answer is HELD and not flight.awaited:
-                    self.pending.end_uncalled(flight, None)
-            answers = [ABSENT if answer is HELD else answer for answer in answers]
-            _left([(self.pending, flights)], answers, known.source)
-            flights = [flight for flight in flights if not flight.ended]
-        self._old.extend(flights)
+            for question, refreshing in ((known.find, False), (known.renew, True)):
+                some = [flight for flight in flights if flight.refreshing is refreshing and not flight.ended]
+                answers = await question([flight.value for flight in some]) if some else ()
+                for flight, answer in zip(some, answers, strict=True):
+                    if flight.ended:
+                        continue
+                    if answer is not ABSENT and answer is not HELD:
+                        self.pending.found(flight, answer, known.source)
+                    elif answer is HELD and not flight.awaited:
+                        # A row may wait for it: its old answer has expired meanwhile, so this worker calls for it too.
+                        self.pending.end_uncalled(flight, None)
+        self._flights.extend([flight for flight in flights if not flight.ended])
 
 
 def _left(pieces: list[Piece], answers: Sequence[Any], source: str) -> list[Piece]:

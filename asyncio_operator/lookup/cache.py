@@ -16,18 +16,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import compress, repeat
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.arrow.key_identity import storable
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
-from asyncio_operator.lookup.lru import LruInMemory, LruOrder, Slot
+from asyncio_operator.lookup.lru import LruInMemory, LruOnDisk, LruOrder, Slot
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
-from asyncio_operator.state.entries import Table
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.serializers import NULL, BuiltinSerializer
 from asyncio_operator.state.ttl import TtlCells
@@ -89,11 +87,12 @@ class LookupCache:
         counts_uses: whether an answer lives the longer the later it is used.
         in_memory: whether answers end with the process.
         known: what is asked for answers that are not here, before calls are made.
+        row_life, miss_life: milliseconds for which a row and a miss are used after they came.
+        fresh_life: milliseconds after which an answer is refreshed.
 
     Args:
-        make_order: makes the order of use, for a backend, the table of the answers, and that of their uses.
         backend: used by this cache only. It also holds the name that `cache_directories` writes.
-        release: closes the backend. Called once, when the cache is closed.
+        release: closes a backend on disk. Called once, when the cache is closed. None: the backend is in memory.
         renew: closes a damaged backend and returns an empty one in its place. Called once.
     """
 
@@ -101,12 +100,11 @@ class LookupCache:
         self,
         options: Cache,
         backend: StateBackend,
-        make_order: Callable[[StateBackend, Table, Table | None], LruOrder] = LruInMemory,
         release: Callable[[], None] | None = None,
         renew: Callable[[], StateBackend] | None = None,
     ) -> None:
         self._options = options
-        self._make_order = make_order
+        self.in_memory = release is None
         self._release = release or backend.close
         self._renew = renew
         self._told: set[str] = set()
@@ -124,18 +122,19 @@ class LookupCache:
         self._written = self._cells("answers", options.expire_after_write)
         self._codec = self._written.codec
         self._miss = self._codec.encode(None)
-        self._missing = self._view(options.missing_ttl)
-        self._fresh = self._view(options.refresh_after)
+        self.row_life = life = self._written.milliseconds
+        others = options.missing_ttl, options.refresh_after
+        self.miss_life, self.fresh_life = [life if one is None else StateTtlConfig(one).milliseconds for one in others]
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
         used = None if self._used is None else self._used.table
         other_times = (options.expire_after_access, options.missing_ttl, options.refresh_after)
         times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
         self._expire = any(time is not None for time in times)
-        self.in_memory = self._make_order is LruInMemory
         self._table: Any = None
         self._held = self._copied = 0
         self._in_bulk = not any(time is not None for time in other_times)
-        self._order = self._make_order(backend, self._written.table, used)
+        order = LruInMemory if self.in_memory else LruOnDisk
+        self._order: LruOrder = order(backend, self._written.table, used)
         self._load = self._written.table.get_slot
         self._slot, self._count_use = self._order.slot, self._order.use
         # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.
@@ -158,7 +157,7 @@ class LookupCache:
             if stored is None:
                 return ABSENT
             codec, now = self._codec, self._now()
-            if self._life(stored).is_over(stored, now) or (self._used is not None and not self._use(slot, now)):
+            if self._is_expired(stored, now) or (self._used is not None and not self._use(slot, now)):
                 # Law L6: with `stale_if_error` the expired answer has to be here if the lookup fails.
                 if not self._options.stale_if_error:
                     self._order.remove(slot)
@@ -200,7 +199,7 @@ class LookupCache:
     def is_old(self, key: Any) -> bool:
         """Whether the cache has an answer for a key that is due to be refreshed."""
         stored = self._stored(key)
-        return stored is not None and self._fresh.is_over(stored, self._now())
+        return stored is not None and self._codec.timestamp(stored) + self.fresh_life <= self._now()
 
     def stale(self, key: Any) -> Any:
         """The answer for a key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
@@ -215,11 +214,10 @@ class LookupCache:
     def memories(self, seconds: float, timed: bool) -> tuple[Memory, Memory]:
         """What a task remembers of rows and of misses, for what this cache has dropped to make room, or does not take
         (law L13). An answer is not used longer than here, and not beyond the time of its refresh."""
-        longest = min((cells.milliseconds for cells in (self._fresh, self._used) if cells is not None), default=inf)
-        rows, misses = min(self._written.milliseconds, longest), min(self._missing.milliseconds, longest)
+        longest = self.fresh_life if self._used is None else min(self.fresh_life, self._used.milliseconds)
         return (
-            Memory(1000 * seconds, timed, self._now, rows, cached=True),
-            Memory(1000 * seconds, timed, self._now, misses, cached=self._options.cache_missing),
+            Memory(1000 * seconds, timed, self._now, min(self.row_life, longest), cached=True),
+            Memory(1000 * seconds, timed, self._now, min(self.miss_life, longest), cached=self._options.cache_missing),
         )
 
     def noted_in(self, place: str) -> NotedKeys:
@@ -318,16 +316,10 @@ class LookupCache:
         assert isinstance(cells, TtlCells)
         return cells
 
-    def _view(self, seconds: Any) -> TtlCells:
-        """A view of the answers with another lifetime. None: the lifetime since the write."""
-        if seconds is None:
-            return self._written
-        ttl = StateTtlConfig(seconds, cleanup=())
-        return TtlCells("answers", self._backend, self._written.table, ttl)
-
-    def _life(self, stored: Any) -> TtlCells:
-        """The lifetime of an answer."""
-        return self._missing if self._codec.unstamp(stored) == self._miss else self._written
+    def _is_expired(self, stored: Any, now: int) -> bool:
+        """Whether the lifetime of an answer since it was written is over."""
+        life = self.miss_life if self._codec.unstamp(stored) == self._miss else self.row_life
+        return bool(self._codec.timestamp(stored) + life <= now)
 
     def _stored(self, key: Any) -> Any:
         try:
@@ -364,7 +356,7 @@ class LookupCache:
 
     def _is_over(self, slot: Slot, now: int) -> bool:
         stored = self._load(slot)
-        if stored is None or self._life(stored).is_over(stored, now):
+        if stored is None or self._is_expired(stored, now):
             return True
         if self._used is None:
             return False

@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -35,15 +35,12 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe_err
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
-from asyncio_operator.lookup.lru import LruOnDisk
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from asyncio_operator.lookup.shared_cache import SharedCache
     from asyncio_operator.state.rocksdb.rocksdb_backend import RocksDBStateBackend
 
 REDIS = "asyncio_operator.services.redis_values"
@@ -89,34 +86,30 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: p
     """
     if options.is_shared:
         assert schema is not None
+        # Loaded here: few processes need it.
+        from asyncio_operator.lookup.shared_cache import Format, SharedCache
+        from asyncio_operator.lookup.shared_store import ADDRESS, SharedStore
+
         memory = open_cache(replace(options, store="heap"), owner, clock)
-        memory.known = (_behind(memory, options, owner, schema),)
+        # It connects when it is asked.
+        client = partial(member(REDIS, "RedisValues"), options.store, connect_timeout=ADDRESS)
+        store = SharedStore(shown_address(options.store), client)
+        memory.known = (SharedCache(options, memory, store, Format(owner, schema)),)
         return memory
     if options.store == "heap":
         return LookupCache(options, state.HeapStateBackend(max_parallelism=1, clock=clock))
     name = cache_name(owner, options)
-    open_state = partial(_open_state, options=options.rocksdb, clock=clock)
+    open_state = partial(state.RocksDBStateBackend, max_parallelism=1, clock=clock, options=options.rocksdb)
     place = _lease(check_directory(str(options.directory)), name, open_state)
     try:
         # Damage may show only when the order, or an answer, is read.
-        renew = partial(place.renew, name, open_state)
         try:
-            return LookupCache(options, place.backend, LruOnDisk, place.release, renew)
+            return LookupCache(options, place.backend, place.release, place.renew)
         except StateError:
-            return LookupCache(options, renew(), LruOnDisk, place.release)
+            return LookupCache(options, place.renew(), place.release)
     except BaseException:
         place.release()
         raise
-
-
-def _behind(memory: LookupCache, options: Cache, owner: str, schema: pa.Schema) -> SharedCache:
-    """The second level of a cache. It connects when it is asked."""
-    # Loaded here: few processes need it.
-    from asyncio_operator.lookup.shared_cache import Format, SharedCache
-    from asyncio_operator.lookup.shared_store import ADDRESS, SharedStore
-
-    client = partial(member(REDIS, "RedisValues"), options.store, connect_timeout=ADDRESS)
-    return SharedCache(options, memory, SharedStore(shown_address(options.store), client), Format(owner, schema))
 
 
 Caches = Lent[str, asyncio.Task[LookupCache]]
@@ -176,16 +169,20 @@ def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
         # Otherwise no place could be opened, and each would be cleared.
         state.RocksDBStateBackend.check_process()
         directory.mkdir(parents=True, exist_ok=True)
-        for path in _existing(directory):
+        names = [int(path.name) for path in directory.iterdir() if path.is_dir() and path.name.isdecimal()]
+        for path in [directory / str(name) for name in sorted(names)]:
             # Locked before it is read: another worker may be about to clear it.
-            if (place := _locked_place(path)) is not None:
-                if place.holds(specification, open_state):
+            if (lock := _lock(path)) is not None:
+                place = Place(path, lock, specification, open_state)
+                if place.holds():
                     return place
                 place.unlock()
-        place = next(place for number in count() if (place := _locked_place(directory / str(number))) is not None)
+        paths = (directory / str(number) for number in count())
+        path, lock = next((path, lock) for path in paths if (lock := _lock(path)) is not None)
+        place = Place(path, lock, specification, open_state)
         # Another worker may have released it meanwhile, so its answers may be the right ones after all.
-        if not place.holds(specification, open_state):
-            place.clear(specification, open_state)
+        if not place.holds():
+            place.clear()
     except (OSError, StateError) as error:
         raise ConfigurationError(
             f"the directory {str(directory)!r} of a cache cannot be used: {describe_error(error)}; give a directory on "
@@ -195,62 +192,63 @@ def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
 
 
 class Place:
-    """A locked directory and, once open, the state in it. `lock` is the open file that holds the lock.
+    """A locked directory for answers of a specification and, once open, the state in it.
 
-    Attributes:
-        problem: why its answers cannot be used, if they cannot.
+    Args:
+        lock: the open file that holds the lock.
     """
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, specification: str, open_state: OpenState) -> None:
         self.path = path
         self.backend: RocksDBStateBackend
-        self.problem = ""
         self._lock = lock
-        _locked.add(path)
+        self._specification = specification
+        self._open_state = open_state
+        # Why its answers cannot be used, if they cannot.
+        self._problem = ""
 
-    def holds(self, specification: str, open_state: OpenState) -> bool:
+    def holds(self) -> bool:
         """Whether the directory holds answers of the specification. If so, opens them."""
         if not self.path.exists():
             return False
         try:
-            backend = open_state(self.path)
+            self.backend = self._open_state(self.path)
         except StateError as error:
-            self.problem = _problem_of(error)
+            self._problem = _problem_of(error)
             return False
         try:
             # The specification is kept as state, which needs a key: any one does.
-            backend.set_current_key("")
-            stored = backend.value_state(SPECIFICATION).value()
-            if stored == specification:
+            self.backend.set_current_key("")
+            stored = self.backend.value_state(SPECIFICATION).value()
+            if stored == self._specification:
                 logger.info("the answers in the cache directory %s are used again", self.path)
-                self.backend = backend
                 return True
             same_format = str(stored).partition(" ")[0] == str(FORMAT)
-            self.problem = "it was written " + ("for another specification" if same_format else "by another version")
+            self._problem = "it was written " + ("for another specification" if same_format else "by another version")
         except StateError as error:
-            self.problem = _problem_of(error)
-        backend.close()
+            self._problem = _problem_of(error)
+        self.backend.close()
         return False
 
-    def clear(self, specification: str, open_state: OpenState) -> None:
+    def clear(self) -> None:
         """Remove all files, and open an empty state for answers of the specification."""
         try:
             if self.path.exists():
-                logger.warning("the cache directory %s is cleared: %s", self.path, self.problem)
+                logger.warning("the cache directory %s is cleared: %s", self.path, self._problem)
                 shutil.rmtree(self.path)
-            self.backend = open_state(self.path)
+            self.backend = self._open_state(self.path)
             self.backend.set_current_key("")
-            self.backend.value_state(SPECIFICATION).update(specification)
+            self.backend.value_state(SPECIFICATION).update(self._specification)
         except BaseException:
             self.unlock()
             raise
 
-    def renew(self, specification: str, open_state: OpenState) -> RocksDBStateBackend:
+    def renew(self) -> RocksDBStateBackend:
         """Close a damaged state, `clear` the directory, and return the empty state."""
         with suppress(StateError):
             self.backend.close()
-        self.problem = "it is damaged"
-        self.clear(specification, open_state)
+        self._problem = "it is damaged"
+        self.clear()
         return self.backend
 
     def release(self) -> None:
@@ -273,35 +271,25 @@ def _problem_of(error: StateError) -> str:
     return "it is damaged" if DAMAGED in str(error) else f"it cannot be read: {describe_error(error)}"
 
 
-def _open_state(path: Path, options: RocksDBOptions | None, clock: Clock | None) -> RocksDBStateBackend:
-    return state.RocksDBStateBackend(path, max_parallelism=1, clock=clock, options=options)
-
-
-def _existing(directory: Path) -> Iterator[Path]:
-    names = sorted(int(path.name) for path in directory.iterdir() if path.is_dir() and path.name.isdecimal())
-    return (directory / str(number) for number in names)
-
-
-def _locked_place(path: Path) -> Place | None:
-    """Locks the place; None if another worker holds it. The lock is on a file beside it and ends with the process."""
-    with _locking:
-        return None if path in _locked else _lock(path)
-
-
-def _lock(path: Path) -> Place | None:
+def _lock(path: Path) -> int | None:
+    """Locks a directory; None if another worker holds it. The lock ends with the process. It is on a file beside the
+    directory, which stays when the directory is removed and made again."""
     import fcntl
 
-    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    # A lock on a file beside the directory, which stays when the directory is removed and made again.
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        os.close(lock)
-        return None
-    except BaseException:
-        os.close(lock)
-        raise
-    return Place(path, lock)
+    with _locking:
+        if path in _locked:
+            return None
+        lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(lock)
+            return None
+        except BaseException:
+            os.close(lock)
+            raise
+        _locked.add(path)
+        return lock
 
 
 def _after_fork() -> None:
@@ -328,11 +316,5 @@ async def open_own_cache(
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
-        opening.add_done_callback(_discard)
+        opening.add_done_callback(lambda opening: opening.result().close() if _is_open(opening) else None)
         raise
-
-
-def _discard(opening: asyncio.Task[LookupCache]) -> None:
-    """Close a cache whose caller was cancelled while it was opened."""
-    if _is_open(opening):
-        opening.result().close()

@@ -9,9 +9,8 @@ A lookup belongs to the loop that opens it. Any number of tasks may call `get` a
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from asyncio_operator.arrow.key_identity import canonical_optional
@@ -21,25 +20,19 @@ from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import Clock
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.gate import Limited
-from asyncio_operator.engine.inputs import Reader, as_input
+from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.share import own_allowance
-from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found, optional_parts, require_enricher
-from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
+from asyncio_operator.errors import ConfigurationError, EnricherError, StateError, describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import named_options
-from asyncio_operator.lookup.answers import ATOMIC, AnswerCheck
-from asyncio_operator.lookup.asking import AskingSource, Piece
+from asyncio_operator.lookup.answers import ATOMIC, AnswerCheck, copied, valid
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
-from asyncio_operator.lookup.key_batch import Failure
-from asyncio_operator.lookup.key_failures import KeyFailures
-from asyncio_operator.lookup.known import KnownAnswers
-from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys
+from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
-from asyncio_operator.lookup.pipeline import called_by, managed_calls
-from asyncio_operator.lookup.places import Places
+from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -47,13 +40,10 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.local_window import ProcessWindow
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
-from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT, LOOKUP_GRACE_PERIOD
+from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.state.cells import ABSENT
-from asyncio_operator.telemetry.calls import counted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from asyncio_operator.arrow.answer_tables import AnswerTables
 
 
@@ -108,7 +98,8 @@ class Lookup:
                 f"journal is {describe(journal)}, which a Lookup does not take: known answers are joined with rows, in "
                 "asyncio_operator.spark.enrich(..., journal=...); here a Cache keeps answers, on disk too"
             )
-        self._options = checked(enricher, locals())
+        # Law L2: a failure is that of its own callers.
+        self._options = replace(checked(enricher, locals()), fail=None)
         if clock is not None:
             plain_function("clock", clock, "a function that gives seconds")
         self._enricher = enricher
@@ -185,28 +176,10 @@ class Lookup:
         return f"Lookup({describe(self._enricher)})"
 
 
-class _Keys(AskingSource):
-    """The flights of keys that wait for a call."""
-
-    def __init__(self, pending: PendingKeys, known: Sequence[KnownAnswers]) -> None:
-        super().__init__(pending, known)
-        self.ready: OrderedDict[OpenKey, None] = OrderedDict()
-
-    @property
-    def waiting(self) -> int:
-        return len(self.ready) + super().waiting
-
-    def cut(self, most: int) -> Piece | None:
-        ready = self.ready
-        flights = [ready.popitem(last=False)[0] for _ in range(min(most, len(ready)))]
-        return (self.pending, flights) if flights else None
-
-    def abandon(self, flight: OpenKey) -> bool:
-        """Forget a flight. Returns False if it was handed out already."""
-        if not flight.handed:
-            self.ready.pop(flight, None)
-            flight.ended = True
-        return not flight.handed
+async def _endless() -> AsyncIterator[KeyBatch]:
+    """The batches of a pipeline whose keys come one by one."""
+    await asyncio.get_running_loop().create_future()
+    yield KeyBatch((), 0)
 
 
 class _Engine:
@@ -218,44 +191,37 @@ class _Engine:
         options: LookupOptions,
         check: AnswerCheck,
         cache: LookupCache | None,
-        breaker_clock: Clock | None,
         tables: AnswerTables | None,
-        window: ProcessWindow,
+        limited: Limited,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
         self._cache = cache
-        self._now = clock = clock_of(self.loop)
-        self._timers = Timers(clock)
         self._optional = optional_parts(enricher)
-        failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
-        known = () if cache is None else cache.known
-        self._places = Places(failures.figures, cache, known=known)
-        self._pending = PendingKeys(failures, self._places, timed=False, check=check, read=_valid)
-        self._source = _Keys(self._pending, known)
-        self._allowance = own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
-        self._attempts = managed_calls(
-            self._source,
-            Reader(as_input(())),
+        self._allowance = limited.allowance
+        self._pipeline = pipeline = LookupPipeline(
+            enricher,
+            as_input(_endless()),
+            lambda *_: None,
             options,
-            called_by(enricher, options, tables),
-            Limited(breaker_clock=breaker_clock, allowance=self._allowance, limiter=window.by(clock)),
-            self._timers,
+            cache,
+            check,
+            tables=tables,
+            limited=limited,
+            single=True,
         )
-        self._lanes = self._attempts.lanes
+        self._places, self._pending, self._attempts = pipeline.places, pipeline.pending, pipeline.attempts
         self._failure: BaseException | None = None
         self._running = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
         """Run until the task is cancelled, or an error ends the run."""
         try:
-            with counted(describe(self._enricher), lambda: self._pending.figures):
-                await self._lanes.run()
+            await self._pipeline.run()
         except asyncio.CancelledError:
             self._failure = StateError("the lookup was closed")
         except BaseException as error:
             self._failure = error
-        self._timers.close()
         self._pending.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
 
     async def get(self, key: Any) -> Found:
@@ -266,10 +232,9 @@ class _Engine:
             raise StateError(
                 f"the lookup has ended with an error: {self._failure}; open a new Lookup"
             ) from self._failure
-        now = self._now()
         outcome = self._places.get(key)
         if outcome is ABSENT:
-            outcome = await self._ask(key, now)
+            outcome = await self._ask(key)
         elif self._pending.background:
             self._attempts.news()
         if type(outcome) is Failure:
@@ -279,23 +244,23 @@ class _Engine:
             if isinstance(outcome.error, ExceptionGroup):
                 raise EnricherError.of(outcome.error)
             raise outcome.error.with_traceback(outcome.traceback)
-        return _valid(_own, key, outcome)
+        return valid(_own, key, outcome)
 
-    async def _ask(self, key: Any, now: float) -> Any:
+    async def _ask(self, key: Any) -> Any:
         waiter: asyncio.Future[Any] = self.loop.create_future()
         try:
-            flight = self._pending.ask(key, self, waiter, now)
+            self._pending.ask(key, self, waiter)
         except TypeError as error:
             raise ConfigurationError(f"key {describe(key)} cannot be looked up; a key must be hashable") from error
-        if flight is not None:
-            self._source.ready[flight] = None
-            self._attempts.news()
+        self._attempts.news()
         try:
             return await waiter
         except asyncio.CancelledError:
             abandoned = self._pending.leave(key, waiter)
-            if abandoned is not None and not self._source.abandon(abandoned):
+            if abandoned is not None and abandoned.handed:
                 self._attempts.abandon(abandoned)
+            elif abandoned is not None:
+                abandoned.ended = True
             raise
 
     def answer(self, position: asyncio.Future[Any], outcome: Any) -> None:
@@ -305,10 +270,9 @@ class _Engine:
 
     async def close(self) -> None:
         # Any task may close the lookup, also one that a call has started.
-        self._lanes.stop()
+        self._attempts.lanes.stop()
         self._running.cancel()
         await asyncio.wait([self._running])
-        await self._source.close(LOOKUP_GRACE_PERIOD)
         if self._allowance is not None:
             await self._allowance.settled()
         try:
@@ -348,33 +312,25 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
         if isinstance(error, ExceptionGroup):
             raise EnricherError.of(error) from error
         raise
-    return _Engine(enricher, options, check, cache, clock, _tables(enricher, schema), window)
+    limited = Limited(
+        breaker_clock=clock,
+        allowance=own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh)),
+        limiter=window.by(clock_of(asyncio.get_running_loop())),
+    )
+    tables = None
+    if enricher.lookup_columns is not None:
+        # Imported here: it loads pyarrow, which the enricher that gave the schema has loaded already.
+        from asyncio_operator.arrow.answer_tables import answer_tables
 
-
-def _tables(enricher: Enricher, schema: pa.Schema) -> AnswerTables | None:
-    """What the tables of the enricher look like, if it answers in columns. Keys of unknown type have Python's types."""
-    if enricher.lookup_columns is None:
-        return None
-    # Imported here: it loads pyarrow, which the enricher that gave the schema has loaded already.
-    from asyncio_operator.arrow.answer_tables import answer_tables
-
-    return answer_tables(enricher.key_schema(), schema, optional_parts(enricher))
-
-
-def _valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:
-    """What `read` makes of the answer for a key. Raises ResultError, with the key."""
-    try:
-        return read(answer)
-    except ResultError as error:
-        raise ResultError(f"the answer for key {describe(key)} is invalid: {error}") from error
+        # Keys of unknown type have Python's types.
+        tables = answer_tables(enricher.key_schema(), schema, optional_parts(enricher))
+    return _Engine(enricher, options, check, cache, tables, limited)
 
 
 def _own(answer: Any) -> Any:
     """A copy of the answer, which the caller may change."""
-    if answer is None:
-        return None
     if isinstance(answer, list):
         return [_own(row) for row in answer]
-    if not isinstance(answer, dict):
-        return answer.answer()  # Rows of a table become new mappings.
-    return {name: value if type(value) in ATOMIC else copy.deepcopy(value) for name, value in answer.items()}
+    if isinstance(answer, dict):
+        return {name: value if type(value) in ATOMIC else copied(value) for name, value in answer.items()}
+    return None if answer is None else answer.answer()  # Rows of a table become new mappings.

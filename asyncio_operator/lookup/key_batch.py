@@ -10,7 +10,9 @@ Law: an outcome is written once, except that a failure may replace an answer tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import compress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ IN_COLUMNS: Any = object()
 """An outcome that is in the columns of its batch."""
 
 
+@dataclass(slots=True, eq=False)
 class Answer:
     """An answer and where it came from (call, cache, shared, stale, journal).
 
@@ -34,25 +37,15 @@ class Answer:
         http_status: of the last answer of its call, if the enricher has said it.
     """
 
-    __slots__ = ("answer", "attempts", "error", "http_status", "latency", "source")
-
-    def __init__(
-        self,
-        answer: Any,
-        source: str,
-        attempts: int,
-        latency: float | None,
-        error: BaseException | None = None,
-        http_status: int | None = None,
-    ) -> None:
-        self.answer = answer
-        self.source = source
-        self.attempts = attempts
-        self.latency = latency
-        self.error = error
-        self.http_status = http_status
+    answer: Any
+    source: str
+    attempts: int
+    latency: float | None
+    error: BaseException | None = None
+    http_status: int | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Failure:
     """The outcome of a key whose lookup failed.
 
@@ -63,22 +56,15 @@ class Failure:
         source, attempts, latency: see `Answer`.
     """
 
-    __slots__ = ("attempts", "error", "latency", "source", "timed_out", "traceback")
+    error: BaseException
+    latency: float | None
+    timed_out: bool = False
+    attempts: int = 1
+    source: str = "call"
+    traceback: TracebackType | None = field(init=False)
 
-    def __init__(
-        self,
-        error: BaseException,
-        latency: float | None,
-        timed_out: bool = False,
-        attempts: int = 1,
-        source: str = "call",
-    ) -> None:
-        self.error = error
-        self.traceback = error.__traceback__
-        self.latency = latency
-        self.timed_out = timed_out
-        self.attempts = attempts
-        self.source = source
+    def __post_init__(self) -> None:
+        self.traceback = self.error.__traceback__
 
     def __repr__(self) -> str:
         return f"Failure({self.error!r}, {self.source}, after {self.attempts} attempts)"

@@ -2,98 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.failures import call_error, ends_the_run, is_ordinary, is_over_budget
 from asyncio_operator.errors import (
-    ElementTimeoutError,
     EnricherError,
     FunctionError,
     MissingKeyError,
     ResultError,
-    count_kind,
     describe,
     describe_error,
     first_of,
     said,
 )
-from asyncio_operator.figures import Figures
 from asyncio_operator.hints import failed_import, missing_here
 from asyncio_operator.hints import remedy as remedy_of
-from asyncio_operator.lookup.key_batch import Failure
-from asyncio_operator.policies.retry import Retry
 
 if TYPE_CHECKING:
     from asyncio_operator.enricher import Enricher
+    from asyncio_operator.lookup.options import LookupOptions
 
 
-class KeyFailures:
-    """Makes the failures of keys, and counts those that timed out.
-
-    Args:
-        retry: when failed lookups are repeated, for a message.
-        timeout: seconds that a lookup may take, for a message.
-        fail: True: the first failure ends the run. False: only a failure that no key can cause ends it, because the
-            process lacks something. None: no failure ends it.
-        remedy: what the user can do about a failure, for the end of a message.
-        clock: returns seconds.
-
-    Attributes:
-        figures: of the run. Timeouts and errors are counted here.
-        now: returns seconds.
-    """
-
-    def __init__(
-        self,
-        enricher: Enricher,
-        *,
-        retry: Retry | None = None,
-        timeout: float | None,
-        fail: bool | None,
-        remedy: str,
-        clock: Callable[[], float],
-    ) -> None:
-        self.figures = Figures()
-        self._enricher = enricher
-        self._retry = retry
-        self._timeout = timeout
-        self._failing = fail
-        self._remedy = remedy
-        self.now = clock
-
-    def failure(
-        self, key: Any, error: BaseException, started: float, attempts: int = 1, timed_out: bool = False
-    ) -> Failure:
-        """The outcome of a key whose lookup failed. Raises what ends the run, if this failure has to end it."""
-        self.count(error)
-        if self._failing is not None and ends_the_run(error):
-            raise error
-        lacking = self._failing is not None and is_lacking(error)
-        if (self._failing and not is_over_budget(error)) or lacking or not is_ordinary(error):
-            if lacking:
-                remedy = remedy_of(error) or "; the cause is in this Python worker, not in the key"
-            else:
-                why = "" if self._retry is None or timed_out else self._retry.refusal(error, attempts)
-                # An error that is no `Exception` asks the process to end: no option lets the run go on. An answer that
-                # is wrong for every key is a mistake in the enricher: to go on would hide every row.
-                wrong = isinstance(error, ResultError) and said(error, "any_key", bool)
-                without = self._remedy if is_ordinary(error) and not wrong else ""
-                remedy = f"{remedy_of(error)}{f'; {why}' if why else ''}{without}"
-            raise run_error(self._enricher, key, error, attempts, remedy)
-        return Failure(error, self.now() - started, timed_out, attempts)
-
-    def count(self, error: BaseException) -> None:
-        """Count a key that failed."""
-        count_kind(self.figures.errors, error)
-
-    def timeout_error(self, key: Any) -> ElementTimeoutError:
-        """The error of a key that passes its deadline. Counts it."""
-        self.figures.timeouts += 1
-        return ElementTimeoutError(
-            f"the lookup of key {describe(key)} gave no answer within its timeout of {self._timeout} s; raise timeout= "
-            "if healthy answers take as long"
-        )
+def check_failure(
+    enricher: Enricher, options: LookupOptions, key: Any, error: BaseException, attempts: int, timed_out: bool
+) -> None:
+    """Raise what ends the run, if the failed lookup of a key has to end it."""
+    failing = options.fail
+    if failing is not None and ends_the_run(error):
+        raise error
+    lacking = failing is not None and is_lacking(error)
+    if (failing and not is_over_budget(error)) or lacking or not is_ordinary(error):
+        if lacking:
+            remedy = remedy_of(error) or "; the cause is in this Python worker, not in the key"
+        else:
+            why = "" if options.retry is None or timed_out else options.retry.refusal(error, attempts)
+            # An error that is no `Exception` asks the process to end: no option lets the run go on. An answer that is
+            # wrong for every key is a mistake in the enricher: to go on would hide every row.
+            wrong = isinstance(error, ResultError) and said(error, "any_key", bool)
+            without = options.remedy if is_ordinary(error) and not wrong else ""
+            remedy = f"{remedy_of(error)}{f'; {why}' if why else ''}{without}"
+        raise run_error(enricher, key, error, attempts, remedy)
 
 
 def is_lacking(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.window import CallWindow
-from asyncio_operator.lookup.asking import AskingSource, Piece
+from asyncio_operator.lookup.asking import Asking, Piece
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import PENDING, Ascent, Failure, KeyBatch, shared
 from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
@@ -135,7 +135,8 @@ class OpenBatch(CallWindow):
         """These keys are known in a place behind."""
         pending = self._source.pending
         if self.eager:
-            pending.found(self.flights(positions), answers, source)
+            for flight, answer in zip(self.flights(positions), answers, strict=True):
+                pending.found(flight, answer, source)
             return
         keys = self.values(positions)
         self.store(positions, pending.places.found(keys, answers, source))
@@ -269,20 +270,21 @@ class OpenBatch(CallWindow):
             self._answered(len(answered))
 
 
-class KeySource(AskingSource):
+class KeySource(Asking):
     """Hands out keys, in runs or in windows, and flights of refreshes; a `Source`.
 
     Args:
         eager: each key gets a flight, because each is traced.
         slices: keys stay in Arrow, and this many go into a call; 0: keys are Python's.
-        keeps: whether each answer is kept at once, in a cache or a journal.
-        refreshes: whether old answers are refreshed in the background.
 
     Attributes:
         timed: whether outcomes say how long their calls took (`Answer`).
         judges: whether a result may not be the last one of its key.
         remembers: whether answers that have come are used again.
     """
+
+    alone = False
+    keyed = None
 
     def __init__(
         self,
@@ -295,8 +297,6 @@ class KeySource(AskingSource):
         eager: bool,
         direct: bool,
         slices: int,
-        keeps: bool,
-        refreshes: bool,
     ) -> None:
         super().__init__(pending, known)
         self.delivery = delivery
@@ -306,7 +306,7 @@ class KeySource(AskingSource):
         self.slices = slices
         self.timed = options.timed
         self.judges = options.retry is not None and options.retry.if_result is not None
-        self.keeps = keeps
+        self.keeps = pending.places.keeps
         self.remembers = bool(options.remember)
         self._reader = reader
         self._current: OpenBatch | None = None
@@ -317,7 +317,6 @@ class KeySource(AskingSource):
         self._ended: deque[OpenBatch] = deque()
         # As long as keys ascend, none is open already.
         self._ascent = Ascent()
-        self._refreshes = refreshes
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -338,14 +337,30 @@ class KeySource(AskingSource):
             piece = self.next_piece(sys.maxsize) if self.direct else None
             if piece is None:
                 return None
+            if self.known:
+                # The next answers come while these keys are called for.
+                self.ask()
             window = self._window = piece[0]
             assert window is not None
             window.admit(piece[1])
             self.pending.figures.calls += self.left_over
         return window if self.has_room() else None
 
+    def take_run(self, most: int, now: float) -> Call | None:
+        piece = None if self.direct else self.next_piece(most)
+        return None if piece is None else Call((piece,))
+
+    def prepare(self, now: float) -> None:
+        if self.known:
+            self.ask()
+        else:
+            self._read()
+
+    def stop(self) -> None:
+        """There is nothing to do."""
+
     def cut(self, most: int) -> Piece | None:
-        self.read()
+        self._read()
         current = self._current
         if current is None:
             return None
@@ -357,7 +372,8 @@ class KeySource(AskingSource):
         self._pass(current)
         return current, positions
 
-    def read(self) -> None:
+    def _read(self) -> None:
+        """Read the input until there is a key to cut off."""
         while self._current is None and self.delivery.takes_a_batch():
             batch = self._reader.read()
             if batch is NOTHING:
@@ -371,7 +387,7 @@ class KeySource(AskingSource):
         self.delivery.take(batch)
         self._current = current
         self._opened[current] = self._apart[current] = None
-        if self._refreshes:
+        if places.refreshes:
             # A refresh looks for open keys too.
             self._enter()
         self._pass(current)

@@ -6,6 +6,7 @@ A source asks them before calls are made (`asking`), and `Places` passes on the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from asyncio_operator.budget.usage import Weights
 
 MOST: Final = 500_000
-"""Keys of one generation of `NotedKeys`: about 30 MB. A key that is forgotten is written once more, which changes no
-answer."""
+"""Keys of `NotedKeys`: about 60 MB. A key that is forgotten is written once more, which changes no answer."""
 
 HELD: Any = object()
 """Instead of an answer of `renew`: another worker looks the key up."""
@@ -89,32 +89,26 @@ class KnownAnswers(ABC):
 
 
 class NotedKeys:
-    """Keys of a cache whose answers a journal has already: an answer of the cache is written once.
-
-    They are the keys that were used last: at least `most` of them, and at most twice as many.
-    """
+    """The keys of a cache that were used last, and whose answers a journal has already: an answer of the cache is
+    written once."""
 
     def __init__(self, most: int) -> None:
         self._most = min(most, MOST)
-        self._new: set[Any] = set()
-        self._old: set[Any] = set()
+        self._names: OrderedDict[Any, None] = OrderedDict()
 
     def add(self, key: Any) -> bool:
         """Note that a canonical key is used. Returns whether it is new."""
         name = _name(key)
-        if name in self._new:
-            return False
-        is_new = name not in self._old
-        self._new.add(name)
-        if len(self._new) >= self._most:
-            self._old, self._new = self._new, set()
+        is_new = name not in self._names
+        self._names[name] = None
+        self._names.move_to_end(name)
+        if len(self._names) > self._most:
+            self._names.popitem(last=False)
         return is_new
 
     def remove(self, key: Any) -> None:
         """Forget a key."""
-        name = _name(key)
-        self._new.discard(name)
-        self._old.discard(name)
+        self._names.pop(_name(key), None)
 
 
 def _name(key: Any) -> Any:

@@ -7,14 +7,14 @@ remembered.
 With a cache it returns no answer that the cache would no longer use, and none that the cache would refresh.
 
 As long as the keys ascend, from batch to batch too, no key can come again, as in a table that is sorted by its key.
-Until then the blocks keep the outcomes, and nothing is entered into the dictionary or searched in it.
+Until then nothing is entered into the dictionary or searched in it.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, compress, filterfalse, repeat
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, compress, repeat
 from math import inf
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final
@@ -47,11 +47,7 @@ SPAN: Final = 0.01
 
 
 class KeyBlock:
-    """Keys that were answered at about the same time.
-
-    Attributes:
-        outcomes: those of the keys, until they are entered into the dictionary.
-    """
+    """Keys that were answered at about the same time, and their outcomes."""
 
     __slots__ = ("begun", "bytes", "ended", "keys", "outcomes")
 
@@ -95,10 +91,10 @@ class Memory:
         self._clock = clock
         self._ascent = Ascent()
         self._ascending = True
-        self._waiting = 0  # keys that are not entered into the dictionary
+        self._count = 0
         self._known: dict[Any, Any] = {}
         self._blocks: deque[KeyBlock] = deque()
-        self._forgotten: Counter[Any] = Counter()  # how many blocks still list a key that was forgotten
+        self._has_forgotten = False  # whether a block may list a key that was forgotten, and that has a later answer
         self._bytes = 0
         self._columns: ColumnMemory | None = None
 
@@ -153,17 +149,15 @@ class Memory:
 
     def _enter(self) -> None:
         """From now on, every outcome is entered into the dictionary."""
-        self._ascending, self._waiting = False, 0
+        self._ascending = False
         for block in self._blocks:
             self._known.update(zip(block.keys, block.outcomes, strict=True))
-            block.outcomes = []
 
     def clear(self) -> None:
         """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
         self._known.clear()
         self._columns = None
         self._blocks.clear()
-        self._forgotten.clear()
 
     def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
         """Remember the outcomes of keys that were asked and have just been answered, failures excepted."""
@@ -190,13 +184,11 @@ class Memory:
                 self._blocks.append(block := KeyBlock(now))
             block.ended = now
             block.keys += some
+            block.outcomes += outcomes[start : start + most]
             block.bytes += size * len(some)
-            if self._ascending:
-                block.outcomes += outcomes[start : start + most]
         self._bytes += size * len(keys)
-        if self._ascending:
-            self._waiting += len(keys)
-        else:
+        self._count += len(keys)
+        if not self._ascending:
             self._known.update(zip(keys, outcomes, strict=True))
         while self._blocks and self._is_over():
             self._forget()
@@ -211,12 +203,11 @@ class Memory:
         if answer_of(self._known.get(key, PENDING)) is answer_of(outcome):
             del self._known[key]
             # It stays in its block, which must not take a later answer with it.
-            self._forgotten[key] += 1
+            self._has_forgotten = True
 
     def _is_over(self) -> bool:
         # Without its oldest block it would still remember enough.
-        known = len(self._known) + self._waiting
-        return self._bytes > MOST_BYTES or known - len(self._blocks[0].keys) >= MOST_KEYS
+        return self._bytes > MOST_BYTES or self._count - len(self._blocks[0].keys) >= MOST_KEYS
 
     def _forget_old(self, now: float) -> None:
         # The limit of a cache is exact (law L5): it counts from the oldest answer of a block.
@@ -225,22 +216,15 @@ class Memory:
             self._forget()
 
     def _forget(self) -> None:
-        block = self._blocks.popleft()
+        block, known = self._blocks.popleft(), self._known
         self._bytes -= block.bytes
+        self._count -= len(block.keys)
         if self._ascending:
-            self._waiting -= len(block.keys)
             return
-        keys = filterfalse(self._is_forgotten, block.keys) if self._forgotten else block.keys
-        deque(map(self._known.pop, keys, repeat(None)), maxlen=0)
-
-    def _is_forgotten(self, key: Any) -> bool:
-        """Whether a key of the oldest block was forgotten by itself, which is then settled."""
-        left = self._forgotten[key]
-        if left > 1:
-            self._forgotten[key] = left - 1
-        else:
-            del self._forgotten[key]
-        return left > 0
+        keys: Iterable[Any] = block.keys
+        if self._has_forgotten:
+            keys = [key for key, one in zip(keys, block.outcomes, strict=True) if known.get(key, PENDING) is one]
+        deque(map(known.pop, keys, repeat(None)), maxlen=0)
 
 
 def _from_cache(outcome: Any) -> Answer:

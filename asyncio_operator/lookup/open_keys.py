@@ -18,17 +18,20 @@ from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.budget.usage import COUNTED
 from asyncio_operator.engine.failures import ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
-from asyncio_operator.engine.recorder import SILENT, Recorder
-from asyncio_operator.errors import ResultError
-from asyncio_operator.lookup.key_batch import Answer
+from asyncio_operator.engine.recorder import Recorder
+from asyncio_operator.errors import ElementTimeoutError, ResultError, count_kind, describe
+from asyncio_operator.lookup.answers import valid
+from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.key_batch import shared as as_shared
-from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.lookup.key_failures import check_failure
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.telemetry.annotations import answered_with
 
 if TYPE_CHECKING:
+    from asyncio_operator.enricher import Enricher
     from asyncio_operator.figures import Figures
     from asyncio_operator.lookup.answers import AnswerCheck
+    from asyncio_operator.lookup.options import LookupOptions
     from asyncio_operator.lookup.places import Places
 
 
@@ -77,10 +80,10 @@ class OpenKeys:
         figures: of the run.
         now: gives the time.
         numbers: gives each flight its number.
-        name_of: gives the name of a canonical key. Keys of one type are their own names.
+        name_of: gives the name of a canonical key.
 
     Attributes:
-        background: flights of refreshes. A source takes them before others.
+        background: flights of refreshes, and of the keys of a `Lookup`. A source takes them before others.
         running: what each key is open for, by its name: an `OpenKey`, or an `OpenBatch`.
     """
 
@@ -148,46 +151,43 @@ class OpenKeys:
 class PendingKeys(OpenKeys):
     """The keys with a flight, and the figures of lookups that have ended.
 
-    It is the `Endings` of `Attempts`, which reports here how the flight of a key has ended, and the `Owner` of flights
-    that wait for a call: each is its own position, and may be abandoned.
+    It is the `Endings` of `Attempts`, which reports here how the flight of a key has ended.
 
     Args:
-        timed: outcomes say where they came from and how long they took (`Answer`).
         check: converts answers to the form that is cached and returned, or raises what is wrong with one.
-        read: reads the answer of one key with the check.
+        single: see `LookupPipeline`.
     """
-
-    eager = True
 
     def __init__(
         self,
-        failures: KeyFailures,
+        enricher: Enricher,
+        options: LookupOptions,
         places: Places,
+        clock: Callable[[], float],
+        check: AnswerCheck | None,
+        recorder: Recorder,
         *,
-        timed: bool,
-        check: AnswerCheck | None = None,
-        read: Callable[[AnswerCheck, Any, Any], Any] = lambda check, key, answer: check(answer),
-        recorder: Recorder = SILENT,
-        name_of: Callable[[Any], Any] = identity,
+        single: bool,
     ) -> None:
-        super().__init__(failures.figures, failures.now, recorder, name_of=name_of)
+        # Keys of one type are their own names.
+        super().__init__(places.figures, clock, recorder, name_of=identity if single else lambda key: key)
         self.places = places
         places.refresh = lambda key: self.refresh(key, key)
-        self._key_failures = failures
-        self._timed = timed
-        self._check, self._read = check, read
+        self._enricher = enricher
+        self._options = options
+        self._timed = options.timed
+        self._check = check
+        self._single = single
 
-    def ask(self, key: Any, waiter: Any, position: Any, now: float) -> OpenKey | None:
-        """Wait for a key that is in no place. Returns its flight, or None if a call for it already runs."""
+    def ask(self, key: Any, waiter: Any, position: Any) -> None:
+        """Wait for a key that is in no place, with others if a call for it already runs."""
         name = self.name_of(key)
-        if self.join(name, waiter, position):
-            return None
-        pending = self.opened(key, now)
-        pending.waiters.append((waiter, position))
-        self.enter(pending, key, name)
-        return pending
+        if not self.join(name, waiter, position):
+            pending = self.want(key, waiter, position)
+            self.enter(pending, key, name)
+            self.background.append(pending)
 
-    def want(self, key: Any, waiter: Any, position: int) -> OpenKey:
+    def want(self, key: Any, waiter: Any, position: Any) -> OpenKey:
         """A flight for a key that has one waiter, and that no other one can join."""
         pending = self.opened(key, self._now())
         pending.waiters.append((waiter, position))
@@ -209,32 +209,18 @@ class PendingKeys(OpenKeys):
         for pending in list(self.running.values()):
             self._end(pending, outcome)
 
-    # -- the owner of flights
-
-    def values(self, positions: Sequence[OpenKey]) -> Sequence[Any]:
-        return [flight.value for flight in positions]
-
-    def flights(self, positions: Sequence[OpenKey]) -> Sequence[Flight]:
-        """They are handed out now, save those that were abandoned."""
-        flights = [flight for flight in positions if not flight.ended]
-        for flight in flights:
-            flight.handed = True
-        return flights
-
-    def found(self, positions: Sequence[OpenKey], answers: Sequence[Any], source: str) -> None:
-        """These keys are known in a place behind. No call was made for them."""
-        for flight, answer in zip(positions, answers, strict=True):
-            if not flight.ended:
-                outcomes = self.places.found((flight.value,), (answer,), source, flight.awaited)
-                self.end_uncalled(flight, outcomes[0])
-                self.places.refresh_if_old(flight.value)
+    def found(self, pending: OpenKey, answer: Any, source: str) -> None:
+        """The key is known in a place behind. No call was made for it."""
+        outcomes = self.places.found((pending.value,), (answer,), source, pending.awaited)
+        self.end_uncalled(pending, outcomes[0])
+        self.places.refresh_if_old(pending.value)
 
     # -- how flights end
 
     def complete(self, pending: OpenKey, answer: Any, attempts: int) -> str:
         if self._check is not None:
             try:
-                answer = self._read(self._check, pending.value, answer)
+                answer = valid(self._check, pending.value, answer) if self._single else self._check(answer)
             except ResultError as error:
                 if pending.call is not None:
                     answered_with(error, pending.call.http_status)
@@ -287,25 +273,27 @@ class PendingKeys(OpenKeys):
         return self._fail(pending, error, attempts)
 
     def timed_out(self, pending: OpenKey, attempts: int) -> str:
-        return self._fail(pending, self._key_failures.timeout_error(pending.value), attempts, timed_out=True)
+        self.figures.timeouts += 1
+        error = ElementTimeoutError(
+            f"the lookup of key {describe(pending.value)} gave no answer within its timeout of {self._options.timeout} "
+            "s; raise timeout= if healthy answers take as long"
+        )
+        return self._fail(pending, error, attempts, timed_out=True)
 
     def _fail(self, pending: OpenKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
         self.figures.failures += 1
+        count_kind(self.figures.errors, error)
         latency = self._latency(pending)
         outcome: Any = None
         hidden = is_ordinary(error) and not ends_the_run(error)
         if hidden and (answer := self.places.stale(pending.value)) is not ABSENT:
-            self._key_failures.count(error)
             stale = Answer(answer, "stale", attempts + pending.copies, latency, error)
             self._end(pending, stale if self._timed else answer)
             return "result"
         # A refresh that fails concerns no row, so it must not end the run: the old answer stays.
         if pending.waiters or not hidden:
-            outcome = self._key_failures.failure(pending.value, error, pending.started, attempts, timed_out)
-            outcome.attempts += pending.copies
-            outcome.latency = latency
-        else:
-            self._key_failures.count(error)
+            check_failure(self._enricher, self._options, pending.value, error, attempts, timed_out)
+            outcome = Failure(error, latency, timed_out, attempts + pending.copies)
         self._end(pending, outcome)
         return "timeout" if timed_out else "failed"
 

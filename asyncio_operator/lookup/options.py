@@ -29,7 +29,8 @@ class LookupOptions(CallOptions):
     """Options of lookups, checked as those of calls are.
 
     Attributes:
-        fail: the first failure ends the run.
+        fail: True: the first failure ends the run. False: only a failure that no key can cause ends it, because the
+            process lacks something. None: no failure ends it.
         timed: outcomes say where they came from and how long they took.
         remember: seconds for which a task reuses an answer.
         journaled: every new answer is kept in a journal.
@@ -39,7 +40,7 @@ class LookupOptions(CallOptions):
     ordered: bool = True
     buffer: int = 6400
     cache: Cache | None = None
-    fail: bool = True
+    fail: bool | None = True
     timed: bool = False
     remember: float = 0.0
     journaled: bool = False

@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.contracts import Allowance, Input
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.options import Called
-from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
+from asyncio_operator.engine.recorder import recorder_of
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup.asking import AskingSource
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
-from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.key_source import KeySource
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.memory import Memory
@@ -35,7 +33,6 @@ from asyncio_operator.lookup.open_keys import PendingKeys
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.batching import Batching
-from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.telemetry.calls import counted, observed
 from asyncio_operator.trace.recording import Recording
 
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
     from asyncio_operator.lookup.cache import LookupCache
 
 
-Invoke = Callable[[Any], Awaitable[Any]]
+UNLIMITED = Limited()
 
 
 def called_by(
@@ -57,52 +54,33 @@ def called_by(
         tables: what the tables of an enricher that answers in columns look like.
         in_arrow: several keys are `ArrowKeys`.
     """
-    name = describe(enricher)
-    invoke, method = _asked(enricher, options, tables, in_arrow)
+    many = options.batching is not None
+    invoke: Callable[[Any], Awaitable[Any]] = enricher.lookup_many if many else enricher.lookup
+    method = "lookup_many"
+    if tables is not None:
+        # Imported here: it loads pyarrow, as the maker of `tables` has.
+        from asyncio_operator.arrow.answer_tables import ask, row_finder
+
+        as_rows = options.retry is not None and options.retry.if_result is not None
+
+        async def in_columns(keys: Sequence[Any]) -> Sequence[Any]:
+            answers = await ask(enricher, tables, keys)
+            # A function of the user reads them.
+            return answers.answers() if as_rows else answers
+
+        async def one(key: Any) -> Any:
+            return (await in_columns([key]))[0]
+
+        invoke, method = in_columns if many else one, "lookup_columns"
+        if in_arrow and (find := row_finder(enricher)) is not None:
+            invoke, method = partial(ask, enricher, tables, find=find), "lookup_rows"
     return Called(
-        invoke=observed(invoke, name, enricher.call_attributes, many=options.batching is not None),
-        name=name,
+        invoke=observed(invoke, describe(enricher), enricher.call_attributes, many=many),
+        name=describe(enricher),
         method=method,
         weigh=overridden(enricher.weigh, Enricher.weigh),
         noted=options.timed,
     )
-
-
-def _asked(
-    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, in_arrow: bool
-) -> tuple[Invoke, str]:
-    if tables is None:
-        return enricher.lookup if options.batching is None else enricher.lookup_many, "lookup_many"
-    # Imported here: it loads pyarrow, as the maker of `tables` has.
-    from asyncio_operator.arrow.answer_tables import ask, row_finder
-
-    if in_arrow and (find := row_finder(enricher)) is not None:
-        return partial(ask, enricher, tables, find=find), "lookup_rows"
-    as_rows = options.retry is not None and options.retry.if_result is not None
-
-    async def many(keys: Sequence[Any]) -> Sequence[Any]:
-        answers = await ask(enricher, tables, keys)
-        # A function of the user reads them.
-        return answers.answers() if as_rows else answers
-
-    async def one(key: Any) -> Any:
-        return (await many([key]))[0]
-
-    return one if options.batching is None else many, "lookup_columns"
-
-
-def managed_calls(
-    source: AskingSource,
-    reader: Reader,
-    options: LookupOptions,
-    called: Called,
-    limited: Limited,
-    timers: Timers,
-    recorder: Recorder = SILENT,
-) -> Attempts:
-    """Builds what makes the calls for the keys of a source, on the running loop."""
-    source.attempts = Attempts(source, reader, source.pending, options, called, limited, timers, recorder)
-    return source.attempts
 
 
 def runs_in_arrow(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
@@ -123,11 +101,16 @@ class LookupPipeline:
         cache: given if ``options.cache`` is set.
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         trace: records every call. Its elements are the called keys, which leave when they have their outcome.
-        allowance, hedger: see `Limited`. `tables`: see `called_by`.
+        tables: see `called_by`.
         known: asked for answers before calls are made, after the places behind the cache.
+        single: keys come one by one, to `pending`, and their types may differ. An invalid answer is named with its key.
 
     Attributes:
         timers: of the run, which closes them.
+        places: where answers may be.
+        pending: keys that have a flight.
+        attempts: make the calls.
+        emitted: see `Delivery`.
     """
 
     def __init__(
@@ -140,48 +123,35 @@ class LookupPipeline:
         check: AnswerCheck | None = None,
         trace: Recording | None = None,
         tables: AnswerTables | None = None,
-        allowance: Allowance | None = None,
-        hedger: Hedger | None = None,
+        limited: Limited = UNLIMITED,
         known: Sequence[KnownAnswers] = (),
+        single: bool = False,
     ) -> None:
         self._options = options
         self._name = describe(enricher)
         self._clock = clock = clock_of(asyncio.get_running_loop())
         self.timers = Timers(clock)
-        self._failures = failures = KeyFailures(
-            enricher,
-            retry=options.retry,
-            timeout=options.timeout,
-            fail=options.fail,
-            remedy=options.remedy,
-            clock=clock,
-        )
+        self._counted = Figures()
         # Laws L12 and L13: behind a cache the memory has what the cache has dropped.
-        self._memories: Sequence[Memory] = (
-            (Memory(options.remember, options.timed, clock),)
-            if cache is None
-            else cache.memories(options.remember, options.timed)
-        )
+        self._memories: Sequence[Memory] = ()
+        if options.remember and cache is not None:
+            self._memories = cache.memories(options.remember, options.timed)
+        elif options.remember:
+            self._memories = (Memory(options.remember, options.timed, clock),)
         self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
+        self.emitted = self._delivery.emitted
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
         known = known if cache is None else (*cache.known, *known)
-        in_arrow = options.in_arrow(enricher, traced=trace is not None)
+        in_arrow = not single and options.in_arrow(enricher, traced=trace is not None)
         if in_arrow and options.batching is None:
             options = replace(options, batching=Batching(1))
-        # An answer that is not kept is checked later, when its columns are built.
-        kept = cache is not None or bool(known)
-        places = Places(failures.figures, cache, () if in_arrow else self._memories, known, options.timed)
-        pending = PendingKeys(
-            failures,
-            places,
-            timed=options.timed,
-            check=check if kept else None,
-            recorder=recorder,
-            name_of=lambda key: key,
-        )
+        self.places = places = Places(self._counted, cache, () if in_arrow else self._memories, known, options.timed)
+        # An answer of a batch that is not kept is checked later, when its columns are built.
+        check = check if places.keeps or single else None
+        self.pending = pending = PendingKeys(enricher, options, places, clock, check, recorder, single=single)
         # Refreshes of a cache leave a scarce budget to new keys.
-        watched = trace is not None or (allowance is not None and cache is not None and cache.refreshes)
+        watched = single or trace is not None or (limited.allowance is not None and places.refreshes)
         self._keys = KeySource(
             self._reader,
             self._delivery,
@@ -191,25 +161,25 @@ class LookupPipeline:
             eager=trace is not None,
             direct=in_arrow or (options.direct and not watched),
             slices=options.batching.max_size if in_arrow and options.batching is not None else 0,
-            keeps=kept,
-            refreshes=cache is not None and cache.refreshes,
         )
-        self._lanes = managed_calls(
+        self.attempts = self._keys.attempts = Attempts(
             self._keys,
             self._reader,
+            pending,
             options,
             called_by(enricher, options, tables, in_arrow),
-            Limited(allowance=allowance, hedger=hedger),
+            limited,
             self.timers,
             recorder,
-        ).lanes
-        failures.figures.attempt_latency = self._lanes.latency
+        )
+        self._lanes = self.attempts.lanes
+        self._counted.attempt_latency = self._lanes.latency
 
     @property
     def figures(self) -> Figures:
         """What was counted so far, but for rows. Any thread may ask."""
         figures = Figures()
-        figures.add(self._failures.figures)
+        figures.add(self._counted)
         figures.calls -= self._keys.left_over
         # The latency of a key is that of its call, if nothing came between.
         figures.latency.merge(self._lanes.direct)
@@ -258,7 +228,3 @@ class LookupPipeline:
         for memory in self._memories:
             memory.forget(key, outcome)
         self._delivery.replace(key, outcome, failure)
-
-    def emitted(self, keys: int, batch: KeyBatch | None) -> None:
-        """The consumer has passed on the rows of `keys` keys and, if `batch` is given, all of that batch."""
-        self._delivery.emitted(keys, batch)

@@ -32,11 +32,12 @@ class Places:
         memories: rows are noted in the first, misses in the last: behind a cache each has a time of its own.
         known: places that learn the answers of calls.
         timed: outcomes say where they came from and how long they took (`Answer`).
-        figures: of the run. A key that came with its batch is a hit of a journal.
 
     Attributes:
+        figures: of the run. A key that came with its batch is a hit of a journal.
         refresh: called with a key whose cached answer is old, if the cache refreshes.
         keeps: whether an answer is kept beyond the task, so that it has to be right.
+        refreshes: whether old answers are refreshed in the background.
         survives: whether answers in the cache survive the process, so that one has to be there as soon as it has come.
     """
 
@@ -48,12 +49,12 @@ class Places:
         known: Sequence[KnownAnswers] = (),
         timed: bool = False,
     ) -> None:
-        self._figures = figures
+        self.figures = figures
         self.refresh: Callable[[Any], object] | None = None
         self.keeps = cache is not None or bool(known)
         self.survives = cache is not None and not cache.in_memory
         self._cache = cache
-        self._refreshes = cache is not None and cache.refreshes
+        self.refreshes = cache is not None and cache.refreshes
         self._memories = memories
         self._known = known
         self._timed = timed
@@ -78,7 +79,7 @@ class Places:
         """Set the outcomes of the keys that a place has. Returns the positions of the others."""
         asked: Sequence[int] | None = None
         if batch.known:
-            self._figures.journal_hits += batch.known
+            self.figures.journal_hits += batch.known
             asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
         for recall in self._at_hand:
             if asked is None:
@@ -97,17 +98,17 @@ class Places:
         if asked is not None:
             known = len(batch.keys) - len(asked)
             if memory.cached:
-                self._figures.cache_hits += known
+                self.figures.cache_hits += known
             else:
-                self._figures.shared += known
+                self.figures.shared += known
         return asked
 
     def _recall_cached(self, cache: LookupCache, batch: KeyBatch) -> Sequence[int]:
         keys = batch.keys
         outcomes = cache.get_many(keys, PENDING)
         asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
-        self._figures.cache_hits += len(outcomes) - len(asked)
-        if len(asked) < len(outcomes) and (self._kept is not None or self._refreshes):
+        self.figures.cache_hits += len(outcomes) - len(asked)
+        if len(asked) < len(outcomes) and (self._kept is not None or self.refreshes):
             for key, outcome in zip(keys, outcomes, strict=True):
                 if outcome is not PENDING:
                     self._used(key, outcome)
@@ -121,7 +122,7 @@ class Places:
         cache = self._cache
         if cache is None or (answer := cache.get(key)) is ABSENT:
             return ABSENT
-        self._figures.cache_hits += 1
+        self.figures.cache_hits += 1
         self._used(key, answer)
         return answer
 
@@ -129,12 +130,12 @@ class Places:
         """The cache has given this answer."""
         if self._kept is not None:
             self._keep(key, answer)
-        if self._refreshes:
+        if self.refreshes:
             self.refresh_if_old(key)
 
     def refresh_if_old(self, key: Any) -> None:
         """Refresh the cached answer of a key, if it is old enough."""
-        if self._refreshes and self._cache is not None and self.refresh is not None and self._cache.is_old(key):
+        if self.refreshes and self._cache is not None and self.refresh is not None and self._cache.is_old(key):
             self.refresh(key)
 
     def stale(self, key: Any) -> Any:
@@ -175,9 +176,9 @@ class Places:
         outcomes = [Answer(answer, source, 0, None) for answer in answers] if self._timed else list(answers)
         hits = len(keys) if awaited else 0
         if source == "cache":
-            self._figures.cache_hits += hits
+            self.figures.cache_hits += hits
         else:
-            self._figures.journal_hits += hits
+            self.figures.journal_hits += hits
         # An answer from a store behind the cache is older than it looks here. Only the cache knows its age, so only the
         # cache keeps it.
         if self._memories and self._cache is None:

@@ -49,7 +49,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import storable
-from asyncio_operator.checks import seconds
 from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.engine.timers import Timers
@@ -155,23 +154,16 @@ class Format:
             values = BUILTIN.deserialize(data[_HEAD.size :])
             if not _is_sane(values):
                 raise DamagedError("it holds a decimal out of all bounds")
-            return self._check(self._answer(values)), milliseconds
+            rows = values if type(values) is list else [] if values is None else [values]
+            for row in rows:
+                if type(row) is not tuple:
+                    raise DamagedError(f"it holds {type(row).__name__}")
+            answers = [dict(zip(self._names, row, strict=True)) for row in rows]
+            return self._check(answers[0] if type(values) is tuple else answers), milliseconds
         except DamagedError:
             raise
         except Exception as error:  # Bytes that others wrote may cause any.
             raise DamagedError("it is damaged") from error
-
-    def _answer(self, values: Any) -> Any:
-        if values is None:
-            return None
-        if type(values) is list:
-            return [self._row(row) for row in values]
-        return self._row(values)
-
-    def _row(self, values: Any) -> dict[str, Any]:
-        if type(values) is not tuple:
-            raise DamagedError(f"it holds {type(values).__name__}")
-        return dict(zip(self._names, values, strict=True))
 
 
 def _is_sane(value: Any) -> bool:
@@ -251,9 +243,6 @@ class SharedCache(KnownAnswers):
         self._memory = memory
         self._store = store
         self._format = form
-        self._row_life = _milliseconds(options.expire_after_write)
-        self._miss_life = self._row_life if options.missing_ttl is None else _milliseconds(options.missing_ttl)
-        self._fresh = 0 if options.refresh_after is None else _milliseconds(options.refresh_after)
         self._held: dict[bytes, float] = {}
         self._timers: Timers | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -265,25 +254,23 @@ class SharedCache(KnownAnswers):
     # -- reading
 
     async def find(self, keys: Sequence[Any]) -> list[Any]:
-        names = [self._format.name(key) for key in keys]
-        found = await self._read([name for name in names if name is not None])
+        return await self._look(keys, list(map(self._format.name, keys))) or [ABSENT] * len(keys)
+
+    async def _look(self, keys: Sequence[Any], names: Sequence[bytes | None], life: int = 0) -> list[Any] | None:
+        """The answers for keys with these names, see `_answer`; None if the store does not answer."""
+        late = self._store.late
+        found = await self._store.read([name for name in names if name is not None])
+        if self._store.late > late:
+            self.most = max(self.most // 2, FEWEST)
         if found is None:
-            return [ABSENT] * len(keys)
+            return None
+        self.most = min(self.most + 1, MOST)
         now, values = found
         value = iter(values)
         return [
-            ABSENT if name is None or (data := next(value)) is None else self._answer(key, data, now)
+            ABSENT if name is None or (data := next(value)) is None else self._answer(key, data, now, life)
             for key, name in zip(keys, names, strict=True)
         ]
-
-    async def _read(self, names: Sequence[bytes]) -> tuple[int, Sequence[bytes | None]] | None:
-        late = self._store.late
-        found = await self._store.read(names)
-        if self._store.late > late:
-            self.most = max(self.most // 2, FEWEST)
-        elif found is not None:
-            self.most = min(self.most + 1, MOST)
-        return found
 
     def _answer(self, key: Any, data: bytes, now: int, life: int = 0) -> Any:
         """An answer of the store that is younger than its lifetime, or than `life` milliseconds if that is given."""
@@ -295,43 +282,31 @@ class SharedCache(KnownAnswers):
         if answer is None and not self._options.cache_missing:
             return ABSENT
         # A time in the future is that of another server, before a failover.
-        age = max(0, now - written)
-        if age < (life or (self._miss_life if answer is None else self._row_life)):
-            self._memory.put(key, answer, age)
+        age, memory = max(0, now - written), self._memory
+        if age < (life or (memory.miss_life if answer is None else memory.row_life)):
+            memory.put(key, answer, age)
             return answer
         # Law L6: it has to be in memory if the lookup fails.
-        if self._options.stale_if_error and self._memory.stale(key) is ABSENT:
-            self._memory.put(key, answer, age)
+        if self._options.stale_if_error and memory.stale(key) is ABSENT:
+            memory.put(key, answer, age)
         return ABSENT
 
     async def renew(self, keys: Sequence[Any]) -> list[Any]:
-        answers: list[Any] = [ABSENT] * len(keys)
         now = monotonic()
-        asked: list[tuple[int, bytes]] = []
-        for place, name in enumerate(map(self._format.name, keys)):
-            if name is not None and self._held.get(name, now) > now:
-                answers[place] = HELD
-            elif name is not None:
-                asked.append((place, name))
-        found = await self._read([name for _, name in asked])
-        if found is None:
-            return answers
-        store_now, values = found
-        for (place, _), data in zip(asked, values, strict=True):
-            if data is not None:
-                answers[place] = self._answer(keys[place], data, store_now, self._fresh)
-        old = [(place, name) for place, name in asked if answers[place] is ABSENT]
-        locks = await self._store.lock([self._format.lock_of(name) for _, name in old], LOCK)
-        for (place, name), is_mine in zip(old, locks or [True] * len(old), strict=True):
-            if not is_mine:
-                answers[place] = HELD
-                self._hold(name, now + ASK_AGAIN)
-        return answers
-
-    def _hold(self, name: bytes, until: float) -> None:
+        names = list(map(self._format.name, keys))
+        held = [name is not None and self._held.get(name, now) > now for name in names]
+        asked = [None if is_held else name for name, is_held in zip(names, held, strict=True)]
+        answers = await self._look(keys, asked, self._memory.fresh_life)
+        old = [name for name, one in zip(asked, answers or (), strict=False) if name is not None and one is ABSENT]
+        locks = await self._store.lock([self._format.lock_of(name) for name in old], LOCK)
+        theirs = {name for name, is_mine in zip(old, locks or (), strict=False) if not is_mine}
         if len(self._held) >= MOST_HELD:
             self._held.clear()
-        self._held[name] = until
+        self._held.update(dict.fromkeys(theirs, now + ASK_AGAIN))
+        return [
+            HELD if is_held or name in theirs else answer
+            for name, is_held, answer in zip(names, held, answers or repeat(ABSENT), strict=False)
+        ]
 
     # -- writing
 
@@ -370,40 +345,31 @@ class SharedCache(KnownAnswers):
         self._writer = None
 
     def _writes(self, some: Sequence[tuple[Any, Any, float]]) -> list[Write]:
-        writes: list[Write] = []
-        for (key, _, came), answer in zip(some, self._plain(some), strict=True):
-            name = self._format.name(key)
-            if name is None or answer is ABSENT:
-                continue
-            if answer is None and not self._options.cache_missing:
-                # An older answer is known to be wrong now.
-                writes.append((name, None, 0))
-                continue
-            try:
-                data = self._format.write(answer, self._store.time_of(came))
-            except Exception as error:
-                self._store.tell(
-                    f"cannot take the answer for key {describe(key)}: {describe_error(error)}", "unwritable"
-                )
-                continue
-            if len(data) <= LARGEST:
-                writes.append((name, data, self._kept(self._miss_life if answer is None else self._row_life)))
-        return writes
-
-    def _plain(self, some: Sequence[tuple[Any, Any, float]]) -> list[Any]:
-        """Answers that can be written, ABSENT for one that Python cannot hold."""
         try:
-            return plain_answers([answer for _, answer, _ in some])
+            answers = plain_answers([answer for _, answer, _ in some])
+            writes = map(self._write_of, some, answers)
+            return [write for write in writes if write is not None]
         except Exception as error:
             if len(some) > 1:
-                return [answer for one in some for answer in self._plain([one])]
+                # Each by itself: one of them cannot be held by Python, or written.
+                return [write for one in some for write in self._writes([one])]
             problem = f"cannot take the answer for key {describe(some[0][0])}: {describe_error(error)}"
             self._store.tell(problem, "unwritable")
-            return [ABSENT]
+            return []
 
-    def _kept(self, life: int) -> int:
-        """The milliseconds for which the store keeps an answer with this lifetime."""
-        return life + max(life, round(1000 * STALE)) if self._options.stale_if_error else life
+    def _write_of(self, one: tuple[Any, Any, float], answer: Any) -> Write | None:
+        key, _, came = one
+        name, options = self._format.name(key), self._options
+        if name is None:
+            return None
+        if answer is None and not options.cache_missing:
+            # An older answer is known to be wrong now.
+            return name, None, 0
+        data = self._format.write(answer, self._store.time_of(came))
+        life = self._memory.miss_life if answer is None else self._memory.row_life
+        if options.stale_if_error:
+            life += max(life, round(1000 * STALE))
+        return None if len(data) > LARGEST else (name, data, life)
 
     # -- the end
 
@@ -434,7 +400,3 @@ class SharedCache(KnownAnswers):
             writer.cancel()
             await asyncio.wait([writer])
         await self._store.close()
-
-
-def _milliseconds(duration: Any) -> int:
-    return max(1, round(1000 * seconds(duration)))

@@ -92,27 +92,18 @@ class SharedStore:
         """
         if not names or not await self._answers():
             return None
-        client = self._client
-        assert client is not None
-        try:
-            time, values = await _soon(client.read(names))
-        except Exception as error:
-            self.late += isinstance(error, TimeoutError)
-            self._fail(error, client)
+        found = await self._soon(lambda client: client.read(names))
+        if found is None:
             return None
+        time, values = found
         self._ahead, self._pause = time - monotonic(), PAUSE
         return round(1000 * time), values
 
     async def lock(self, names: Sequence[bytes], seconds: float) -> list[bool] | None:
         """Take locks for a time. False for one that is taken already. None if the store does not answer."""
-        client = self._client
-        if not names or client is None or self._ahead is None:
+        if not names or self._ahead is None:
             return None
-        try:
-            return await _soon(client.lock(names, round(1000 * seconds)))
-        except Exception as error:
-            self._fail(error, client)
-            return None
+        return await self._soon(lambda client: client.lock(names, round(1000 * seconds)))
 
     async def write(self, make: Callable[[], Sequence[Write]]) -> bool:
         """Write what a function makes, once the time of the store is known. Returns whether the store answers."""
@@ -124,11 +115,10 @@ class SharedStore:
             assert client is not None
             async with asyncio.timeout(CONNECT):
                 refused = await client.write(make())
+            if refused is not None and client.is_replica(refused):
+                raise refused
         except Exception as error:
             self._fail(error, client)
-            return False
-        if refused is not None and client.is_replica(refused):
-            self._fail(refused, client)
             return False
         if refused is not None:
             problem = client.problem(refused)
@@ -213,26 +203,31 @@ class SharedStore:
             self._client, self._ahead = None, None
             self._leaving = start_task(client.close())
 
+    async def _soon(self, question: Callable[[RedisValues], Coroutine[Any, Any, T]]) -> T | None:
+        """The answer to a question, or None after `WAIT` seconds, or an error.
+
+        An answer that has arrived wins: it may be that the loop was busy, and not the store.
+        """
+        if (client := self._client) is None:
+            return None
+        asked = start_task(question(client))
+        # Its error after that is of no interest, and must not be logged as lost.
+        asked.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            await asyncio.wait([asked], timeout=WAIT)
+            for _ in range(TURNS):
+                if asked.done():
+                    return asked.result()
+                await asyncio.sleep(0)
+            raise TimeoutError
+        except Exception as error:
+            self.late += isinstance(error, TimeoutError)
+            self._fail(error, client)
+            return None
+        finally:
+            asked.cancel()
+
 
 def _kind(problem: str) -> str:
     """A problem without the words of the client, which may differ each time."""
     return problem.partition("(")[0]
-
-
-async def _soon(question: Coroutine[Any, Any, T]) -> T:
-    """The answer to a question. Raises TimeoutError after `WAIT` seconds.
-
-    An answer that has arrived wins: it may be that the loop was busy, and not the store.
-    """
-    asked = start_task(question)
-    # Its error after that is of no interest, and must not be logged as lost.
-    asked.add_done_callback(lambda task: task.cancelled() or task.exception())
-    try:
-        await asyncio.wait([asked], timeout=WAIT)
-        for _ in range(TURNS):
-            if asked.done():
-                return asked.result()
-            await asyncio.sleep(0)
-    finally:
-        asked.cancel()
-    raise TimeoutError

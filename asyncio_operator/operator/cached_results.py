@@ -10,7 +10,6 @@ all elements that wait for it, and so does its deadline. The consumer gets copie
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
@@ -22,7 +21,7 @@ from asyncio_operator.clock import wall
 from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
-from asyncio_operator.lookup.answers import ATOMIC
+from asyncio_operator.lookup.answers import copied
 from asyncio_operator.lookup.cache_directories import open_cache, open_own_cache
 from asyncio_operator.lookup.open_keys import OpenKey, OpenKeys
 from asyncio_operator.lookup.places import Places
@@ -187,38 +186,36 @@ class CachedOutcomes(OpenKeys):
 
     def complete(self, entry: Any, result: Any, attempts: int) -> str:
         flight = self._flight_of(entry)
-        if flight.name is None:
-            return self._outcomes.complete(entry, result, attempts)
         try:
             outputs = self._outcomes.outputs(result)
         except BaseException as error:
             return self.failed(entry, error, attempts)
         # Before its consumer can have the result, and change it.
-        copies = self._learn(flight.key, outputs, attempts, len(flight.waiters))
+        copies = () if flight.name is None else self._learn(flight, outputs, attempts)
         return self._end_all(flight, [outputs, *copies])
 
     def _flight_of(self, entry: Any) -> OpenKey:
         """The flight of an entry. That of a refresh, which has none, is given itself."""
         return entry if type(entry) is OpenKey else self.flights[entry]
 
-    def _learn(self, key: Any, outputs: tuple[Any, ...], attempts: int, count: int) -> Sequence[tuple[Any, ...]]:
-        """Keep the outputs. Returns as many copies."""
+    def _learn(self, flight: OpenKey, outputs: tuple[Any, ...], attempts: int) -> Sequence[tuple[Any, ...]]:
+        """Keep the outputs. Returns a copy of them for each waiter."""
         try:
             kept = outputs if self._cache.on_disk else owned(outputs)
-            copies = [owned(outputs) for _ in range(count)]
+            copies = [owned(outputs) for _ in flight.waiters]
         except Exception as error:
             if not self._logged:
                 self._logged = True
                 logger.warning(
                     "the result for key %s cannot be kept, because it cannot be copied: %s; such elements are called "
                     "for every time; this is logged once",
-                    describe(key),
+                    describe(flight.key),
                     describe_error(error),
                 )
-            return [outputs] * count
+            return [outputs for _ in flight.waiters]
         is_miss = outputs[0] is None if self._nothing else not outputs
         answer = None if is_miss else kept
-        self._places.learn((key,), (answer,), (answer,), attempts)
+        self._places.learn((flight.key,), (answer,), (answer,), attempts)
         return copies
 
     def failed(self, entry: Any, error: BaseException, attempts: int) -> str:
@@ -236,9 +233,7 @@ class CachedOutcomes(OpenKeys):
             end: ends the element of an entry without a result.
         """
         flight = self._flight_of(entry)
-        if flight.name is None:
-            return end(entry)
-        stale = self._places.stale(flight.key) if hidden else ABSENT
+        stale = self._places.stale(flight.key) if hidden and flight.name is not None else ABSENT
         if stale is not ABSENT:
             self.figures.failures += len(flight.waiters) + (not flight.refreshing)
             return self._end_all(flight, [self._kept(stale) for _ in range(1 + len(flight.waiters))])
@@ -274,14 +269,4 @@ class CachedOutcomes(OpenKeys):
 
 def owned(outputs: Sequence[Any]) -> tuple[Any, ...]:
     """Copies of outputs, which their owner may change."""
-    return tuple([one if type(one) in ATOMIC else _copied(one) for one in outputs])
-
-
-def _copied(value: Any) -> Any:
-    # Flat results are the most frequent ones, and `deepcopy` takes ten times as long for them.
-    kind = type(value)
-    if kind is dict and ATOMIC.issuperset(map(type, value.values())):
-        return value.copy()
-    if (kind is list or kind is tuple) and ATOMIC.issuperset(map(type, value)):
-        return value[:]
-    return copy.deepcopy(value)
+    return tuple(map(copied, outputs))

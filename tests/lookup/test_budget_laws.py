@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Batching, Budget, BudgetExceeded, Cache, CoordinatorError, FixedBackoff, Limit, Retry
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
@@ -51,7 +52,7 @@ async def look_up(
     consumer = Consumer(batches, chosen.ordered)
     kept = None if cache is None else open_cache(cache, "s", now)
     consumer.pipeline = LookupPipeline(
-        enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, allowance=meter
+        enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, limited=Limited(allowance=meter)
     )
     async with asyncio.timeout(1e6):
         await consumer.pipeline.run()

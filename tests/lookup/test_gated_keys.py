@@ -20,7 +20,7 @@ from asyncio_operator import (
     RateLimit,
     Retry,
 )
-from asyncio_operator.engine.gate import REFUSALS
+from asyncio_operator.engine.gate import REFUSALS, Limited
 from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup.key_batch import Answer, Failure
@@ -57,7 +57,9 @@ def pipeline_of(enricher: Recorded, keys: Any, allowance: Any = None, **options:
     batches = [batch_of(keys)]
     chosen = LookupOptions(fail=False, **options)
     consumer = Consumer(batches, chosen.ordered)
-    consumer.pipeline = LookupPipeline(enricher, Source(batches), consumer.deliver, chosen, allowance=allowance)
+    consumer.pipeline = LookupPipeline(
+        enricher, Source(batches), consumer.deliver, chosen, limited=Limited(allowance=allowance)
+    )
     return consumer.pipeline
 
 
@@ -233,7 +235,12 @@ async def test_J3_a_place_that_keeps_answers_learns_what_a_call_for_one_key_weig
     (batch,) = batches = [batch_of([3, 4])]
     consumer, options = Consumer(batches, ordered=True), LookupOptions(fail=False)
     consumer.pipeline = LookupPipeline(
-        Weighing(), Source(batches), consumer.deliver, options, allowance=Meter(tokens=10), known=(Keeping({}),)
+        Weighing(),
+        Source(batches),
+        consumer.deliver,
+        options,
+        limited=Limited(allowance=Meter(tokens=10)),
+        known=(Keeping({}),),
     )
     await consumer.pipeline.run()
     assert weighed == {3: {"tokens": 3}, 4: {"tokens": 4}}

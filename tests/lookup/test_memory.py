@@ -179,7 +179,7 @@ def test_L12_large_answers_are_forgotten_before_the_memory_is_full(monkeypatch: 
     memory = Memory(60, False, ManualClock())
     for start in range(0, 1_000, 10):
         memory.learn(range(start, start + 10), [{"text": "x" * 5_000}, {"nested": ["y" * 5_000]}] * 5)
-        assert (len(memory._known) + memory._waiting) * 5_000 <= 100_000 + 50_000
+        assert memory._count * 5_000 <= 100_000 + 50_000
     assert recalled(memory, 999) != [PENDING]
 
 
@@ -191,7 +191,7 @@ def test_L12_keys_that_ascend_are_remembered_too_and_at_the_cost_of_no_dictionar
         assert recalled(memory, *keys, ascending=True) == [PENDING] * 5_000
         memory.learn(keys, [{"x": key} for key in keys])
     assert not memory._known
-    assert memory._waiting < 1.1 * module.MOST_KEYS
+    assert memory._count < 1.1 * module.MOST_KEYS
     # They ascend inside of the batch, but not from batch to batch.
     assert recalled(memory, 499_999, 500_000, ascending=True) == [{"x": 499_999}, PENDING]
     assert recalled(memory, 1, 400_001) == [PENDING, {"x": 400_001}]
@@ -226,7 +226,7 @@ def test_L12_it_is_what_a_list_of_the_last_answers_says(monkeypatch: pytest.Monk
             asked = [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is PENDING]
             memory.learn(asked, [{"x": key} for key in asked])
             answered = [(key, time) for key, time in answered if key not in asked] + [(key, clock()) for key in asked]
-            assert len(memory._known) + memory._waiting <= 6 + 5
+            assert memory._count <= 6 + 5
             clock.advance(pause)
 
     run()

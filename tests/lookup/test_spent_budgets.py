@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, Budget, BudgetExceeded, Cache, FixedBackoff, Limit, Retry
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.share import shares
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
@@ -44,7 +45,7 @@ async def look_up(spec: Budget, keys: Sequence[Sequence[Any]], max_batch: int = 
     chosen = LookupOptions(batching=batching_of(enricher, None), capacity=1, **options)
     consumer, reservation = Consumer(batches, chosen.ordered), shares.allowance(spec)
     consumer.pipeline = LookupPipeline(
-        enricher, Trickle(batches, 0.0), consumer.deliver, chosen, None, allowance=reservation
+        enricher, Trickle(batches, 0.0), consumer.deliver, chosen, None, limited=Limited(allowance=reservation)
     )
     await consumer.pipeline.run()
     await reservation.settled()

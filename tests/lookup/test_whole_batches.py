@@ -13,6 +13,7 @@ import pytest
 from asyncio_operator import Batching, Enricher
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.arrow_keys import ArrowKeys
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.timing import TURN
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
@@ -134,7 +135,9 @@ async def test_A4_G1_keys_stay_in_arrow_under_a_rate_limit_of_the_job() -> None:
     assert runs_in_arrow(options, enricher, traced=False)
     batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
     tables = AnswerTables(enricher.key_schema(), enricher.schema())
-    await LookupPipeline(enricher, Source([batch]), lambda *_: None, options, tables=tables, allowance=meter).run()
+    await LookupPipeline(
+        enricher, Source([batch]), lambda *_: None, options, tables=tables, limited=Limited(allowance=meter)
+    ).run()
     assert [answer.answer() for answer in batch.found(None)] == [{"x": 1}, {"x": 2}, {"x": far}]
     assert [(start, weights["keys"]) for start, weights in meter.starts] == [(0, 2), (10, 1)]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.engine.contracts import Input
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.errors import ResultError, describe
@@ -147,8 +148,7 @@ class Link:
                 AnswerCheck(task.answers),
                 trace,
                 task.tables,
-                allowance,
-                hedger,
+                Limited(allowance=allowance, hedger=hedger),
                 () if self._journal is None else (self._journal,),
             )
             if self._journal is not None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from asyncio_operator import Hedge
+from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.lent import Lent
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
@@ -38,7 +39,11 @@ async def task(hedgers: Hedgers, owner: str, keys: int, slow: int = -1) -> int:
     consumer = Consumer(batches, ordered=True)
     with lent(hedgers, owner) as hedger:
         consumer.pipeline = LookupPipeline(
-            Recorded(answer), Source(batches), consumer.deliver, LookupOptions(hedge=HEDGE), hedger=hedger
+            Recorded(answer),
+            Source(batches),
+            consumer.deliver,
+            LookupOptions(hedge=HEDGE),
+            limited=Limited(hedger=hedger),
         )
         await consumer.pipeline.run()
     return int(consumer.pipeline.figures.hedged)
