@@ -27,7 +27,7 @@ from asyncio_operator.lookup.memory import MOST_KEYS
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import NO_SCOPE
-from asyncio_operator.spark.driver.budgets import JobLimits
+from asyncio_operator.spark.driver.budgets import JobLimits, cores
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_columns, require_dataframe
 from asyncio_operator.spark.driver.forecast import (
@@ -40,7 +40,6 @@ from asyncio_operator.spark.driver.forecast import (
     weights_of,
     worked_off,
 )
-from asyncio_operator.spark.driver.job_limits import cores
 from asyncio_operator.spark.driver.journaled import without_known
 from asyncio_operator.spark.driver.plan_figures import EnrichmentPlan
 from asyncio_operator.spark.driver.refusals import refuse_unknown

@@ -2,11 +2,13 @@
 
 A budget without a coordinator of its own is kept in the memory of the driver, where the workers reach it over the
 driver's service. So is `rate_limit`, as a budget that no other job can name (law G13). On Spark Connect there is no
-driver in this process: then each task gets a part of the limits.
+driver in this process: then each task gets a part of the limits. Together, running tasks never exceed these. If fewer
+tasks run than expected, they use less.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import threading
@@ -18,8 +20,8 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from asyncio_operator.budget.spec import Budget, Limit, definition, reaches, warn_unweighed
-from asyncio_operator.budget.usage import Weigh, Weights, checked_weights, overridden
+from asyncio_operator.budget.spec import Budget, definition, reaches, warn_unweighed
+from asyncio_operator.budget.usage import COUNTED, Weigh, Weights, checked_weights, overridden
 from asyncio_operator.checks import of_kind, positive_int
 from asyncio_operator.coordinators.addresses import check_address, states
 from asyncio_operator.engine.options import IN_WORDS
@@ -28,8 +30,7 @@ from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.driver_service import driver_address
-from asyncio_operator.spark.driver.job_limits import part, slots
-from asyncio_operator.spark.driver.sessions import context_of
+from asyncio_operator.spark.driver.sessions import context_of, described
 from asyncio_operator.spark.worker.driver_client import DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 
@@ -38,9 +39,11 @@ logger = logging.getLogger("asyncio_operator.budget")
 _said: set[str] = set()
 """What was logged, and is not logged again."""
 
-
 LAST_WORD = 0.5
 """Seconds in which a worker has said that it uses a budget no longer, after its last task."""
+
+MANY = 100_000
+"""The number of rows of a DataFrame that Spark splits into as many partitions as it has cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +176,23 @@ def divided(budget: Budget, tasks: int, rate: bool = False) -> Budget:
         raise ConfigurationError(
             f"{shown} has a spend limit, and on Spark Connect no task reaches the driver: {remedy}"
         )
-    limits = [_part(shown, limit, tasks, remedy) for limit in budget.limits]
-    in_flight = budget.in_flight
-    if in_flight is not None:
-        in_flight = part(in_flight, tasks, f"in_flight of {shown}", remedy)
+
+    def part(total: int, what: str) -> int:
+        if total < tasks:
+            raise ConfigurationError(
+                f"{what} is {total} on Spark Connect, but {tasks} tasks run at once: that is less than one for each. "
+                f"Raise it, run fewer tasks (df.coalesce, and tasks_at_once= to match), or {remedy}"
+            )
+        return total // tasks
+
+    limits = []
+    for limit in budget.limits:
+        each, burst = limit.rate / tasks, None if limit.burst is None else limit.burst / tasks
+        if limit.unit in COUNTED:
+            each = part(int(limit.rate), f"the rate of {limit.unit} of {shown}")
+            burst = None if burst is None else int(burst)
+        limits.append(replace(limit, rate=each, burst=burst))
+    in_flight = None if budget.in_flight is None else part(budget.in_flight, f"in_flight of {shown}")
     text = (
         f"tasks on Spark Connect do not reach the driver: each of {tasks} tasks at once gets a part of {shown}; "
         f"{remedy}, and a task that needs more gets what others leave"
@@ -187,26 +203,32 @@ def divided(budget: Budget, tasks: int, rate: bool = False) -> Budget:
     return Budget(budget.name, *limits, in_flight=in_flight, patience=budget.patience)
 
 
-def _part(shown: str, limit: Limit, tasks: int, remedy: str) -> Limit:
-    if limit.unit not in ("calls", "keys"):
-        burst = None if limit.burst is None else limit.burst / tasks
-        return replace(limit, rate=limit.rate / tasks, burst=burst)
-    burst = None if limit.burst is None else limit.burst // tasks
-    return replace(
-        limit, rate=part(int(limit.rate), tasks, f"the rate of {limit.unit} of {shown}", remedy), burst=burst
-    )
+def cores(spark: SparkSession) -> int:
+    """The number of cores: Spark makes this many tasks for a DataFrame without partitions of its own.
+
+    Spark Connect offers no other way to find it.
+    """
+    with described(spark, "enrich: number of cores"):
+        return spark.range(MANY).selectExpr("spark_partition_id() AS id").distinct().count()
 
 
-def _least(called: str, weigh: Weigh | None) -> Weights:
-    """What a call without keys weighs."""
-    if weigh is None:
-        return {}
-    try:
-        weights = weigh([])
-    except Exception:
-        # Many functions need a key. What fails for keys too, tasks report.
-        return {}
-    return checked_weights(f"{called}.weigh([])", weights)
+def slots(spark: SparkSession) -> int:
+    """The number of tasks that the cluster can run at the same time, in its present size.
+
+    Raises:
+        ConfigurationError: the number changes with the load.
+    """
+    if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        raise ConfigurationError(
+            "tasks on Spark Connect do not reach the driver, so each gets a part of rate_limit or budget, and with "
+            "spark.dynamicAllocation.enabled the number of tasks changes: pass tasks_at_once=, the number of tasks "
+            'that run at once, or name a coordinator, as in budget=Budget("name", ..., coordinator="redis://host")'
+        )
+    found = context_of(spark)
+    if found is None:
+        return cores(spark)
+    context = found._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
 def check_weights(budget: Budget, called: str, weigh: Weigh | None) -> None:
@@ -220,7 +242,12 @@ def check_weights(budget: Budget, called: str, weigh: Weigh | None) -> None:
         BudgetExceeded: a call without keys would already pass a spend limit (law G6).
         ConfigurationError: it returns no weights.
     """
-    weights = {"calls": 1.0, **_least(called, weigh)}
+    least: Weights = {}
+    if weigh is not None:
+        # Many functions need a key. What fails for keys too, tasks report.
+        with contextlib.suppress(Exception):
+            least = weigh([])
+    weights = {"calls": 1.0, **checked_weights(f"{called}.weigh([])", least)}
     for unit, limit in (budget.spend or {}).items():
         if budget.on_spent == "fail" and weights.get(unit, 0.0) > limit:
             raise BudgetExceeded(

@@ -17,8 +17,7 @@ from asyncio_operator import AsyncWaitOperator, Budget, ConfigurationError, Limi
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark import async_udf, enrich, enrich_with, map_partitions, plan, register_lookup, send
 from asyncio_operator.spark.driver import budgets
-from asyncio_operator.spark.driver.budgets import JobLimits
-from asyncio_operator.spark.driver.job_limits import cores, slots
+from asyncio_operator.spark.driver.budgets import JobLimits, cores, slots
 from enrichers import FunctionEnricher
 from tests.spark.helpers import FROM_4_1
 
