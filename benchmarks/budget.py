@@ -103,7 +103,7 @@ def _windows_above(starts: list[float]) -> int:
 def _between_grants() -> Row:
     """A call under a budget, between two grants: the two questions that the engine asks."""
     permits, weights = Permits(Budget("S16", Limit(1_000_000, 1.0, "calls")), "worker"), {"calls": 1.0, "keys": 1.0}
-    state: dict[str, Any] = {}
+    state: Any = {}
     each, now = math.inf, 0.0
     while now < 2.0:
         state, reply = answer(state, permits.message(now), now)

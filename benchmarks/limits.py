@@ -135,7 +135,7 @@ def _permits() -> Rows:
 def _seconds(budget: Budget, weights: dict[str, float]) -> float:
     """For `next_start`, `started` and `returned` of one call, while permits last."""
     held, now = Permits(budget, "worker"), 0.0
-    state: dict[str, Any] = {}
+    state: Any = {}
     heavy = {unit: amount * CALLS * ROUNDS for unit, amount in weights.items()}
     while held.next_start(heavy, now) > now:
         state, reply = answer(state, held.message(now), now + 1.0)

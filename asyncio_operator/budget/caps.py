@@ -14,11 +14,12 @@ the source allows, less a little for the journeys of calls, as long as it goes o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from asyncio_operator.budget.terms import Json
+from asyncio_operator.budget.terms import Json, Rate
 from asyncio_operator.budget.usage import LARGEST_AMOUNT, Hint
+from asyncio_operator.budget.window import Window
 from asyncio_operator.errors import describe
 from asyncio_operator.policies.retry import LONGEST_WAIT
 
@@ -51,21 +52,26 @@ JOURNEY = 0.05
 3 to 11 % of the calls of four tasks were refused, and with this part of the window unused at most 4 %."""
 
 
-class Own(NamedTuple):
-    """What the budget itself knows of a unit, by one of its limits.
+@dataclass
+class Cap:
+    """What the source said of a unit."""
 
-    Attributes:
-        most: units in a window.
-        per: seconds of the window.
-        since: the units that have started since a time, or may have.
-    """
+    hint: Json = field(default_factory=dict)  # What it said last of the limit, of what remains, and of the reset.
+    heard: float = 0.0  # When it said so, and until when that is shown:
+    shown_until: float = 0.0
+    learned: list[float] | None = None  # Its limit, the seconds of its window, and when an answer last said so.
+    left: float | None = None  # Units that were left at `at`, if they limit anything; grants are taken off.
+    at: float = 0.0
+    since: float = 0.0  # When the source said so, and until when it holds:
+    until: float = 0.0
+    rate: float = 0.0  # Units that come back in a second, up to `most`.
+    most: float = 0.0
+    limit: float | None = None  # The units of the next window, if the source named them, and its seconds:
+    next: float = 0.0
+    drop: float = -1.0  # When more had been granted than the source said is left.
 
-    most: float
-    per: float
-    since: Callable[[float], float]
 
-
-def is_known(hint: Json, own: Iterable[Own], now: float) -> bool:
+def is_known(hint: Json, own: Iterable[Window], now: float) -> bool:
     """Whether a limit of the budget already keeps what the source says: what the source counts has started here.
 
     A fixed window ends at its reset, and so began a window before. What has started here since then is counted here
@@ -76,10 +82,11 @@ def is_known(hint: Json, own: Iterable[Own], now: float) -> bool:
     counted, reset = hint["limit"] - hint["remaining"], hint["reset_after"]
     for one in own:
         longest = max(reset, hint.get("per", 0.0))
-        if hint["limit"] < one.most or longest > one.per + min(ROUNDED, one.per / 2):
+        per = one.limit.per
+        if hint["limit"] < one.most or longest > per + min(ROUNDED, per / 2):
             continue
-        begin = now - one.per if hint.get("refills") else now + reset - ROUNDED - one.per
-        if counted <= hint["limit"] - one.most + one.since(begin):
+        begin = now - per if hint.get("refills") else now + reset - ROUNDED - per
+        if counted <= hint["limit"] - one.most + one.counted(begin):
             return True
     return False
 
@@ -99,64 +106,66 @@ def problem(hint: Hint, longest: float = LONGEST_WAIT) -> str | None:
     return None
 
 
-def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float, own: Iterable[Own] = ()) -> None:
+def hear(
+    caps: dict[str, Cap], unit: str, hint: Json, outstanding: float, now: float, own: Iterable[Window] = ()
+) -> None:
     """A source said this of a unit.
 
     Args:
         hint: the fields of a `Hint` that are not None, as JSON.
         outstanding: units that are granted and did not start.
-        own: what the budget itself counts in the unit.
+        own: the windows of the unit.
     """
     reset: float = hint["reset_after"] if "reset_after" in hint else hint.get("per", 0.0)
-    shown = {name: value for name, value in hint.items() if name in ("limit", "remaining", "reset_after")}
     if unit not in caps and len(caps) >= MOST_UNITS:
-        del caps[min(caps, key=lambda one: caps[one]["heard"])]
-    cap = caps.setdefault(unit, {"left": None, "until": 0.0, "since": 0.0, "drop": -1.0})
-    cap["hint"], cap["heard"], cap["shown_until"] = shown, now, now + reset
+        del caps[min(caps, key=lambda one: caps[one].heard)]
+    cap = caps.setdefault(unit, Cap())
+    cap.hint = {name: value for name, value in hint.items() if name in ("limit", "remaining", "reset_after")}
+    cap.heard, cap.shown_until = now, now + reset
     _learn(cap, hint, now)
     if "remaining" not in hint:
         return
     if is_known(hint, own, now):
-        if now - cap["since"] > SETTLED:
-            cap["left"] = None
+        if now - cap.since > SETTLED:
+            cap.left = None
         return
     # Permits that were granted before are used up first.
     left = hint["remaining"] - outstanding
-    if left < available(caps, unit, now) or now - cap["since"] > SETTLED:
+    if left < available(caps, unit, now) or now - cap.since > SETTLED:
         if left < 0:
             # More than is left: workers give their permits back, and get others.
-            cap["drop"], left = now, hint["remaining"]
+            cap.drop, left = now, hint["remaining"]
         refills = hint.get("refills") and hint.get("limit", 0) > hint["remaining"] and reset >= SHORTEST_REFILL
-        cap["rate"] = (hint["limit"] - hint["remaining"]) / reset if refills else 0.0
-        cap["most"] = hint["limit"] if refills else left
-        cap["left"], cap["since"], cap["at"], cap["until"] = left, now, now, now + reset
-        cap["limit"], cap["next"] = hint.get("limit"), max(reset, hint.get("per", 0.0), cap.get("next", 0.0))
+        cap.rate = (hint["limit"] - hint["remaining"]) / reset if refills else 0.0
+        cap.most = hint["limit"] if refills else left
+        cap.left, cap.since, cap.at, cap.until = left, now, now, now + reset
+        cap.limit, cap.next = hint.get("limit"), max(reset, hint.get("per", 0.0), cap.next)
 
 
-def _learn(cap: Json, hint: Json, now: float) -> None:
+def _learn(cap: Cap, hint: Json, now: float) -> None:
     """Note the limit of the source, and the length of its window, if the hint tells them."""
-    limit, known = hint.get("limit"), cap.get("learned")
+    limit, per = hint.get("limit"), hint.get("per")
     if limit is None:
         return
-    if known is not None and known[0] == limit:
-        known[2] = now
-    per = hint.get("per")
+    if cap.learned is not None and cap.learned[0] != limit:
+        cap.learned = None
     if per is None and hint.get("refills") and "remaining" in hint:
         missing = limit - hint["remaining"]
         if missing >= NEARLY_ALL * limit:
             per = hint["reset_after"] * limit / missing
-            if known is not None and known[0] == limit:
+            if cap.learned is not None:
                 # An answer that was on its way for long tells a shorter time.
-                per = max(per, known[1])
+                per = max(per, cap.learned[1])
     if per:
-        cap["learned"] = [limit, per, now]
-    elif known is not None and known[0] != limit:
-        del cap["learned"]
+        cap.learned = [limit, per, now]
+    elif cap.learned is not None:
+        cap.learned[2] = now
 
 
-def lowered(caps: Json, unit: str, rate: float, per: float, burst: float, now: float) -> tuple[float, float]:
+def lowered(caps: dict[str, Cap], given: Rate, now: float) -> tuple[float, float]:
     """The rate and the burst of a limit of the budget, or less if the source allows less in such a time."""
-    learned = caps[unit].get("learned") if unit in caps else None
+    unit, rate, per, burst = given
+    learned = caps[unit].learned if unit in caps else None
     if learned is None:
         return rate, burst
     limit, window, heard = learned
@@ -180,32 +189,30 @@ def pause(hint: Json) -> float:
     return min(reset, 1.0) if hint.get("refills") else reset
 
 
-def available(caps: Json, unit: str, now: float) -> float:
+def available(caps: dict[str, Cap], unit: str, now: float) -> float:
     """The units that may be granted now; infinity without a cap."""
     cap = caps.get(unit)
-    if cap is None or cap["left"] is None:
+    if cap is None or cap.left is None:
         return math.inf
-    if now >= cap["until"]:
+    if now >= cap.until:
         # The next window holds no more than the last, until the source says something else.
-        if not cap["limit"] or now >= cap["until"] + cap["next"]:
+        if not cap.limit or now >= cap.until + cap.next:
             return math.inf
-        if not cap["rate"]:
-            limit: float = cap["limit"]
-            return limit
-    left: float = min(cap["most"], cap["left"] + cap["rate"] * (now - cap["at"]))
-    return left
+        if not cap.rate:
+            return cap.limit
+    return min(cap.most, cap.left + cap.rate * (now - cap.at))
 
 
-def take(caps: Json, unit: str, units: float, now: float) -> None:
+def take(caps: dict[str, Cap], unit: str, units: float, now: float) -> None:
     """Units were granted."""
     left = available(caps, unit, now)
     if left < math.inf:
         cap = caps[unit]
-        if now >= cap["until"] and not cap["rate"]:
-            cap["until"], cap["limit"], cap["most"] = cap["until"] + cap["next"], None, left
-        cap["left"], cap["at"] = left - units, now
+        if now >= cap.until and not cap.rate:
+            cap.until, cap.limit, cap.most = cap.until + cap.next, None, left
+        cap.left, cap.at = left - units, now
 
 
-def dropped(caps: Json, since: float, now: float) -> list[str]:
+def dropped(caps: dict[str, Cap], since: float, now: float) -> list[str]:
     """The units whose permits a worker must give back that was heard last at `since`."""
-    return [unit for unit, cap in caps.items() if since <= cap["drop"] and now < cap["until"]]
+    return [unit for unit, cap in caps.items() if since <= cap.drop and now < cap.until]

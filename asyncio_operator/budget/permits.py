@@ -19,7 +19,7 @@ from typing import Any
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.resources import SMOOTHING, Amount, Ramp, Resource, Slots, Stock
 from asyncio_operator.budget.spec import Budget, definition
-from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, terms_of
+from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, Terms
 from asyncio_operator.budget.usage import HINT_FIELDS, FreeStarts, Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
@@ -46,14 +46,13 @@ class Permits:
 
     def __init__(self, budget: Budget, worker: str) -> None:
         self._budget = budget
-        self._definition = definition(budget)
         self._worker = worker
-        self._terms = terms_of(self._definition)
+        self._terms = Terms(definition(budget))
         self._clock = ClockBounds()
-        self._stocks = tuple(Stock(place, *limit) for place, limit in enumerate(self._definition["limits"]))
+        self._stocks = tuple(Stock(place, *limit) for place, limit in enumerate(self._terms.limits))
         self._shortest = min((stock.per for stock in self._stocks), default=math.inf)
         self._slots = None if budget.in_flight is None else Slots(budget.in_flight)
-        self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
+        self._amounts = tuple(Amount(unit, most) for unit, most in self._terms.spend.items())
         self._renewed: tuple[Resource, ...] = (*self._stocks, *(() if self._slots is None else (self._slots,)))
         self._resources = (*self._renewed, *self._amounts)
         self._weighed = tuple([(one, one.unit, one.default) for one in self._resources])
@@ -74,6 +73,7 @@ class Permits:
         self._asked_at = self._answered_at = -math.inf
         # Round trips: the longest recent one, and a moving average.
         self._round_trip = self._usual_round_trip = 0.0
+        # Whether there is more to report than `_reports`, or the coordinator believes that this worker holds something.
         self._active = False
         self._supply = ENOUGH
         # The last reply gave something beside what is left of a sum; so another may give more.
@@ -83,7 +83,7 @@ class Permits:
         # Without those that have started since the last message.
         self._running = 0
         self._waits = False
-        self._waits_since: float | None = None
+        self._waits_since = math.inf
         self.free = FreeStarts()
         # The number of calls that `free` had at first.
         self._lent = 0
@@ -172,6 +172,7 @@ class Permits:
         for stock in self._stocks:
             excess = settled.get(stock.unit, estimate := weights.get(stock.unit) or stock.default) - estimate
             if excess:
+                self._active = True
                 stock.flush(self._last_start, self._clock)
             if excess > 0:
                 stock.owe(excess, now, self._clock)
@@ -197,7 +198,6 @@ class Permits:
         error = self._refusal(self._resources, weights)
         if error is not None:
             self._reports.note_refusal(error.unit)
-            self._active = True
             raise error
 
     def part(self, weights: Mapping[str, float]) -> float:
@@ -216,7 +216,6 @@ class Permits:
         if retry_after:
             self._pause(now + retry_after)
             self._urgent = True
-        self._active = True
 
     def running(self) -> int:
         """The number of calls that have started and not returned."""
@@ -225,7 +224,7 @@ class Permits:
 
     def rest(self) -> None:
         """No call will come for some time: give everything back with the next message, which is due at once."""
-        self._rests = self._urgent = self._is_active()
+        self._rests = self._urgent = self._active or bool(self._reports)
 
     # Messages
 
@@ -237,16 +236,17 @@ class Permits:
         if self._waits or self._urgent:
             pause = self._again * EAGER if self._progress or self._urgent else self._again
             return max(now, self._answered_at + pause)
-        return max(now, self._asked_at + self._again) if self._is_active() else math.inf
+        return max(now, self._asked_at + self._again) if self._active or self._reports else math.inf
 
     def message(self, now: float) -> Json:
         """The message to send now. `answered` or `lost` must follow before the next."""
         self._look(now)
         horizon = self._terms.ahead(self._again, self._round_trip, self._usual_round_trip)
         # The pace of what was used since the last message. Calls that follow a long pause came at its end.
-        elapsed = min(max(now - self._asked_at, 1e-3), 1.0)
-        recent = now - self._last_start < 1.0 and not self._rests
+        scale = horizon / min(max(now - self._asked_at, 1e-3), 1.0)
+        recent = now - self._last_start < 1.0
         if self._rests:
+            scale, recent = 0.0, False
             for resource in self._resources:
                 resource.rest()
         slots, most_calls = [0, 0], math.inf
@@ -254,8 +254,7 @@ class Permits:
             slots = self._slots.offer(recent)
             most_calls = self._slots.usable(horizon, self._usual_round_trip, self._shortest, self._supply)
         for stock in self._stocks:
-            if not self._rests:
-                stock.estimate(horizon / elapsed, self._calls, recent, most_calls)
+            stock.estimate(scale, self._calls, recent, most_calls)
             stock.give_back(stock.want)
         self._running += self._calls
         self._calls = 0
@@ -267,14 +266,13 @@ class Permits:
         self._asked, self._asked_at = self._seq, now
         debts = {stock.unit: stock.debt for stock in self._stocks if stock.debt}
         self._reports.close(self._seq, moved, debts, now)
-        waited = 0.0 if self._waits_since is None or not self._waits else now - self._waits_since
         if not self._waits:
-            self._waits_since = None
+            self._waits_since = math.inf
         message: Json = {
             "kind": "ask",
             "version": VERSION,
             "worker": self._worker,
-            "budget": self._definition,
+            "budget": self._terms.definition,
             "epoch": self._epoch,
             "seen": self._seen,
             "seq": self._seq,
@@ -284,10 +282,10 @@ class Permits:
             "want": [stock.want for stock in self._stocks],
             "call": [stock.call for stock in self._stocks],
             "usual": [stock.usual for stock in self._stocks],
-            "waited": waited,
+            "waited": max(0.0, now - self._waits_since),
             "running": 0 if self._rests else self._running,
             "slots": slots,
-            "spend": {amount.unit: amount.offer(horizon / elapsed) for amount in self._amounts},
+            "spend": {amount.unit: amount.offer(scale) for amount in self._amounts},
         }
         held = (message["held"], message["want"], message["slots"], *(kept[:2] for kept in message["spend"].values()))
         self._active = any(map(any, held))
@@ -336,7 +334,7 @@ class Permits:
             stock.take(permits, reply["until"], self._clock)
             if stock.debt:
                 # Calls have returned while the message was on its way.
-                stock.pay(now, self._clock)
+                stock.owe(0.0, now, self._clock)
         if self._slots is not None:
             self._slots.answered(reply["slots"] or 0)
         for amount in self._amounts:
@@ -348,6 +346,7 @@ class Permits:
         self._supply = reply["supply"]
         self._answered_at = now
         self._progress = any(one.held() > 0 for one in self._renewed or self._amounts)
+        self._active |= any(one.held() > 0 for one in self._resources)
         self._valid_until = -math.inf
         return now < self._lease_end
 
@@ -393,8 +392,7 @@ class Permits:
             one.call = max(one.call, units)
         # A call after `rest` keeps what is held.
         self._waits, self._rests = True, False
-        if self._waits_since is None:
-            self._waits_since = now
+        self._waits_since = min(self._waits_since, now)
         return math.inf
 
     def _pause(self, until: float) -> None:
@@ -403,23 +401,22 @@ class Permits:
         self._ramp.restart()
         self._valid_until = -math.inf
 
-    def _is_active(self) -> bool:
-        """Whether there is something to report, or the coordinator believes that this worker holds something."""
-        return self._active or any(one.is_open() for one in self._resources) or bool(self._reports)
-
 
 class Reports:
     """What a worker reports, again and again until a reply has come: what became of permits, debts, refused calls, and
-    what the source said. It is true if a report is not confirmed."""
+    what the source said. It is true if there is something that is not confirmed."""
 
     def __init__(self) -> None:
         self._sent: list[tuple[float, int, Json]] = []
+        self._begin()
+
+    def _begin(self) -> None:
         self._hints: dict[str, tuple[float, Json]] = {}
-        self._pause: tuple[float, float] | None = None
         self._refused: dict[str, int] = {}
+        self._paused_until = -math.inf
 
     def __bool__(self) -> bool:
-        return bool(self._sent)
+        return bool(self._sent or self._hints or self._refused) or self._paused_until > -math.inf
 
     def note_refusal(self, unit: str) -> None:
         """A call was refused because of this unit."""
@@ -429,42 +426,36 @@ class Reports:
         """A source has said this."""
         for unit, hint in limits.items():
             fields = {name: getattr(hint, name) for name in HINT_FIELDS}
+            # A remaining 0 is said, though it equals False.
             said = {name: value for name, value in fields.items() if value is not None and value is not False}
             if unit not in self._hints or _replaces(said, *self._hints[unit], now):
-                self._hints[unit] = (now, said)  # A remaining 0 is said, though it equals False.
+                self._hints[unit] = (now, said)
         if retry_after:
-            rest = 0.0 if self._pause is None else sum(self._pause) - now
-            self._pause = (now, max(retry_after, rest))
+            self._paused_until = max(self._paused_until, now + retry_after)
 
     def close(self, number: int, moved: list[list[Any]], debts: dict[str, float], now: float) -> None:
         """Put all open reports into the message of this number."""
-        report: Json = {}
-        if moved:
-            report["moved"] = moved
-        if debts:
-            report["debts"] = debts
-        if self._refused:
-            report["refused"] = self._refused
-        if self._hints:
-            report["hints"] = {unit: _aged(hint, now - heard) for unit, (heard, hint) in self._hints.items()}
-        if self._pause is not None:
-            report["pause"] = max(0.0, sum(self._pause) - now)
-        self._refused, self._hints, self._pause = {}, {}, None
-        if report:
+        report: Json = {
+            "moved": moved,
+            "debts": debts,
+            "refused": self._refused,
+            "hints": {unit: _aged(hint, now - heard) for unit, (heard, hint) in self._hints.items()},
+            "pause": max(0.0, self._paused_until - now),
+        }
+        self._begin()
+        if report := {name: what for name, what in report.items() if what}:
             self._sent.append((now, number, report))
 
     def unconfirmed(self, now: float) -> list[list[Any]]:
-        """Pairs of a number and a report, for a message."""
-        return [[number, _fresh(report, now - since)] for since, number, report in self._sent]
+        """Pairs of a number and a report, for a message. The coordinator remembers for longer which it has applied."""
+        return [
+            [number, report if now - since < REPEATED else {**report, "moved": []}]
+            for since, number, report in self._sent
+        ]
 
     def confirmed(self) -> None:
         """A reply has come."""
         self._sent.clear()
-
-
-def _fresh(report: Json, age: float) -> Json:
-    # The coordinator remembers for longer which reports it has applied.
-    return report if age < REPEATED else {**report, "moved": []}
 
 
 def _replaces(said: Json, heard: float, earlier: Json, now: float) -> bool:
@@ -475,6 +466,4 @@ def _replaces(said: Json, heard: float, earlier: Json, now: float) -> bool:
 
 
 def _aged(hint: Json, age: float) -> Json:
-    if "reset_after" in hint:
-        return {**hint, "reset_after": max(0.0, hint["reset_after"] - age)}
-    return hint
+    return {**hint, "reset_after": max(0.0, hint["reset_after"] - age)} if "reset_after" in hint else hint

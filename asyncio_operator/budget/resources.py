@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.terms import ENOUGH, GRAINS, GROWTH, PLENTY
 from asyncio_operator.budget.usage import COUNTED
+from asyncio_operator.budget.window import rounded
 from asyncio_operator.errors import BudgetExceeded
-from asyncio_operator.policies.rate_limit import rounded
 
 AHEAD = 1.5
 """How much a worker without waiting calls holds ahead, as a multiple of its recent use."""
@@ -57,6 +57,7 @@ class Resource:
         call: the weight of the heaviest call that waits for a message.
         want: what this worker wants to hold.
         starved: whether calls had to wait for it since the last message.
+        waits: the same of slots, for whatever it was.
     """
 
     def __init__(self, unit: str, most: float, least: float) -> None:
@@ -64,7 +65,7 @@ class Resource:
         self.most = most
         self.default = 1.0 if unit in COUNTED else least
         self.ready = self.used = self.call = self.want = 0.0
-        self.starved = False
+        self.starved = self.waits = False
 
     def ready_at(self, units: float, now: float) -> float:
         """When so much may be taken; infinity if not before a reply."""
@@ -76,7 +77,7 @@ class Resource:
     def rest(self) -> None:
         """Want nothing."""
         self.want = self.call = 0.0
-        self.starved = False
+        self.starved = self.waits = False
 
     def refusal(self, name: str, units: float, on_spent: str) -> BudgetExceeded | None:
         """The error for a call that can never take so much. `name` is that of the budget."""
@@ -85,10 +86,6 @@ class Resource:
     def held(self) -> float:
         """What this worker holds, and calls may still take."""
         return self.ready
-
-    def is_open(self) -> bool:
-        """Whether the coordinator has to hear of it, or believes that this worker holds some."""
-        return self.used > 0 or self.held() > 0
 
 
 @dataclass(slots=True)
@@ -138,14 +135,12 @@ class Stock(Resource):
             limit=self.most,
         )
 
-    def is_open(self) -> bool:
-        return bool(self.used or self.debt or self.moved or self.permits)
-
     def look(self, now: float, last_start: float, clock: ClockBounds) -> float:
         """Find what is ready now; until when this holds."""
         self.flush(last_start, clock)
         while self.permits and self.permits[0].until < now:
-            self._give(self.permits.popleft())
+            lapsed = self.permits.popleft()
+            self._note(lapsed.end, None, lapsed.units)
         ready, change = 0.0, math.inf
         for permit in self.permits:
             if permit.since > now:
@@ -193,11 +188,6 @@ class Stock(Resource):
         for since, units in permits:
             self.permits.append(Permit(clock.first_surely_after(since), local, end, units))
 
-    def pay(self, now: float, clock: ClockBounds) -> None:
-        """Pay with what is held for debts since the last message."""
-        units, self.debt = self.debt, 0.0
-        self._pay(units, now, clock)
-
     def ready_at(self, units: float, now: float) -> float:
         """When so much may start; infinity if no permits that hold at one time are enough."""
         if units <= self.ready:
@@ -228,14 +218,13 @@ class Stock(Resource):
             place += 1
 
     def owe(self, units: float, now: float, clock: ClockBounds) -> None:
-        """Calls have used so much more than they had reserved: what is held pays for it, and the rest is a debt.
+        """Calls have used so much more than they had reserved: what is held pays for it, and for what was owed before;
+        the rest is a debt.
 
         So nothing starts before the coordinator has counted the debt, which is at most that of the calls in flight.
         """
         self._used_since_message += units
-        self._pay(units, now, clock)
-
-    def _pay(self, units: float, now: float, clock: ClockBounds) -> None:
+        units += self.debt
         entry = rounded(clock.at_most(now), self._grain)
         for permit in self.permits:
             taken = min(permit.units, units)
@@ -245,7 +234,7 @@ class Stock(Resource):
                 # What may not start yet stays counted at the end of its lease.
                 if permit.since <= now:
                     self._note(permit.end, min(entry, permit.end), taken)
-        self.debt += units
+        self.debt = units
 
     def held(self) -> float:
         """The units that may still start."""
@@ -268,6 +257,7 @@ class Stock(Resource):
         """What this worker can use in a horizon, from its use since the last message, in `calls`.
 
         Args:
+            scale: the horizon as a multiple of the time since then; 0: it uses nothing more.
             most_calls: the calls for which it has slots in this time.
         """
         if calls:
@@ -287,10 +277,6 @@ class Stock(Resource):
             self.want = min(self.want, most_calls * (self.usual or self.call))
         self.starved = False
 
-    def rest(self) -> None:
-        super().rest()
-        self._used_since_message = 0.0
-
     def report(self) -> list[list[Any]]:
         """What became of permits, for a message."""
         moved = [[self.place, end, start, units] for (end, start), units in self.moved.items()]
@@ -304,24 +290,16 @@ class Stock(Resource):
         self._groups.clear()
         self.ready = self.used = self.debt = 0.0
 
-    def _give(self, permit: Permit) -> None:
-        if permit.units > 0:
-            self._note(permit.end, None, permit.units)
-
     def _note(self, end: float, start: float | None, units: float) -> None:
-        self.moved[end, start] = self.moved.get((end, start), 0.0) + units
+        if units > 0:
+            self.moved[end, start] = self.moved.get((end, start), 0.0) + units
 
 
 class Slots(Resource):
-    """Calls in flight: units that come back when a call returns.
-
-    Attributes:
-        waits: whether calls had to wait, for whatever it was.
-    """
+    """Calls in flight: units that come back when a call returns."""
 
     def __init__(self, most: int) -> None:
         super().__init__("", most, 1.0)
-        self.waits = False
         # Of a call, in seconds; not known before the first has returned.
         self._latency = math.inf
 
@@ -366,10 +344,6 @@ class Slots(Resource):
             return self.ready + math.ceil(allowed * horizon / 2 / max(self._latency, SHORTEST_CALL))
         return self.ready
 
-    def rest(self) -> None:
-        super().rest()
-        self.waits = False
-
 
 class Amount(Resource):
     """What may be spent of one unit, and never comes back.
@@ -391,9 +365,6 @@ class Amount(Resource):
 
     def held(self) -> float:
         return self._held - self.reserved
-
-    def is_open(self) -> bool:
-        return self._held > 0 or self.total > self.confirmed
 
     def _hold(self, held: float) -> None:
         self._held = held
@@ -423,10 +394,6 @@ class Amount(Resource):
         self._hold(max(reserved, min(self._held, self.want)) if enough else reserved)
         self._sent = self.total
         return [self._held, self.want, needed, self.total, self.confirmed]
-
-    def rest(self) -> None:
-        self._reserved, self.used = self.reserved, 0.0
-        super().rest()
 
     def answered(self, held: float, spent: float) -> None:
         """The coordinator says what this worker may hold, and what all have spent."""

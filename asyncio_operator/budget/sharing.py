@@ -20,8 +20,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from asyncio_operator.budget import caps
-from asyncio_operator.budget.terms import ENOUGH, GRAINS, MOST_WORKERS_A_SECOND, PLENTY, SCARCE, Json, Terms
-from asyncio_operator.policies.rate_limit import RateWindow, rounded
+from asyncio_operator.budget.state import Claim, Line, Shares, State, Worker
+from asyncio_operator.budget.terms import ENOUGH, MOST_WORKERS_A_SECOND, PLENTY, SCARCE, Json
+from asyncio_operator.budget.window import rounded
 
 HEARD = 1.0
 """Seconds after its last message in which the wishes of a worker count."""
@@ -59,55 +60,52 @@ def level(amount: float, wishes: Sequence[float]) -> float:
     return math.inf
 
 
-def grant(
-    state: Json, windows: list[RateWindow], message: Json, worker: Json, terms: Terms, now: float, full: bool
-) -> list[list[list[float]]]:
+def grant(state: State, message: Json, worker: Worker, now: float, full: bool) -> list[list[list[float]]]:
     """The permits for a worker, for each limit. They are placed in the windows.
 
     Args:
         full: whether the worker's slots are all in use: its waiting call may not start now.
     """
-    limits = state["budget"]["limits"]
-    calls = [0.0] * len(limits) if full else message["call"]
+    windows, terms = state.windows, state.terms
+    calls = [0.0] * len(windows) if full else message["call"]
     until, horizon = now + terms.lease, now + min(message["horizon"], terms.horizon)
-    levels = _levels(state, windows, horizon, until, now)
+    levels = _levels(state, horizon, until, now)
     claim = _claim(state, message, now)
     plans = []
-    for place, (unit, _, _, _) in enumerate(limits):
-        held, call = worker["held"][place], calls[place]
-        fair = levels[place]
+    for place, window in enumerate(windows):
+        held, call, fair = worker.held[place], calls[place], levels[place]
         if call and fair < NO_LEVEL:
             # A part of a call is of no use, so some workers have one more than others for now.
             fair = math.ceil(fair / call * (1 - 1e-9)) * call
-        target = max(min(worker["want"][place], fair), call) - held
+        target = max(min(worker.want[place], fair), call) - held
         if claim is not None:
-            target = min(target, windows[place].room(horizon, until) - claim[place])
-        target = min(target, caps.available(state["caps"], unit, now))
-        plan = windows[place].plan(now, horizon, until, target) if target > 0 else []
+            target = min(target, window.room(horizon, until) - claim[place])
+        target = min(target, caps.available(state.caps, window.limit.unit, now))
+        plan = window.plan(now, horizon, until, target) if target > 0 else []
         total = sum(units for _, units in plan)
         if not full and target > 0 and (total < target or plan[0][0] > now):
-            state["scarce"] = now
+            state.scarce = now
         if call and held + total < call * (1 - 1e-9):
             # Less than the call needs is of no use to this worker, in no unit.
-            return [[] for _ in limits]
+            return [[] for _ in windows]
         plans.append(_cut(plan, _whole(held + total, call or message["usual"][place]) - held))
-    for place, (unit, _, per, _) in enumerate(limits):
+    for place, window in enumerate(windows):
         total = sum(units for _, units in plans[place])
         if total > 0:
-            windows[place].place(rounded(until, per / GRAINS), total)
-            worker["held"][place] += total
-            if place == 0 or limits[place - 1][0] != unit:
-                caps.take(state["caps"], unit, total, now)
-    if state["claim"] is not None and state["claim"][0] == message["worker"]:
-        state["claim"] = None
+            window.place(rounded(until, window.grain), total)
+            worker.held[place] += total
+            if place == 0 or windows[place - 1].limit.unit != window.limit.unit:
+                caps.take(state.caps, window.limit.unit, total, now)
+    if state.claim is not None and state.claim.worker == message["worker"]:
+        state.claim = None
     return plans
 
 
-def supply(state: Json, windows: list[RateWindow], now: float) -> int:
+def supply(state: State, now: float) -> int:
     """How much there is: `SCARCE`, `ENOUGH` or `PLENTY`."""
-    if all(2 * window.used() <= window.most for window in windows):
+    if all(2 * window.used() <= window.most for window in state.windows):
         return PLENTY
-    return SCARCE if now - state["scarce"] <= LATELY else ENOUGH
+    return SCARCE if now - state.scarce <= LATELY else ENOUGH
 
 
 def _whole(units: float, call: float) -> float:
@@ -126,127 +124,119 @@ def _cut(plan: list[list[float]], units: float) -> list[list[float]]:
     return kept
 
 
-def _claim(state: Json, message: Json, now: float) -> list[float] | None:
+def _claim(state: State, message: Json, now: float) -> list[float] | None:
     """What the others must leave to the worker whose call has waited longest, if it is not this one."""
-    claim = state["claim"]
-    if claim is not None and (claim[0] not in state["workers"] or now - state["workers"][claim[0]]["seen"] > HEARD):
-        claim = state["claim"] = None
-    if message["waited"] >= CLAIM_AFTER and (claim is None or claim[0] == message["worker"]):
-        claim = state["claim"] = [message["worker"], message["call"]]
-    elif claim is not None and claim[0] == message["worker"]:
-        claim = state["claim"] = None
-    return None if claim is None or claim[0] == message["worker"] else claim[1]
+    claim, name = state.claim, message["worker"]
+    if claim is not None:
+        claimer = state.workers.get(claim.worker)
+        if claim.worker == name or claimer is None or now - claimer.seen > HEARD:
+            claim = None
+    if claim is None and message["waited"] >= CLAIM_AFTER:
+        claim = Claim(name, message["call"])
+    state.claim = claim
+    return None if claim is None or claim.worker == name else claim.call
 
 
-def _levels(state: Json, windows: list[RateWindow], horizon: float, until: float, now: float) -> list[float]:
-    shares = state["shares"]
-    if shares is None or now - shares[0] >= REFRESH:
-        levels, sharers = [], 1
-        for place, window in enumerate(windows):
-            active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
-            wishes = [worker["want"][place] for worker in active if worker["want"][place]]
+def _levels(state: State, horizon: float, until: float, now: float) -> list[float]:
+    if state.shares is None or now - state.shares.at >= REFRESH:
+        levels, sharers, active = [], 1, state.active(now, HEARD)
+        for place, window in enumerate(state.windows):
+            wishes = [worker.want[place] for worker in active if worker.want[place]]
             sharers = max(sharers, len(wishes))
-            pool = window.room(horizon, until) + sum(worker["held"][place] for worker in active)
+            pool = window.room(horizon, until) + sum(worker.held[place] for worker in active)
             levels.append(min(level(max(0.0, pool), wishes), NO_LEVEL))
-        shares = state["shares"] = [now, levels, sharers]
-    found: list[float] = shares[1]
-    return found
+        state.shares = Shares(now, levels, sharers)
+    return state.shares.levels
 
 
-def spend(state: Json, message: Json, worker: Json, now: float) -> Json:
+def spend(state: State, message: Json, worker: Worker, now: float) -> Json:
     """By unit: what a worker may hold, what was spent, and what all workers hold."""
     reply: Json = {}
-    for unit, most in state["budget"]["spend"].items():
+    for unit, most in state.terms.spend.items():
         held, wanted, needed, _, _ = message["spend"][unit]
-        spent = state["spent"].get(unit, 0.0)
-        total = sum(other["spend"].get(unit, 0.0) for other in state["workers"].values())
+        spent = state.spent.get(unit, 0.0)
+        total = sum(other.spend.get(unit, 0.0) for other in state.workers.values())
         # Before that, others may hold amounts of which this state does not know.
-        free = max(0.0, most * (1 + 1e-9) - spent - total) if now >= state["ready"] else 0.0
-        given = min(max(min(wanted, held + free / len(state["workers"])), needed) - held, free)
+        free = max(0.0, most * (1 + 1e-9) - spent - total) if now >= state.ready else 0.0
+        given = min(max(min(wanted, held + free / len(state.workers)), needed) - held, free)
         if given > 0 and held + given >= needed * (1 - 1e-9):
-            worker["spend"][unit] = held + given
+            worker.spend[unit] = held + given
             total += given
-        reply[unit] = [worker["spend"].get(unit, 0.0), spent, total]
+        reply[unit] = [worker.spend.get(unit, 0.0), spent, total]
     return reply
 
 
-def slots(state: Json, message: Json, worker: Json, terms: Terms, now: float) -> int | None:
+def slots(state: State, worker: Worker, now: float) -> int | None:
     """How many calls a worker may have in flight. None: there is no limit."""
-    most = state["budget"]["in_flight"]
+    most, held, wanted = state.terms.in_flight, worker.slots, worker.wants
     if most is None:
         return None
-    held, wanted = message["slots"]
-    taken = sum(other["slots"] for other in state["workers"].values())
     # Before that, others may have slots of which this state does not know.
-    free = max(0, most - taken) if now >= state["ready"] else 0
-    line = _line(state, most, terms, now)
-    share = line["share"]
-    allowed: int = min(wanted, share, held + free)
-    if wanted <= share:
-        worker["turn"] = worker["waits"] = None
-        worker["passes"] = False
-    elif held > share:
+    free = max(0, most - sum(other.slots for other in state.workers.values())) if now >= state.ready else 0
+    line = _line(state, most, now)
+    allowed = min(wanted, line.share, held + free)
+    if wanted <= line.share:
+        worker.turn, worker.waits, worker.passes = None, None, False
+    elif held > line.share:
         allowed += _keeps(state, line, worker, now)
     else:
-        worker["turn"], worker["passes"] = None, False
-        if worker["waits"] is None:
-            worker["waits"] = now
+        worker.turn, worker.passes = None, False
+        if worker.waits is None:
+            worker.waits = now
         # Those that have less than their share go first.
-        if free - max(line["owed"], share - held) > bisect_left(line["waiting"], worker["waits"]):
-            worker["turn"], worker["waits"] = now, None
-            allowed = share + 1
+        if free - max(line.owed, line.share - held) > bisect_left(line.waiting, worker.waits):
+            worker.turn, worker.waits = now, None
+            allowed = line.share + 1
     # Until the worker says that it has fewer, it may still use what it had.
-    worker["slots"] = max(held, allowed)
+    worker.slots = max(held, allowed)
     return allowed
 
 
-def _keeps(state: Json, line: Json, worker: Json, now: float) -> bool:
+def _keeps(state: State, line: Line, worker: Worker, now: float) -> bool:
     """Whether a worker keeps a slot beyond its share."""
-    worker["waits"] = None
-    if worker["turn"] is None:
-        worker["turn"] = now
-    if worker["passes"]:
+    worker.waits = None
+    if worker.turn is None:
+        worker.turn = now
+    if worker.passes:
         # It says so again until a call has returned.
         return False
-    often = TURN / max(1, line["turns"])
-    if line["beyond"] > line["turns"]:
-        worker["passes"] = True
-    elif line["passing"] < len(line["waiting"]) and now - worker["turn"] > TURN and now - state["passed"] >= often:
-        worker["passes"] = True
-        state["passed"] = max(state["passed"] + often, now - often)
-    line["passing"] += worker["passes"]
-    line["beyond"] -= worker["passes"]
-    return not worker["passes"]
+    often = TURN / max(1, line.turns)
+    if line.beyond > line.turns:
+        worker.passes = True
+    elif line.passing < len(line.waiting) and now - worker.turn > TURN and now - state.passed >= often:
+        worker.passes = True
+        state.passed = max(state.passed + often, now - often)
+    line.passing += worker.passes
+    line.beyond -= worker.passes
+    return not worker.passes
 
 
-def asks_again(state: Json, worker: Json) -> float | None:
+def asks_again(state: State, worker: Worker) -> float | None:
     """The seconds after which a worker asks again that is soon the first in the line; None for others."""
-    line = state["line"]
-    if line is None or worker["waits"] is None:
+    line = state.line
+    if line is None or worker.waits is None:
         return None
-    first = 1 + line["passing"]
-    if bisect_left(line["waiting"], worker["waits"]) >= first:
+    first = 1 + line.passing
+    if bisect_left(line.waiting, worker.waits) >= first:
         return None
-    soon: float = max(SOON, first / MOST_WORKERS_A_SECOND)
-    return soon
+    return max(SOON, first / MOST_WORKERS_A_SECOND)
 
 
-def _line(state: Json, most: int, terms: Terms, now: float) -> Json:
+def _line(state: State, most: int, now: float) -> Line:
     """The share, how many slots go round, and who waits for one."""
-    line: Json | None = state["line"]
-    if line is not None and now - line["at"] < REFRESH:
-        return line
-    active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
-    wishes = [worker["wants"] for worker in active if worker["wants"]]
+    if state.line is not None and now - state.line.at < REFRESH:
+        return state.line
+    active = state.active(now, HEARD)
+    wishes = [worker.wants for worker in active if worker.wants]
     share = int(min(level(most, wishes), NO_LEVEL))
-    lately = now - 2 * terms.interval(len(state["workers"])) - LATE
-    line = state["line"] = {
-        "at": now,
-        "share": share,
-        "turns": max(0, most - sum(min(wish, share) for wish in wishes)),
-        "owed": sum(max(0, min(worker["wants"], share) - worker["slots"]) for worker in active),
-        "waiting": sorted(one["waits"] for one in active if one["waits"] is not None and one["seen"] >= lately),
-        "passing": sum(worker["passes"] for worker in active),
-        "beyond": sum(worker["slots"] > share and not worker["passes"] for worker in active),
-    }
-    return line
+    lately = now - 2 * state.terms.interval(len(state.workers)) - LATE
+    state.line = Line(
+        at=now,
+        share=share,
+        turns=max(0, most - sum(min(wish, share) for wish in wishes)),
+        owed=sum(max(0, min(worker.wants, share) - worker.slots) for worker in active),
+        waiting=sorted(one.waits for one in active if one.waits is not None and one.seen >= lately),
+        passing=sum(worker.passes for worker in active),
+        beyond=sum(worker.slots > share and not worker.passes for worker in active),
+    )
+    return state.line

@@ -179,10 +179,6 @@ class Budget:
         reach = reaches.get(self.name) if self.coordinator is None and self.reach is None else self.reach
         return [*(getattr(self, name) for name in tuple(self.__dataclass_fields__)[:-2]), reach, self.beside]
 
-    def __setstate__(self, state: list[Any]) -> None:
-        for name, value in zip(self.__dataclass_fields__, state, strict=True):
-            object.__setattr__(self, name, value)
-
     def statistics(self) -> BudgetStatistics:
         """What is allowed and used now, in each unit, and the last hints of the source. For the driver.
 

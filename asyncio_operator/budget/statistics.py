@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.terms import FORGOTTEN, Json
+from asyncio_operator.budget.terms import Json
 
 if TYPE_CHECKING:
-    from asyncio_operator.policies.rate_limit import RateWindow
+    from asyncio_operator.budget.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,35 +99,32 @@ def _said(name: str, shown: Callable[[float], str], unit: UnitStatistics) -> str
     return shown(hint[name]) if name in hint else ""
 
 
-def statistics(state: Json, windows: list[RateWindow], now: float) -> Json:
+def statistics(state: State, now: float) -> Json:
     """The fields of `BudgetStatistics` as JSON."""
     units: Json = {}
-    workers = [worker for worker in state["workers"].values() if now - worker["seen"] <= FORGOTTEN]
-    for place, (unit, rate, _, burst) in enumerate(state["budget"]["limits"]):
-        held = sum(worker["held"][place] for worker in workers)
-        used = max(0.0, windows[place].used() - held)
+    workers = state.active(now)
+    for place, window in enumerate(state.windows):
+        unit, rate, _, burst = window.limit
+        held = sum(worker.held[place] for worker in workers)
+        used = max(0.0, window.used() - held)
         # Of several limits of a unit, the one that has least left.
         if unit not in units or rate + burst - used - held < _left(units[unit]):
             units[unit] = _unit(rate + burst, used, held)
-    if state["budget"]["in_flight"] is not None:
-        units["in_flight"] = _unit(state["budget"]["in_flight"], sum(worker["slots"] for worker in workers), 0)
-    for unit, most in state["budget"]["spend"].items():
-        held = sum(worker["spend"].get(unit, 0.0) for worker in state["workers"].values())
-        units[unit] = _unit(most, state["spent"].get(unit, 0.0), held)
-    for unit, refused in state["refused"].items():
+    if state.terms.in_flight is not None:
+        units["in_flight"] = _unit(state.terms.in_flight, sum(worker.slots for worker in workers), 0)
+    for unit, most in state.terms.spend.items():
+        held = sum(worker.spend.get(unit, 0.0) for worker in state.workers.values())
+        units[unit] = _unit(most, state.spent.get(unit, 0.0), held)
+    for unit, refused in state.refused.items():
         if unit in units:
             units[unit]["refused"] = refused
-    for unit, cap in state["caps"].items():
-        if now < cap["shown_until"]:
-            hint = dict(cap["hint"])
+    for unit, cap in state.caps.items():
+        if now < cap.shown_until:
+            hint = dict(cap.hint)
             if "reset_after" in hint:
-                hint["reset_after"] -= now - cap["heard"]
+                hint["reset_after"] -= now - cap.heard
             units.setdefault(unit, _unit(0.0, 0.0, 0.0))["hint"] = hint
-    return {
-        "units": units,
-        "workers": len(workers),
-        "paused_for": max(0.0, max(state["paused"], state["ready"]) - now),
-    }
+    return {"units": units, "workers": len(workers), "paused_for": max(0.0, state.paused - now, state.ready - now)}
 
 
 def _unit(allowed: float, used: float, reserved: float) -> Json:

@@ -42,19 +42,44 @@ MOST_WORKERS_A_SECOND = 1000
 """Messages that a coordinator gets in a second, at most. With more workers, each asks less often."""
 
 
-class Terms(NamedTuple):
-    """Durations in seconds.
+class Rate(NamedTuple):
+    """A limit: at most `rate` units per `per` seconds, and `burst` more."""
+
+    unit: str
+    rate: float
+    per: float
+    burst: float
+
+
+class Terms:
+    """What is agreed about a budget of this `spec.definition`. Durations are in seconds.
 
     Attributes:
-        lease: how long a grant may be used.
+        lease: how long a grant may be used: at most half of the shortest window.
         horizon: a grant may begin this much later than now, at most.
         shortest, longest: bounds of the time from one message of a worker to its next.
     """
 
-    lease: float
-    horizon: float
-    shortest: float
-    longest: float
+    def __init__(self, definition: Json) -> None:
+        self.definition = definition
+        self.limits = [Rate(*limit) for limit in definition["limits"]]
+        self.in_flight: int | None = definition["in_flight"]
+        self.spend: dict[str, float] = definition["spend"]
+        shortest = min((limit.per for limit in self.limits), default=2 * LONGEST_LEASE)
+        self.lease = min(LONGEST_LEASE, max(SHORTEST_LEASE, shortest / 2))
+        self.horizon = 0.6 * self.lease
+        self.longest = 0.4 * self.lease
+        self.shortest = min(0.05, self.longest)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{rate:g} {unit} per {per:g} s" + (f" and a burst of {burst:g}" if burst else "")
+            for unit, rate, per, burst in self.limits
+        ]
+        if self.in_flight is not None:
+            parts.append(f"{self.in_flight} calls in flight")
+        parts += [f"{amount:g} {unit} to spend" for unit, amount in self.spend.items()]
+        return ", ".join(parts)
 
     def ahead(self, interval: float, longest: float, usual: float) -> float:
         """The horizon of a worker: it must last until the reply to the next message but one. What a killed worker
@@ -70,11 +95,3 @@ class Terms(NamedTuple):
     def interval(self, workers: int) -> float:
         """The time from one message of a worker to its next, if there are that many workers."""
         return min(self.longest, max(self.shortest, workers / MOST_WORKERS_A_SECOND))
-
-
-def terms_of(definition: dict[str, Any]) -> Terms:
-    """The terms of a budget. The lease is at most half of its shortest window."""
-    shortest = min((per for _, _, per, _ in definition["limits"]), default=2 * LONGEST_LEASE)
-    lease = min(LONGEST_LEASE, max(SHORTEST_LEASE, shortest / 2))
-    longest = 0.4 * lease
-    return Terms(lease, 0.6 * lease, min(0.05, longest), longest)

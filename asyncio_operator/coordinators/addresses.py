@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from asyncio_operator.budget.spec import SCHEMES, Budget, definition
-from asyncio_operator.budget.terms import Json
-from asyncio_operator.coordinators.contract import (
-    ASK_TIMEOUT,
-    Coordinator,
-    LocalCoordinator,
-    States,
-)
+from asyncio_operator.budget.terms import Json, Terms
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
 from asyncio_operator.errors import ConfigurationError, CoordinatorError, StateError, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.services.secret_source import SecretSource, checked_text
+
+if TYPE_CHECKING:
+    from asyncio_operator.budget.state import State
 
 # Loaded with the first message: most processes need few of them, and the last two need libraries.
 ACCOUNT = "asyncio_operator.budget.account"
@@ -34,21 +34,19 @@ KEPT = 60.0
 """Seconds for which the state of a budget is kept that is no longer used, beside its longest window."""
 
 
-def answer(state: Json | None, message: Json, now: float, new_server: bool) -> tuple[Json, Json]:
+def answer(state: Any, message: Json, now: float, new_server: bool) -> tuple[Any, Json]:
     """See `account.answer`."""
-    decided: tuple[Json, Json] = member(ACCOUNT, "answer")(state, message, now, new_server)
+    decided: tuple[Any, Json] = member(ACCOUNT, "answer")(state, message, now, new_server)
     return decided
 
 
-def unused(state: Json, now: float) -> bool:
+def unused(state: State, now: float) -> bool:
     """Whether a budget has no spend limit, and was not used for so long that its windows are empty."""
-    limits = state["budget"]
-    return not limits["spend"] and now > state["time"] + _kept(limits)
+    return not state.terms.spend and now > state.time + _kept(state.terms)
 
 
-def _kept(limits: Json) -> float:
-    longest: float = max((per for _, _, per, _ in limits["limits"]), default=0.0)
-    return KEPT + longest
+def _kept(terms: Terms) -> float:
+    return KEPT + max((limit.per for limit in terms.limits), default=0.0)
 
 
 states = States(answer, unused=unused)
@@ -68,23 +66,20 @@ def coordinator_of(budget: Budget) -> Coordinator:
             reached: Coordinator = budget.reach(budget.name)
             return reached
         return LocalCoordinator(states, budget.name)
-    return _at(budget.name, budget.coordinator, definition(budget))
+    return _at(budget, budget.coordinator)
 
 
-def _at(name: str, source: Address, limits: Json) -> Coordinator:
-    return (
-        _served(name, source, source, limits) if isinstance(source, str) else FunctionCoordinator(name, source, limits)
-    )
+def _at(budget: Budget, source: Address) -> Coordinator:
+    return _served(budget, source, source) if isinstance(source, str) else FunctionCoordinator(budget, source)
 
 
 class FunctionCoordinator:
     """A coordinator whose address a function returns. It is called in this process, when the first message is sent."""
 
-    def __init__(self, name: str, source: Callable[[], str], limits: Json) -> None:
+    def __init__(self, budget: Budget, source: Callable[[], str]) -> None:
         self.shown = shown_address(source)
-        self._name = name
+        self._budget = budget
         self._source = source
-        self._limits = limits
         self._found: Coordinator | None = None
 
     async def ask(self, message: Json) -> Json:
@@ -95,7 +90,7 @@ class FunctionCoordinator:
                 # It will say the same again, until a person changes something.
                 problem = CoordinatorError(f"the coordinator {self.shown}: {error}", lasting=True)
             else:
-                self._found = _served(self._name, address, self._source, self._limits)
+                self._found = _served(self._budget, address, self._source)
                 return await self._found.ask(message)
             raise problem
         return await self._found.ask(message)
@@ -105,18 +100,15 @@ class FunctionCoordinator:
             await self._found.close()
 
 
-def _served(name: str, address: str, source: Address, limits: Json) -> Coordinator:
+def _served(budget: Budget, address: str, source: Address) -> Coordinator:
     """The coordinator at a server. `source` is the address, or the function that returns it for each connection."""
+    served: Coordinator
     if address.startswith("redis"):
-        expire_after = None if limits["spend"] else _kept(limits)
-        in_redis: Coordinator = member(REDIS, "RedisCoordinator")(source, name, answer, expire_after=expire_after)
-        return in_redis
-    in_postgres: Coordinator = member(POSTGRES, "PostgresCoordinator")(source, name, answer)
-    return in_postgres
-
-
-def _checked(address: object) -> str:
-    return checked_text("coordinator", address, _problem)
+        expire_after = None if budget.spend else _kept(Terms(definition(budget)))
+        served = member(REDIS, "RedisCoordinator")(source, budget.name, answer, expire_after=expire_after)
+    else:
+        served = member(POSTGRES, "PostgresCoordinator")(source, budget.name, answer)
+    return served
 
 
 def _problem(address: str) -> str | None:
@@ -125,7 +117,7 @@ def _problem(address: str) -> str | None:
     return None
 
 
-ADDRESS = SecretSource("coordinator", "address", _checked)
+ADDRESS = SecretSource("coordinator", "address", partial(checked_text, "coordinator", problem=_problem))
 
 
 def check_address(budget: Budget) -> None:
@@ -164,7 +156,7 @@ def ask_once(budget: Budget, message: Json) -> Json:
     from concurrent.futures import ThreadPoolExecutor
 
     async def ask() -> Json:
-        coordinator = _at(budget.name, source, definition(budget))
+        coordinator = _at(budget, source)
         try:
             return await coordinator.ask(message)
         finally:

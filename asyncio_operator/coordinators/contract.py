@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
 
 __all__ = ["ASK_TIMEOUT", "Answer", "Coordinator", "LocalCoordinator", "States"]
 
-Answer = Callable[[Json | None, Json, float, bool], tuple[Json, Json]]
+Answer = Callable[[Any, Json, float, bool], tuple[Any, Json]]
 """State, message, the coordinator's seconds, and whether its server has written no earlier state; the new state and the
-reply. The state is None if it may have been lost, and empty if there was never one."""
+reply. The state is None if it may have been lost, empty if there was never one, and else what was returned as the last
+one, or its JSON."""
 
 ASK_TIMEOUT = 2.0
 """Seconds in which a coordinator must answer. Leases end after one second, so a later answer is worth nothing."""
@@ -54,10 +55,6 @@ class Coordinator(Protocol):
         ...
 
 
-def _never(state: Json, now: float) -> bool:
-    return False
-
-
 class States:
     """The states of budgets in the memory of a process, by name. Any thread may use it.
 
@@ -67,12 +64,12 @@ class States:
     """
 
     def __init__(
-        self, answer: Answer, clock: Clock = monotonic, unused: Callable[[Json, float], bool] = _never
+        self, answer: Answer, clock: Clock = monotonic, unused: Callable[[Any, float], bool] = lambda *_: False
     ) -> None:
         self._answer = answer
         self._clock = clock
         self._unused = unused
-        self._states: dict[str, Json | None] = {}
+        self._states: dict[str, Any] = {}
         self._room = MANY_STATES
         self._lock = threading.Lock()
 

@@ -30,6 +30,7 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
+from operator import methodcaller
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from asyncio_operator.budget.terms import Json
@@ -219,4 +220,4 @@ def _client(identity: str) -> str:
 
 
 def _as_text(message: Json) -> str:
-    return json.dumps(message, separators=(",", ":"))
+    return json.dumps(message, separators=(",", ":"), default=methodcaller("as_json"))

@@ -83,7 +83,8 @@ class Share:
         self._name = budget.name
         self._patience = seconds(budget.patience)
         self._slotted = budget.in_flight is not None or bool(budget.spend)
-        self._longest = {limit.unit: max(LONGEST_WAIT, seconds(limit.per)) for limit in budget.limits}
+        longest = {limit.unit: max(LONGEST_WAIT, seconds(limit.per)) for limit in budget.limits}
+        self._longest = {**longest, "retry_after": max(longest.values(), default=LONGEST_WAIT)}
         self._coordinator = coordinator
         self._idle = idle
         self.seats: dict[Seat, None] = {}
@@ -102,7 +103,7 @@ class Share:
         self._timers = timers = Timers(clock)
         self._next_ask = timers.reminder(self._ask)
         self._end_of_turns = timers.reminder(self._pass_turns)
-        self._end_of_patience = timers.reminder(self._lose_patience)
+        self._end_of_patience = timers.reminder(partial(self._give_up, f" in time for {self._patience:g} s"))
         self._end_of_idleness = timers.reminder(self._rest_if_idle)
         self._sign_of_life = timers.reminder(self._show_life)
 
@@ -184,8 +185,7 @@ class Share:
         self._arrange()
 
     def _is_believed(self, unit: str, said: Hint) -> bool:
-        longest = max(self._longest.values(), default=LONGEST_WAIT)
-        wrong = problem(said, self._longest.get(unit, LONGEST_WAIT if unit != "retry_after" else longest))
+        wrong = problem(said, self._longest.get(unit, LONGEST_WAIT))
         if wrong is not None and unit not in self._ignored:
             self._ignored.add(unit)
             logger.warning("the budget %r ignores what its source says about %s: %s", self._name, unit, wrong)
@@ -219,7 +219,7 @@ class Share:
         leaving, self._leaving = self._leaving, False
         if leaving and due < math.inf:
             # At once and not by a timer: the loop may end now, and the task that it cancels closes the connection.
-            self._exchange = start_task(self._exchanged(), loop=self._loop)
+            self._send()
             return
         if due == math.inf and not self.seats:
             self._end_of_idleness.set(now + self._idle) if self._idle else self._rest()
@@ -236,11 +236,15 @@ class Share:
         if max(self.permits.ask_at(now), self._not_before) > now:
             # Something has changed since.
             self._arrange()
-        elif self._exchange is None and not self.over:
-            self._exchange = start_task(self._exchanged(), loop=self._loop)
+        else:
+            self._send()
 
     def _show_life(self) -> None:
-        if self._exchange is None and not self.over and self.seats and self.permits.running():
+        if self.seats and self.permits.running():
+            self._send()
+
+    def _send(self) -> None:
+        if self._exchange is None and not self.over:
             self._exchange = start_task(self._exchanged(), loop=self._loop)
 
     async def _exchanged(self) -> None:
@@ -296,9 +300,6 @@ class Share:
         elif not self.seats:
             # Nothing needs it. What was granted lapses.
             self._rest()
-
-    def _lose_patience(self) -> None:
-        self._give_up(f" in time for {self._patience:g} s")
 
     def _give_up(self, since: str = "") -> None:
         """From now on every call that would have to wait fails, until there is a reply."""

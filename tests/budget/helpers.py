@@ -12,6 +12,12 @@ from asyncio_operator import Budget
 from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import definition
+from asyncio_operator.budget.state import State
+
+
+def text_of(state: Any) -> str:
+    """A state as a server stores it."""
+    return json.dumps(state, allow_nan=False, default=State.as_json)
 
 
 class Coordinator:
@@ -30,7 +36,7 @@ class Coordinator:
     def ask(self, message: Mapping[str, Any], now: float) -> dict[str, Any]:
         given = json.loads(json.dumps(message))
         state, reply = answer(json.loads(self.text), given, now + self.ahead, self.new_server)
-        self.text = json.dumps(state, allow_nan=False)
+        self.text = text_of(state)
         result: dict[str, Any] = json.loads(json.dumps(reply, allow_nan=False))
         return result
 

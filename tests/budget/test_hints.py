@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.caps import BELIEVED, Own, available, hear, is_known, lowered, problem, take
+from asyncio_operator.budget.caps import BELIEVED, Cap, available, hear, is_known, lowered, problem, take
 from asyncio_operator.budget.permits import Permits
+from asyncio_operator.budget.terms import Rate
 from asyncio_operator.budget.usage import Hint
+from asyncio_operator.budget.window import Window
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
 BUDGET = Budget("b", Limit(300, 1.0))
@@ -28,6 +30,15 @@ def heard(cluster: Cluster, limits: dict[str, Hint], retry_after: float | None =
 
 def without_starts(starts: list[float], begin: float, end: float) -> bool:
     return not any(begin < time < end for time in starts)
+
+
+def window(rate: float, per: float, starts: dict[float, float]) -> Window:
+    """One in which units have started at these times."""
+    made = Window(Rate("calls", rate, per, 0.0))
+    for time, units in starts.items():
+        made.place(time, units)
+    made.note_peak(0.0)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -177,7 +188,7 @@ def test_G10_statistics_have_the_last_hint_of_each_unit() -> None:
 
 
 def test_G5_a_fixed_window_that_follows_holds_no_more_than_the_source_allows() -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "calls", {"limit": 60, "remaining": 0, "reset_after": 20.0, "per": 60.0}, 0, 100.0)
     assert available(caps, "calls", 119.9) == 0
     assert available(caps, "calls", 120.0) == 60
@@ -187,7 +198,7 @@ def test_G5_a_fixed_window_that_follows_holds_no_more_than_the_source_allows() -
 
 
 def test_G5_a_refill_ends_at_the_limit_of_the_source() -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "tokens", {"limit": 1000, "remaining": 0, "reset_after": 10.0, "refills": True}, 0, 0.0)
     assert available(caps, "tokens", 5.0) == 500
     assert available(caps, "tokens", 12.0) == 1000
@@ -197,7 +208,7 @@ def test_G5_a_refill_ends_at_the_limit_of_the_source() -> None:
 
 
 def test_G5_another_hint_takes_the_place_of_the_next_window() -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "calls", {"limit": 60, "remaining": 0, "reset_after": 60.0}, 0, 0.0)
     hear(caps, "calls", {"limit": 60, "remaining": 40, "reset_after": 55.0}, 0, 65.0)
     assert available(caps, "calls", 66.0) == 40
@@ -205,13 +216,13 @@ def test_G5_another_hint_takes_the_place_of_the_next_window() -> None:
 
 
 def test_G5_without_a_limit_a_cap_ends_with_its_window() -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "calls", {"remaining": 3, "reset_after": 10.0}, 0, 0.0)
     assert (available(caps, "calls", 9.0), available(caps, "calls", 10.0)) == (3, math.inf)
 
 
 def test_G5_a_source_that_names_other_units_all_the_time_does_not_fill_the_state() -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     for number in range(1000):
         hear(caps, "calls", {"remaining": 3, "reset_after": 10.0}, 0, float(number))
         hear(caps, f"unit {number}", {"remaining": 3, "reset_after": 10.0}, 0, float(number))
@@ -220,9 +231,9 @@ def test_G5_a_source_that_names_other_units_all_the_time_does_not_fill_the_state
 
 
 def test_G5_a_refill_in_no_time_is_no_refill() -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "calls", {"limit": 1e15, "remaining": 1, "reset_after": 5e-324, "refills": True}, 0, 0.0)
-    assert math.isfinite(caps["calls"]["rate"])
+    assert math.isfinite(caps["calls"].rate)
 
 
 @pytest.mark.parametrize(
@@ -242,19 +253,16 @@ def test_G5_a_refill_in_no_time_is_no_refill() -> None:
     ],
 )
 def test_G3_a_source_that_counts_no_more_than_the_budget_sets_no_cap(hint: dict[str, Any], known: bool) -> None:
-    def since(begin: float) -> float:
-        return sum(units for time, units in ((20.0, 50.0), (35.0, 30.0)) if time > begin)
-
-    own = [Own(100.0, 60.0, since)]
+    own = [window(100.0, 60.0, {20.0: 50.0, 35.0: 30.0})]
     assert is_known(hint, own, 60.0) == known
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "calls", hint, 0.0, 60.0, own)
     assert (available(caps, "calls", 60.0) == math.inf) == known
 
 
 def test_G5_a_cap_ends_when_the_source_counts_no_more_than_the_budget() -> None:
-    caps: dict[str, Any] = {}
-    own = [Own(100.0, 60.0, lambda _: 50.0)]
+    caps: dict[str, Cap] = {}
+    own = [window(100.0, 60.0, {0.0: 50.0})]
     hear(caps, "calls", {"limit": 100, "remaining": 0, "reset_after": 40.0}, 0.0, 0.0, own)
     for time, left in ((0.5, 0.0), (1.5, math.inf)):
         hear(caps, "calls", {"limit": 100, "remaining": 60, "reset_after": 40.0}, 0.0, time, own)
@@ -288,28 +296,30 @@ FULL = {"limit": 60.0, "remaining": 0.0, "reset_after": 1.0}
     ],
 )
 def test_G5_a_lower_limit_is_learned_if_the_source_tells_it(hint: dict[str, Any], allowed: float) -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "calls", hint, 0.0, 5.0)
-    assert lowered(caps, "calls", 200.0, 1.0, 100.0, 6.0) == ((200.0, 100.0) if allowed == 300.0 else (allowed, 0.0))
-    assert lowered(caps, "keys", 200.0, 1.0, 100.0, 6.0) == (200.0, 100.0)
+    assert lowered(caps, Rate("calls", 200.0, 1.0, 100.0), 6.0) == (
+        (200.0, 100.0) if allowed == 300.0 else (allowed, 0.0)
+    )
+    assert lowered(caps, Rate("keys", 200.0, 1.0, 100.0), 6.0) == (200.0, 100.0)
 
 
 @pytest.mark.parametrize("later", [{"limit": 90.0, "per": 1.0}, {"limit": 90.0}, {"limit": 500.0, "per": 1.0}])
 def test_G5_a_learned_limit_gives_way_to_what_the_source_says_next(later: dict[str, Any]) -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "calls", {"limit": 60.0, "per": 1.0}, 0.0, 5.0)
     hear(caps, "calls", later, 0.0, 6.0)
     expected = (85.5, 0.0) if later == {"limit": 90.0, "per": 1.0} else (300.0, 0.0)
-    assert lowered(caps, "calls", 300.0, 1.0, 0.0, 6.0) == expected
+    assert lowered(caps, Rate("calls", 300.0, 1.0, 0.0), 6.0) == expected
 
 
 def test_G5_a_learned_limit_is_forgotten_when_the_source_stops_saying_it() -> None:
-    caps: dict[str, Any] = {}
+    caps: dict[str, Cap] = {}
     hear(caps, "calls", {"limit": 60.0, "per": 1.0}, 0.0, 5.0)
     # Without the length of its window, the same limit is still the same.
     hear(caps, "calls", {"limit": 60.0}, 0.0, 9.0)
-    assert lowered(caps, "calls", 300.0, 1.0, 0.0, 9.0 + BELIEVED) == (57.0, 0.0)
-    assert lowered(caps, "calls", 300.0, 1.0, 0.0, 9.1 + BELIEVED) == (300.0, 0.0)
+    assert lowered(caps, Rate("calls", 300.0, 1.0, 0.0), 9.0 + BELIEVED) == (57.0, 0.0)
+    assert lowered(caps, Rate("calls", 300.0, 1.0, 0.0), 9.1 + BELIEVED) == (300.0, 0.0)
 
 
 def test_G5_all_workers_keep_a_learned_limit_and_use_it() -> None:

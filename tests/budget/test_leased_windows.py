@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asyncio_operator.policies.rate_limit import OWED_WINDOWS, RateWindow, rounded
+from asyncio_operator.budget.terms import Rate
+from asyncio_operator.budget.window import OWED_WINDOWS, Window, rounded
 
 Starts = list[tuple[float, float]]
 """Times and units of real starts."""
@@ -33,7 +34,7 @@ grants = st.lists(
 )
 
 
-def carry_out(window: RateWindow, per: float, grain: float, lease: float, steps: list[dict[str, Any]]) -> Starts:
+def carry_out(window: Window, per: float, grain: float, lease: float, steps: list[dict[str, Any]]) -> Starts:
     """What really starts if all is granted that may be. A part of the units never starts; some is never reported."""
     now = 5.0
     starts: Starts = []
@@ -92,14 +93,14 @@ def test_G2_no_window_and_no_time_holds_more_than_it_may(
     rate: float, per: float, burst: float, lease: float, grains: int, steps: list[dict[str, Any]]
 ) -> None:
     grain = per / grains
-    starts = carry_out(RateWindow(rate, per, burst, grain=grain, lease=lease), per, grain, lease, steps)
+    starts = carry_out(Window(Rate("calls", rate, per, burst), grain, lease), per, grain, lease, steps)
     assert most_in_a_window(starts, per) <= (rate + burst) * (1 + 1e-9)
     assert most_above_the_mean(starts, rate, per) <= (rate + burst) * (1 + 1e-9)
 
 
 @given(burst=st.sampled_from([0.0, 25.0]), steps=grants)
 def test_G2_a_window_that_was_stored_as_text_plans_the_same(burst: float, steps: list[dict[str, Any]]) -> None:
-    ours, theirs = (RateWindow(20.0, 1.0, burst, grain=1 / 256, lease=0.5) for _ in range(2))
+    ours, theirs = (Window(Rate("calls", 20.0, 1.0, burst), 1 / 256, 0.5) for _ in range(2))
     carry_out(ours, 1.0, 1 / 256, 0.5, steps)
     theirs.restore(json.loads(json.dumps(ours.state(), allow_nan=False)))
     now = 5.0 + sum(step["after"] for step in steps)
@@ -115,7 +116,7 @@ def test_G2_an_entry_is_never_earlier_than_the_start(time: float, grain: float) 
 
 
 def test_G2_a_report_about_an_entry_that_has_left_changes_nothing() -> None:
-    window = RateWindow(10, 1.0, grain=0.1, lease=0.5)
+    window = Window(Rate("calls", 10, 1.0, 0), 0.1, 0.5)
     window.place(0.5, 3)
     window.forget(1.5)
     assert not window.move(0.5, 0.2, 3)
@@ -123,7 +124,7 @@ def test_G2_a_report_about_an_entry_that_has_left_changes_nothing() -> None:
 
 
 def test_G4_what_a_window_has_no_room_for_is_taken_from_the_next_ones() -> None:
-    window = RateWindow(100, 10.0)
+    window = Window(Rate("calls", 100, 10.0, 0))
     window.place(0.0, 100)
     window.owe(1.0, 250, 0.0)
     assert window.room(9.0, 9.0) <= 0

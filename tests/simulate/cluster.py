@@ -19,8 +19,10 @@ from typing import Any
 from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.state import State
 from asyncio_operator.engine.gate import only_counts
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
+from tests.budget.helpers import text_of
 
 Weights = Mapping[str, float]
 
@@ -108,7 +110,7 @@ class Cluster:
         self.messages = 0
         self.refusals: list[BudgetExceeded] = []
         self.in_flight = self.most_in_flight = 0
-        self.state: dict[str, Any] | None = {}
+        self.state: State | dict[str, Any] | None = {}
         self.servers = 1
         self._new_server = False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -147,12 +149,12 @@ class Cluster:
         self.state, reply = answer(self.state, message, self.now + self.ahead, self._new_server)
         self._new_server = False
         if self.as_text:
-            self.state, reply = json.loads(json.dumps([self.state, reply], allow_nan=False))
+            self.state, reply = json.loads(text_of([self.state, reply]))
         return reply
 
     def copy(self) -> str:
         """The state as it is now."""
-        return json.dumps(self.state)
+        return text_of(self.state)
 
     def fail_over(self, copy: str) -> None:
         """Another server takes over, with this copy of the state. Messages on their way to the last one are lost."""
