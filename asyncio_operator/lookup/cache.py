@@ -2,8 +2,8 @@
 
 An answer is an entry of keyed state with time to live, stamped with the time at which it was written. Every lifetime
 (of a row, of a miss, of a fresh answer, since the last use) is a view of such stamps. The rule of expiry is that of
-State TTL. An `LruOrder` lists the answers, from the least to the most recently used. For answers in memory it
-is a dictionary. On disk (`cache_directories`) memory does not depend on the number of keys: the order is on disk too.
+State TTL. The answers are in the order of their use, which in memory is that of a dictionary. On disk
+(`cache_directories`) memory does not depend on the number of keys: the order is on disk too.
 
 Laws: a broken cache never makes a lookup fail. The cache logs once that it could not read or write an answer, and the
 key is looked up. Nothing here belongs to an event loop. All callers get the same answer object; the one that passes it
@@ -16,23 +16,24 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import compress, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from asyncio_operator.arrow.key_identity import storable
-from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.arrow.key_identity import identities, identity, storable
+from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
-from asyncio_operator.lookup.lru import LruInMemory, LruOnDisk, LruOrder, Slot
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
 from asyncio_operator.state.keys import serialize_key
+from asyncio_operator.state.layout import Stored
 from asyncio_operator.state.serializers import NULL, BuiltinSerializer
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend
+    from asyncio_operator.state.heap_table import HeapValueTable
 
 logger = logging.getLogger("asyncio_operator.cache")
 
@@ -55,11 +56,8 @@ MOST_PLACES = 4
 SWEPT = 2
 """Every write checks this many of the least recently used entries: twice as many as it adds."""
 
-DAMAGED: Final = " is damaged: "
-"""In the message of an error about a damaged directory."""
-
-SPECIFICATION = ValueStateDescriptor("specification")
-"""The state of a cache on disk that names the specification of its answers."""
+Slot = Any
+"""What tells keys apart in the tables of a cache: the bytes of a key on disk, its `identity` in memory."""
 
 
 class AnswerSerializer(BuiltinSerializer):
@@ -80,33 +78,24 @@ class AnswerSerializer(BuiltinSerializer):
 
 
 class LookupCache:
-    """The answers of one specification. Keys are canonical (`key_identity`).
+    """The answers of one specification, in memory. Keys are canonical (`key_identity`).
 
     Attributes:
         refreshes: whether old answers are refreshed.
         counts_uses: whether an answer lives the longer the later it is used.
-        in_memory: whether answers end with the process.
+        in_memory: whether answers end with the process; `CacheOnDisk` keeps them.
         known: what is asked for answers that are not here, before calls are made.
         row_life, miss_life: milliseconds for which a row and a miss are used after they came.
         fresh_life: milliseconds after which an answer is refreshed.
 
     Args:
-        backend: used by this cache only. It also holds the name that `cache_directories` writes.
-        release: closes a backend on disk. Called once, when the cache is closed. None: the backend is in memory.
-        renew: closes a damaged backend and returns an empty one in its place. Called once.
+        backend: used by this cache only.
     """
 
-    def __init__(
-        self,
-        options: Cache,
-        backend: StateBackend,
-        release: Callable[[], None] | None = None,
-        renew: Callable[[], StateBackend] | None = None,
-    ) -> None:
+    in_memory = True
+
+    def __init__(self, options: Cache, backend: StateBackend) -> None:
         self._options = options
-        self.in_memory = release is None
-        self._release = release or backend.close
-        self._renew = renew
         self._told: set[str] = set()
         self.refreshes = options.refresh_after is not None
         self.counts_uses = options.expire_after_access is not None
@@ -126,23 +115,55 @@ class LookupCache:
         others = options.missing_ttl, options.refresh_after
         self.miss_life, self.fresh_life = [life if one is None else StateTtlConfig(one).milliseconds for one in others]
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
-        used = None if self._used is None else self._used.table
         other_times = (options.expire_after_access, options.missing_ttl, options.refresh_after)
         times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
         self._expire = any(time is not None for time in times)
         self._table: Any = None
         self._held = self._copied = 0
         self._in_bulk = not any(time is not None for time in other_times)
-        order = LruInMemory if self.in_memory else LruOnDisk
-        self._order: LruOrder = order(backend, self._written.table, used)
+        self._take_order()
         self._load = self._written.table.get_slot
-        self._slot, self._count_use = self._order.slot, self._order.use
         # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.
-        self._order.shrink(options.max_rows)
+        self._shrink(options.max_rows)
+
+    # -- the order of use
+
+    def _take_order(self) -> None:
+        """Take the order, and the functions that give the slot of a key, the slots of keys, and count a use."""
+        # A table on the heap takes anything that can be hashed for a slot, so no key has to be written as bytes.
+        self._slot: Callable[[Any], Slot] = identity
+        self._slots: Callable[[Sequence[Any]], Sequence[Slot]] = identities
+        self._entries = cast("HeapValueTable", self._written.table).in_order()
+        self._count_use: Callable[[Slot], object] = self._entries.move_to_end
 
     def __len__(self) -> int:
         """The number of keys in the cache, expired ones included."""
-        return len(self._order)
+        return len(self._entries)
+
+    def _put(self, slot: Slot, stored: Stored, used: Stored | None) -> None:
+        """Write an answer, and when it was used if that is kept. Counts as a use."""
+        if self._used is not None:
+            self._used.table.put_slot(slot, used)
+        self._entries[slot] = stored
+        self._entries.move_to_end(slot)
+
+    def _remove(self, slot: Slot) -> None:
+        self._entries.pop(slot, None)
+        if self._used is not None:
+            self._used.table.delete(slot, b"")
+
+    def _oldest(self) -> Slot:
+        """The least recently used slot; None if there is none."""
+        return next(iter(self._entries), None)
+
+    def _shrink(self, most: int) -> None:
+        """Remove the least recently used slots above a number."""
+        for _ in range(len(self._entries) - most):
+            slot, _answer = self._entries.popitem(last=False)
+            if self._used is not None:
+                self._used.table.delete(slot, b"")
+
+    # -- reading and writing
 
     @property
     def keys_on_heap(self) -> int:
@@ -160,7 +181,7 @@ class LookupCache:
             if self._is_expired(stored, now) or (self._used is not None and not self._use(slot, now)):
                 # Law L6: with `stale_if_error` the expired answer has to be here if the lookup fails.
                 if not self._options.stale_if_error:
-                    self._order.remove(slot)
+                    self._remove(slot)
                 return ABSENT
             self._count_use(slot)
             return codec.decode(codec.unstamp(stored))
@@ -184,7 +205,7 @@ class LookupCache:
 
     def _living(self, keys: Sequence[Any], absent: Any) -> list[Any]:
         """The same for a few keys, with one lifetime and no time of use: no step has a Python function for each."""
-        slots = self._order.slots(keys)
+        slots = self._slots(keys)
         stored = list(map(self._load, slots))
         answers = self._written.living(stored, absent)
         hits = [answer is not absent for answer in answers]
@@ -235,7 +256,7 @@ class LookupCache:
         try:
             if answer is None and not self._options.cache_missing:
                 # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now.
-                self._order.remove(self._slot_of(key))
+                self._remove(self._slot_of(key))
                 return
             if type(key) is not str and type(key) is not int:
                 # Both stores refuse the same keys.
@@ -244,7 +265,7 @@ class LookupCache:
             now = self._now()
             stored = self._codec.stamp(now - age, self._codec.encode(answer))
             used = None if self._used is None else self._used.codec.stamp(now, self._used.codec.encode(True))
-            self._order.put(slot, stored, used)
+            self._put(slot, stored, used)
             self._make_room(now)
             if self.in_memory and hasattr(answer, "table"):
                 self._hold(answer.table)
@@ -253,8 +274,8 @@ class LookupCache:
 
     def learn(self, keys: Sequence[Any], answers: Sequence[Any]) -> None:
         """The same for several answers that have just come."""
-        order, kinds = self._order, set(map(type, answers))
-        if not isinstance(order, LruInMemory) or self._used is not None or not set(map(type, keys)) <= {int, str}:
+        entries, kinds = self._entries, set(map(type, answers))
+        if self._used is not None or not set(map(type, keys)) <= {int, str}:
             for key, answer in zip(keys, answers, strict=True):
                 self.put(key, answer)
             return
@@ -266,7 +287,9 @@ class LookupCache:
             keys, answers = list(compress(keys, found)), list(compress(answers, found))
         now = self._now()
         stored = map(self._codec.encode, answers) if missed else answers
-        order.put_many(keys, zip(repeat(now), stored, strict=False))
+        if not entries.keys().isdisjoint(keys):
+            deque(map(entries.pop, keys, repeat(None)), maxlen=0)
+        entries.update(zip(keys, zip(repeat(now), stored, strict=False), strict=True))
         self._make_room(now, len(keys))
         if not kinds <= {dict, list, type(None)}:
             for table in {id(one.table): one.table for one in answers if hasattr(one, "table")}.values():
@@ -276,7 +299,7 @@ class LookupCache:
         """Note a table with rows of answers in columns. All of it stays in memory while one of its rows is cached."""
         if table is not self._table:
             # Once for a call: while its answers are written, each copy would leave its table in memory all the same.
-            if self._held > HELD * max(len(self._order), self._copied, LEAST_HELD):
+            if self._held > HELD * max(len(self), self._copied, LEAST_HELD):
                 self._compact()
             self._table = table
             self._held += table.num_rows
@@ -296,16 +319,9 @@ class LookupCache:
 
     def close(self) -> None:
         """Release files and memory. A second call does nothing."""
-        if self._backend.closed:
-            return
-        try:
-            self._order.close()
-        except StateError as error:
-            logger.warning(
-                "the cache could not write which answers were used last, so it may drop others first: %s",
-                describe_error(error),
-            )
-        self._release()
+        if not self._backend.closed:
+            self._entries.clear()
+            self._backend.close()
 
     def _cells(self, name: str, seconds: Any) -> TtlCells:
         # Without a clean-up of its own: an entry may only go together with its place in the order of use.
@@ -343,16 +359,15 @@ class LookupCache:
     def _make_room(self, now: int, written: int = 1) -> None:
         """Remove the least recently used answers above the limit, then expired ones among the next `SWEPT` for each
         that was written."""
-        order = self._order
-        order.shrink(self._options.max_rows)
+        self._shrink(self._options.max_rows)
         if self._options.stale_if_error or not self._expire:
             return
         # The least recently used ones are the most likely to have expired. A fixed number bounds the time of a write.
         for _ in range(SWEPT * written):
-            slot = order.oldest()
+            slot = self._oldest()
             if slot is None or not self._is_over(slot, now):
                 return
-            order.remove(slot)
+            self._remove(slot)
 
     def _is_over(self, slot: Slot, now: int) -> bool:
         stored = self._load(slot)
@@ -364,14 +379,7 @@ class LookupCache:
         return used is None or self._used.is_over(used, now)
 
     def _fail(self, what: str, key: Any, error: Exception) -> None:
-        """Clears a damaged cache, once: a disk that damages it again is not worth another attempt."""
-        if self._renew is not None and DAMAGED in str(self._written.table.error(error)):
-            renew, self._renew = self._renew, None
-            try:
-                self._attach(renew())
-                return
-            except Exception as failure:
-                error = failure
+        """Log once that an answer could not be read, or kept."""
         if what not in self._told:
             self._told.add(what)
             logger.warning(

@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,9 +34,12 @@ from asyncio_operator.engine.timing import clock_of, start_task
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error, shown_address
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lazy import member
-from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
+from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
+from asyncio_operator.state.descriptors import ValueStateDescriptor
+from asyncio_operator.state.entries import Batch
+from asyncio_operator.state.layout import Stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +50,12 @@ REDIS = "asyncio_operator.services.redis_values"
 
 FORMAT: Final = 3
 """Of what a cache writes to disk."""
+
+DAMAGED: Final = " is damaged: "
+"""In the message of an error about a damaged directory."""
+
+SPECIFICATION = ValueStateDescriptor("specification")
+"""The state of a cache on disk that names the specification of its answers."""
 
 UNUSED = 16
 """Unused caches that a process keeps: more than one query has, and a limit for a notebook with hundreds."""
@@ -102,11 +111,7 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: p
     open_state = partial(state.RocksDBStateBackend, max_parallelism=1, clock=clock, options=options.rocksdb)
     place = _lease(check_directory(str(options.directory)), name, open_state)
     try:
-        # Damage may show only when the order, or an answer, is read.
-        try:
-            return LookupCache(options, place.backend, place.release, place.renew)
-        except StateError:
-            return LookupCache(options, place.renew(), place.release)
+        return CacheOnDisk(options, place)
     except BaseException:
         place.release()
         raise
@@ -265,6 +270,78 @@ class Place:
             if self.path in _locked:
                 os.close(self._lock)
                 _locked.discard(self.path)
+
+
+class CacheOnDisk(LookupCache):
+    """The answers of one specification, in a place. Each change is one batch. If they turn out to be damaged, which may
+    show only when the order, or an answer, is read, the place is cleared."""
+
+    in_memory = False
+
+    def __init__(self, options: Cache, place: Place) -> None:
+        self._place = place
+        self._renewed = False
+        try:
+            super().__init__(options, place.backend)
+        except StateError:
+            self._renewed = True
+            super().__init__(options, place.renew())
+
+    def _take_order(self) -> None:
+        self._order = self._place.backend.order_of_use()
+        self._slot = slot_of = self._backend.slot_of
+        self._slots = lambda keys: list(map(slot_of, keys))
+        self._count_use = self._order.use
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def _put(self, slot: bytes, stored: Stored | None, used: Stored | None) -> None:
+        self._order.put(slot, self._staged(slot, stored, used))
+
+    def _remove(self, slot: bytes) -> None:
+        self._order.remove(slot, self._staged(slot, None, None))
+
+    def _staged(self, slot: bytes, stored: Stored | None, used: Stored | None) -> Batch:
+        batch = self._backend.new_batch()
+        self._written.table.stage(batch, slot, [(b"", stored)], clear=False)
+        if self._used is not None:
+            self._used.table.stage(batch, slot, [(b"", used)], clear=False)
+        return batch
+
+    def _oldest(self) -> bytes | None:
+        return self._order.oldest()
+
+    def _shrink(self, most: int) -> None:
+        while len(self) > most and (slot := self._oldest()) is not None:
+            self._remove(slot)
+
+    def learn(self, keys: Sequence[Any], answers: Sequence[Any]) -> None:
+        for key, answer in zip(keys, answers, strict=True):
+            self.put(key, answer)
+
+    def close(self) -> None:
+        if self._backend.closed:
+            return
+        try:
+            self._order.flush()
+        except StateError as error:
+            logger.warning(
+                "the cache could not write which answers were used last, so it may drop others first: %s",
+                describe_error(error),
+            )
+        self._place.release()
+
+    def _fail(self, what: str, key: Any, error: Exception) -> None:
+        # Once: a disk that damages it again is not worth another attempt.
+        if not self._renewed and DAMAGED in str(self._written.table.error(error)):
+            self._renewed = True
+            try:
+                self._attach(self._place.renew())
+                return
+            except Exception as failure:
+                error = failure
+        super()._fail(what, key, error)
 
 
 def _problem_of(error: StateError) -> str:

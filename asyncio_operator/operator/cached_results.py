@@ -11,7 +11,7 @@ all elements that wait for it, and so does its deadline. The consumer gets copie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -180,7 +180,7 @@ class CachedOutcomes(OpenKeys):
         """The outputs of an answer, for a consumer."""
         if answer is None:
             return self._nothing
-        return answer if self._cache.on_disk else owned(answer)
+        return answer if self._cache.on_disk else tuple(map(copied, answer))
 
     # -- after a call
 
@@ -190,19 +190,22 @@ class CachedOutcomes(OpenKeys):
             outputs = self._outcomes.outputs(result)
         except BaseException as error:
             return self.failed(entry, error, attempts)
-        # Before its consumer can have the result, and change it.
-        copies = () if flight.name is None else self._learn(flight, outputs, attempts)
-        return self._end_all(flight, [outputs, *copies])
+        if flight.name is not None:
+            is_miss = outputs[0] is None if self._nothing else not outputs
+            kept = outputs if self._cache.on_disk else self._copied(flight, outputs)
+            answer = None if is_miss else kept
+            if kept is not None:
+                self._places.learn((flight.key,), (answer,), (answer,), attempts)
+        return self._end_all(flight, outputs)
 
     def _flight_of(self, entry: Any) -> OpenKey:
         """The flight of an entry. That of a refresh, which has none, is given itself."""
         return entry if type(entry) is OpenKey else self.flights[entry]
 
-    def _learn(self, flight: OpenKey, outputs: tuple[Any, ...], attempts: int) -> Sequence[tuple[Any, ...]]:
-        """Keep the outputs. Returns a copy of them for each waiter."""
+    def _copied(self, flight: OpenKey, outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """A copy of outputs, which their consumer may change; None if there cannot be one."""
         try:
-            kept = outputs if self._cache.on_disk else owned(outputs)
-            copies = [owned(outputs) for _ in flight.waiters]
+            return tuple(map(copied, outputs))
         except Exception as error:
             if not self._logged:
                 self._logged = True
@@ -212,11 +215,7 @@ class CachedOutcomes(OpenKeys):
                     describe(flight.key),
                     describe_error(error),
                 )
-            return [outputs for _ in flight.waiters]
-        is_miss = outputs[0] is None if self._nothing else not outputs
-        answer = None if is_miss else kept
-        self._places.learn((flight.key,), (answer,), (answer,), attempts)
-        return copies
+            return None
 
     def failed(self, entry: Any, error: BaseException, attempts: int) -> str:
         hidden = is_ordinary(error) and not ends_the_run(error)
@@ -236,7 +235,7 @@ class CachedOutcomes(OpenKeys):
         stale = self._places.stale(flight.key) if hidden and flight.name is not None else ABSENT
         if stale is not ABSENT:
             self.figures.failures += len(flight.waiters) + (not flight.refreshing)
-            return self._end_all(flight, [self._kept(stale) for _ in range(1 + len(flight.waiters))])
+            return self._end_all(flight, self._kept(stale))
         # A refresh that fails concerns no element, so it must not end the run: the old result stays.
         how = "failed" if flight.refreshing and hidden else end(entry)
         self.forget(flight)
@@ -245,15 +244,15 @@ class CachedOutcomes(OpenKeys):
             self._note(follower, end(follower.entry), now)
         return how
 
-    def _end_all(self, flight: OpenKey, outputs: Sequence[tuple[Any, ...]]) -> str:
-        """End the elements of a call, each with outputs of its own."""
+    def _end_all(self, flight: OpenKey, outputs: tuple[Any, ...]) -> str:
+        """End the elements of a call, each with outputs of its own, before a consumer can change them."""
         self.forget(flight)
         now = self._now()
         if flight.entry is not None:
-            flight.entry.complete(outputs[0])
+            flight.entry.complete(outputs)
             self._buffer.completed()
-        for (_, follower), own in zip(flight.waiters, outputs[1:], strict=True):
-            self._end(follower, own, now)
+        for _, follower in flight.waiters:
+            self._end(follower, self._copied(flight, outputs) or outputs, now)
         return "result"
 
     def _end(self, flight: OpenKey, outputs: tuple[Any, ...], now: float) -> None:
@@ -265,8 +264,3 @@ class CachedOutcomes(OpenKeys):
     def _note(self, flight: OpenKey, how: str, now: float) -> None:
         self._recorder.completed(flight, how, now)
         self.figures.latency.add(now - flight.admitted)
-
-
-def owned(outputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Copies of outputs, which their owner may change."""
-    return tuple(map(copied, outputs))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Cache
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.cache_directories import CacheOnDisk, open_cache
 from asyncio_operator.state import RocksDBOptions, RocksDBStateBackend
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.rocksdb import use_order
@@ -41,8 +41,8 @@ def on_disk(directory: Path, clock: ManualClock | None = None, **options: Any) -
 
 def check(cache: LookupCache) -> None:
     """The order is in order, and has exactly the slots that have answers."""
-    order: Any = cache._order
-    order._order._check()
+    assert isinstance(cache, CacheOnDisk)
+    cache._order._check()
     backend: Any = cache._backend
     places = {slot for slot, _ in backend._database.scan("places", b"", None)}
     assert places == {slot + sub for slot, sub, _ in cache._written.table.entries()}
@@ -108,8 +108,8 @@ def test_L4_uses_of_long_keys_do_not_gather_in_memory(tmp_path):
     for key in range(100):
         cache.put(f"{key:09}" + "k" * 5_000, {"born": key})
         assert cache.get(f"{key:09}" + "k" * 5_000) == {"born": key}
-        order: Any = cache._order
-        assert not order._order._unwritten
+        assert isinstance(cache, CacheOnDisk)
+        assert not cache._order._unwritten
     check(cache)
     cache.close()
 
