@@ -24,16 +24,15 @@ from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
-from asyncio_operator.state.descriptors import ValueStateDescriptor
+from asyncio_operator.state.descriptors import StateTtlConfig, ValueStateDescriptor
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.layout import Stored
 from asyncio_operator.state.serializers import NULL, BuiltinSerializer
 from asyncio_operator.state.ttl import TtlCells
-from asyncio_operator.state.ttl_config import StateTtlConfig
 
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend
-    from asyncio_operator.state.heap_table import HeapValueTable
+    from asyncio_operator.state.heap_backend import HeapValueTable
 
 logger = logging.getLogger("asyncio_operator.cache")
 

@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from asyncio_operator.state.descriptors import (
         AggregateFunction,
         AggregatingStateDescriptor,
+        CleanupFullSnapshot,
+        CleanupInCompaction,
+        CleanupIncrementally,
         ListStateDescriptor,
         MapStateDescriptor,
         ReducingStateDescriptor,
         StateMeta,
+        StateTtlConfig,
+        StateVisibility,
+        UpdateType,
         ValueStateDescriptor,
     )
     from asyncio_operator.state.heap_backend import HeapStateBackend
@@ -45,14 +51,6 @@ if TYPE_CHECKING:
     from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
     from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
     from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-    from asyncio_operator.state.ttl_config import (
-        CleanupFullSnapshot,
-        CleanupInCompaction,
-        CleanupIncrementally,
-        StateTtlConfig,
-        StateVisibility,
-        UpdateType,
-    )
 
 __all__ = [
     "AggregateFunction",
@@ -113,7 +111,8 @@ if not TYPE_CHECKING:
             "asyncio_operator.state.checkpoints": "CheckpointedService InFlightElements checkpoint restore_checkpoint",
             "asyncio_operator.state.descriptors": (
                 "AggregateFunction AggregatingStateDescriptor ListStateDescriptor MapStateDescriptor "
-                "ReducingStateDescriptor StateMeta ValueStateDescriptor"
+                "ReducingStateDescriptor StateMeta ValueStateDescriptor CleanupFullSnapshot CleanupInCompaction "
+                "CleanupIncrementally StateTtlConfig StateVisibility UpdateType"
             ),
             "asyncio_operator.state.heap_backend": "HeapStateBackend",
             "asyncio_operator.state.heap_queue": "HeapPriorityQueue",
@@ -132,9 +131,6 @@ if not TYPE_CHECKING:
             "asyncio_operator.state.serializers": "BuiltinSerializer Serializer",
             "asyncio_operator.state.snapshot": "HeapSnapshot StateSnapshot",
             "asyncio_operator.state.states": "AggregatingState ListState MapState ReducingState ValueState",
-            "asyncio_operator.state.ttl_config": (
-                "CleanupFullSnapshot CleanupInCompaction CleanupIncrementally StateTtlConfig StateVisibility UpdateType"
-            ),
         },
         needs={"asyncio_operator.state.rocksdb": ("rocksdict", "rocksdb")},
     )

@@ -18,10 +18,13 @@ from weakref import WeakSet
 
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.cells import Cells
+from asyncio_operator.state.cells import Batch, Cells, Table
 from asyncio_operator.state.descriptors import (
     QUEUE,
     AggregatingStateDescriptor,
+    Cleanup,
+    CleanupInCompaction,
+    CleanupIncrementally,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -31,16 +34,14 @@ from asyncio_operator.state.descriptors import (
     describe_state,
     value_serializer,
 )
-from asyncio_operator.state.entries import Batch, Table
 from asyncio_operator.state.key_groups import KeyGroupRange, addresses_of, group_prefix, group_width, resolve_key_groups
 from asyncio_operator.state.keys import NONE, Key
 from asyncio_operator.state.layout import parse_slot, serialize_namespace
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import Serializer, check_serializer
-from asyncio_operator.state.snapshot import StateSnapshot
+from asyncio_operator.state.snapshot import StateSnapshot, merge_states
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from asyncio_operator.state.ttl import TtlCells
-from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
 
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class StateBackend(ABC):
         # By name: the state of the latest descriptor, and all states that the program may still use.
         self._latest: dict[str, State] = {}
         self._given: dict[str, WeakSet[State]] = {}
-        self._queues: dict[str, PriorityQueueSet[Any]] = {}
+        self._queues: dict[str, Any] = {}  # Each a `PriorityQueueSet`.
         self._on_key: list[Callable[[bytes], None]] = []
         self._restored = False
 
@@ -310,7 +311,12 @@ class StateBackend(ABC):
             snapshots = [snapshots]
         if not isinstance(snapshots, Iterable) or isinstance(snapshots, str | bytes):
             raise StateError(f"restore({describe(snapshots)}): restore() takes a sequence of what snapshot() gave")
-        self.load(list(snapshots))
+        snapshots = list(snapshots)
+        states = {**self.metas, **merge_states(snapshots, self.max_parallelism)}
+        for name in self._queues:
+            self.metas[name].check_against(name, states[name])
+        self.load(snapshots, states)
+        self.metas = states
         self._restored = True
 
     def statistics(self) -> StateStatistics:
@@ -335,8 +341,8 @@ class StateBackend(ABC):
         """Ends the backend; called again it does nothing. Everything else raises StateError from then on."""
 
     @abstractmethod
-    def load(self, snapshots: list[StateSnapshot]) -> None:
-        """What `restore` does, after its checks of this backend."""
+    def load(self, snapshots: list[StateSnapshot], states: dict[str, StateMeta]) -> None:
+        """Takes the entries of these states from the snapshots: what `restore` does after its checks."""
 
     @abstractmethod
     def table(self, name: str) -> Table:
@@ -369,16 +375,6 @@ class StateBackend(ABC):
     def _states(self) -> list[str]:
         """The names of the states, without queues."""
         return [name for name, meta in self.metas.items() if meta.kind != QUEUE]
-
-    def with_queues(self, states: dict[str, StateMeta]) -> dict[str, StateMeta]:
-        """States to restore, and the queues that are there already.
-
-        Raises:
-            StateError, StateMigrationError: a queue does not fit what is to be restored under its name.
-        """
-        for name in self._queues:
-            self.metas[name].check_against(name, states.get(name, self.metas[name]))
-        return {**self.metas, **states}
 
     def cells(self, descriptor: StateDescriptor, kind: type) -> Cells:
         """The cells of a state, after checking that its descriptor fits the stored state."""

@@ -1,47 +1,164 @@
-"""Cells: a table as its state sees it. They hold values by slot and sub, and the five kinds of state are built on them.
+"""Cells of a state, over the table that its backend gives it, from addresses to stored entries.
 
-`Cells` keeps every value for ever; `ttl.TtlCells` has the same methods and lets values expire. Here an error of a
-serialiser becomes a StateError that names the state, the key and the namespace.
+A stored entry is bytes that a serialiser gives, after a timestamp if the state has time to live (`layout`). The heap
+keeps objects instead (`heap_backend.HeapCodec`), and no other module knows what a stored entry is.
+
+An address is ``slot + sub`` (`layout`). Tables store, find and iterate: they know no lists, no maps and no expiry. Each
+change is one atomic write; changes that belong together are staged into one batch.
+
+`Cells` hold values by slot and sub, and the five kinds of state are built on them. They keep every value for ever;
+`ttl.TtlCells` has the same methods and lets values expire. Here an error of a serialiser becomes a StateError that
+names the state, the key and the namespace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from asyncio_operator.errors import StateError, describe_error
-from asyncio_operator.state.layout import Stored, describe_slot
+from asyncio_operator.state.layout import (
+    NOT_BEGUN,
+    STAMP_BIAS,
+    STAMP_SIZE,
+    Stored,
+    describe_slot,
+    stamp,
+    stamped_at,
+)
+from asyncio_operator.state.serializers import BUILTIN, Serializer, checked
 
-if TYPE_CHECKING:
-    from asyncio_operator.state.entries import Batch, Table
+Batch = Any
+"""What a backend's `new_batch` gives."""
 
 
-class Owner(Protocol):
-    """What cells use of their backend."""
+class Codec:
+    """Turns values into stored entries and back.
 
-    now: Callable[[], int]
-    """The clock, in milliseconds."""
-    group_width: int
-    """Bytes of a key group in an address."""
-    slot: bytes | None
-    """Address of the current key and namespace; None if there is none, or the backend is closed."""
-    closed: bool
+    A state with time to live has stamped entries, whose timestamps are milliseconds since the epoch.
 
-    def require_slot(self) -> bytes:
-        """`slot`, or StateError if there is none."""
+    Attributes:
+        encode: gives the stored form of a value.
+        decode: gives the value of a stored form.
+    """
 
-    def next_sequence(self) -> int:
-        """A number that was never returned before, for the place of a list's element."""
+    encode: Callable[[Any], Stored]
+    decode: Callable[[Stored], Any]
 
-    def check_open(self) -> None:
-        """Raise StateError if the backend is closed."""
+    def __init__(self, serializer: Serializer) -> None:
+        # The built-in serialiser gives bytes for certain; another one is checked at every write.
+        self.encode = serializer.serialize if serializer is BUILTIN else checked(serializer)
+        self.decode = serializer.deserialize
 
-    def new_batch(self) -> Batch:
-        """A batch for `commit`."""
+    def to_bytes(self, stored: Stored) -> bytes:
+        """A stored entry as a snapshot holds it."""
+        return stored  # type: ignore[no-any-return]
 
-    def commit(self, batch: Batch) -> None:
-        """Write a batch, whole or not at all."""
+    def from_bytes(self, data: bytes) -> Stored:
+        """The inverse of `to_bytes`."""
+        return data
+
+    def stamp(self, timestamp: int, stored: Stored) -> Stored:
+        """An entry with a timestamp."""
+        return stamp(timestamp + STAMP_BIAS) + stored
+
+    def timestamp(self, stamped: Stored) -> int:
+        """The timestamp of a stamped entry."""
+        timestamp: int = stamped_at(stamped)[0] - STAMP_BIAS
+        return timestamp
+
+    def unstamp(self, stamped: Stored) -> Stored:
+        """The entry without its timestamp."""
+        return stamped[STAMP_SIZE:]
+
+    def after(self, stamped: Stored, deadline: int) -> Stored | None:
+        """The entry without its timestamp if that is after the deadline; else, or if its life has not begun, None."""
+        return stamped[STAMP_SIZE:] if deadline < stamped_at(stamped)[0] - STAMP_BIAS < NOT_BEGUN else None
+
+    def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
+        """The values of entries whose timestamps lie after the deadline, `absent` instead of the others.
+
+        The life of each has to have begun.
+        """
+        after, decode = self.after, self.decode
+        return [absent if one is None or (rest := after(one, deadline)) is None else decode(rest) for one in stamped]
+
+
+class Table(ABC):
+    """The entries of one state."""
+
+    codec: Codec
+    """Makes entries from values. Until the state is requested they are bytes, of whatever serialiser."""
+
+    get_slot: Callable[[bytes], Stored | None]
+    """The entry of a slot without sub, for states with one entry per slot; a bare function, as fast as the store."""
+
+    put_slot: Callable[[bytes, Stored], None]
+    """Writes such an entry."""
+
+    def error(self, error: Exception) -> Exception:
+        """An error of the store as a StateError; any other error as it is."""
+        return error
+
+    @abstractmethod
+    def get(self, slot: bytes, sub: bytes) -> Stored | None:
+        """The entry at an address, or None."""
+
+    @abstractmethod
+    def put(self, slot: bytes, sub: bytes, stored: Stored) -> None:
+        """Writes one entry, at once."""
+
+    @abstractmethod
+    def delete(self, slot: bytes, sub: bytes) -> None:
+        """Removes one entry, if there is one."""
+
+    def holds(self, slot: bytes, sub: bytes, stored: Stored) -> bool:
+        """Whether an entry that was read is still stored. An equal entry that was written since does not count."""
+        return self.get(slot, sub) is stored
+
+    def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
+        """Adds changes of one slot to a batch: entries by sub, None to delete. `clear` empties the slot first.
+
+        In this class a batch is a list of changes, which the backend carries out.
+        """
+        batch.append((self, slot, list(changes), clear))
+
+    @abstractmethod
+    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Stored]]:
+        """The subs and entries of a slot as they are now, in the order of the subs."""
+
+    @abstractmethod
+    def head(self, slot: bytes, count: int) -> list[tuple[bytes, Stored]]:
+        """`count` subs and entries of a slot, or all if there are fewer; the order does not matter."""
+
+    @abstractmethod
+    def sweep(self, count: int, deadline: int, now: int) -> int | None:
+        """Looks at the next `count` entries of an endless round, and removes those stamped at the deadline or before.
+
+        Those whose life has not begun (`NOT_BEGUN`) are stamped `now`.
+        The time is bounded by `count`. Only for tables with stamped entries.
+
+        Returns:
+            None. If a round ended: a lower bound of all timestamps. It holds while no write has a timestamp below the
+            `now` of the calls before it.
+        """
+
+    @abstractmethod
+    def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
+        """All entries, as slot, sub, stored. Entries that were returned may be deleted during the iteration.
+
+        The border between slot and sub may differ from that of the write; their concatenation is the address.
+        """
+
+    @abstractmethod
+    def slots(self) -> Iterator[bytes]:
+        """Each slot that has entries, once, as they are now."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of entries. It may take time in proportion to that number."""
 
 
 class Absent(Enum):
@@ -63,10 +180,10 @@ class Cells:
 
     Attributes:
         name: the state's name.
-        backend: gives the current slot and takes batches.
+        backend: the `StateBackend`, a class that is made of this one: it gives the current slot and takes batches.
     """
 
-    def __init__(self, name: str, backend: Owner, table: Table) -> None:
+    def __init__(self, name: str, backend: Any, table: Table) -> None:
         self.name = name
         self.backend = backend
         self.table = table

@@ -140,7 +140,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         StateError: there is none, or it is damaged, or of another version.
     """
-    head, _, body = _read(path).partition(b"\n")
+    try:
+        data = (path / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        if not path.exists():
+            raise StateError(f"there is no checkpoint at {path}: correct the path") from None
+        raise StateError(
+            f"{path} is not a checkpoint, or was never completed: it has no file {MANIFEST}; restore another one"
+        ) from None
+    except OSError as error:
+        raise StateError(
+            f"the checkpoint {path} cannot be read: remove the cause, or restore another one ({error})"
+        ) from error
+    head, _, body = data.partition(b"\n")
     found = _HEAD.fullmatch(head)
     if found is None:
         raise damaged(path, f"{MANIFEST} begins with {describe(head)}")
@@ -228,21 +240,6 @@ def _other_version(path: Path, has: str, known: int) -> StateError:
     return StateError(
         f"the checkpoint {path} has {has}, this version reads {known}: restore it with the version that wrote it"
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return (path / MANIFEST).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        if not path.exists():
-            raise StateError(f"there is no checkpoint at {path}: correct the path") from None
-        raise StateError(
-            f"{path} is not a checkpoint, or was never completed: it has no file {MANIFEST}; restore another one"
-        ) from None
-    except OSError as error:
-        raise StateError(
-            f"the checkpoint {path} cannot be read: remove the cause, or restore another one ({error})"
-        ) from error
 
 
 def _size(path: Path) -> int | None:

@@ -80,11 +80,18 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
             "max_parallelism": backend.max_parallelism,
             "key_groups": [backend.key_groups.start, backend.key_groups.end],
             "state": _write_state(part, backend),
-            "services": _write_timers(part, backend, services),
+            "services": [],
         }
+        with (part / TIMERS).open("xb") as file:
+            for service in services:
+                groups: Mapping[int, bytes] = {}
+                if service.state_backend is None:
+                    groups = service.checkpoint_groups(backend.key_groups, backend.max_parallelism)
+                manifest["services"].append({"kind": _kind(service), "segments": write_segments(file, groups)})
         write_manifest(part, manifest)
         # In this order: after a loss of power a directory could otherwise have its name, and not its files.
-        _force_to_disk(part)
+        for entry in (*part.rglob("*"), part):
+            _force(entry)
         part.rename(target)
         _force(target.parent)
     except OSError as error:
@@ -191,25 +198,8 @@ def _write_state(part: Path, backend: StateBackend) -> dict[str, Any]:
     return {"kind": "rows", **about, "segments": segments}
 
 
-def _write_timers(part: Path, backend: StateBackend, services: Sequence[CheckpointedService]) -> list[dict[str, Any]]:
-    written = []
-    with (part / TIMERS).open("xb") as file:
-        for service in services:
-            groups: Mapping[int, bytes] = {}
-            if service.state_backend is None:
-                groups = service.checkpoint_groups(backend.key_groups, backend.max_parallelism)
-            written.append({"kind": _kind(service), "segments": write_segments(file, groups)})
-    return written
-
-
 def _kind(service: CheckpointedService) -> str:
     return service.checkpoint_kind if service.state_backend is None else service.checkpoint_kind + IN_STATE
-
-
-def _force_to_disk(directory: Path) -> None:
-    for entry in directory.rglob("*"):
-        _force(entry)
-    _force(directory)
 
 
 def _force(path: Path) -> None:

@@ -14,8 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from asyncio_operator.state.ordered_entries import OrderedEntries
-from asyncio_operator.state.parted_dict import PART, SLIM_EVERY, PartedDict
+from asyncio_operator.state.ordered_entries import PART, SLIM_EVERY, OrderedEntries, PartedDict
 from asyncio_operator.state.priority_queue import PriorityQueue, check_function, check_priority
 
 T = TypeVar("T")

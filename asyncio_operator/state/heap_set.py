@@ -6,7 +6,7 @@ True are two elements.
 
 `HeapPriorityQueueSet` is the faster one. `KeyGroupPartitionedPriorityQueue` keeps the elements of each key group in a
 set of its own, of any kind: the queues of a RocksDB backend are made so. `BatchPriorityQueueSet` holds
-the elements of one key at a time, so it has no key groups and no snapshot, and hashes no keys.
+the elements of one key at a time, so it has one key group and no snapshot, and hashes no keys.
 
 An entry is ``(priority, number, name, key group)``, and the entries are kept in order (`ordered_entries`). The name is
 the element itself if the element is a tuple and its key is an int or a text, because equal tuples then have the same
@@ -21,15 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 from operator import itemgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, key_hash
 from asyncio_operator.state.keys import Key, serialize_key
-from asyncio_operator.state.ordered_entries import OrderedEntries
-from asyncio_operator.state.parted_dict import PART, SLIM_EVERY, PartedDict
-from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet, check_function, check_priority
+from asyncio_operator.state.ordered_entries import PART, SLIM_EVERY, OrderedEntries, PartedDict
+from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function, check_priority
 
 T = TypeVar("T")
 _Entry = tuple[Any, int, Any, int]
@@ -238,28 +237,8 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
                     assert group_of(self._key_of(_element(name)), self._key_groups, self._max_parallelism) == group
 
 
-class GroupSet(Protocol[T]):
-    """The elements of one key group, ranked among others by `head`."""
-
-    def add_to(self, group: int, key: Key, element: T) -> bool: ...
-
-    def remove_from(self, group: int, key: Key, element: T) -> bool: ...
-
-    def poll(self) -> T | None: ...
-
-    def peek(self) -> T | None: ...
-
-    def head(self) -> Any: ...
-
-    def clear(self) -> None: ...
-
-    def is_empty(self) -> bool: ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[T]: ...
-
-    def _check(self) -> None: ...
+GroupSet = Any
+"""The elements of one key group: a `HeapPriorityQueueSet`, or another class with `add_to`, `remove_from` and `head`."""
 
 
 class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
@@ -279,7 +258,7 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         key_groups: KeyGroupRange,
         max_parallelism: int,
         *,
-        make: Callable[[int], GroupSet[T]] | None = None,
+        make: Callable[[int], GroupSet] | None = None,
         present: Iterable[int] = (),
     ) -> None:
         check_key_groups(key_groups, max_parallelism)
@@ -293,8 +272,8 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
                 key, key_of, KeyGroupRange(group, group), max_parallelism, sequence=sequence
             )
         )
-        self._sets: dict[int, GroupSet[T]] = {}
-        self._ranked: HeapPriorityQueue[GroupSet[T]] = HeapPriorityQueue(lambda each: each.head())
+        self._sets: dict[int, GroupSet] = {}
+        self._ranked: HeapPriorityQueue[GroupSet] = HeapPriorityQueue(lambda each: each.head())
         self.open(present)
 
     def open(self, groups: Iterable[int]) -> None:
@@ -326,7 +305,7 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         if first is None:
             return None
         try:
-            return first.poll()
+            return first.poll()  # type: ignore[no-any-return]
         finally:
             if not first.is_empty():
                 self._ranked.add(first)
@@ -368,7 +347,7 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
     def __iter__(self) -> Iterator[T]:
         return chain.from_iterable([iter(each) for each in self._sets.values()])
 
-    def _rank(self, changed: GroupSet[T]) -> bool:
+    def _rank(self, changed: GroupSet) -> bool:
         """Gives a set, whose head has changed, its new rank; True if it is the first."""
         self._ranked.remove(changed)
         return not changed.is_empty() and self._ranked.add(changed)
@@ -386,19 +365,18 @@ def key_of_element(element: Any) -> Key:
     return getattr(element, "key", "")
 
 
-class BatchPriorityQueueSet(PriorityQueue[T]):
-    """The elements of one key at a time. Another key may follow when they are gone.
+class BatchPriorityQueueSet(HeapPriorityQueueSet[T]):
+    """The elements of one key at a time, in one key group. Another key may follow when they are gone.
 
     Args:
         key: the priority of an element; read when it is added.
         key_of: the key of an element; None is `key_of_element`.
     """
 
-    __slots__ = ("_elements", "_key_of", "_present")
+    __slots__ = ("_present",)
 
     def __init__(self, key: Callable[[T], Any], key_of: Callable[[T], Key] | None = None) -> None:
-        self._key_of = key_of_element if key_of is None else check_function("key_of", key_of)
-        self._elements: HeapPriorityQueueSet[T] = HeapPriorityQueueSet(key, self._key_of, KeyGroupRange(0, 0), 1)
+        super().__init__(key, key_of_element if key_of is None else key_of, KeyGroupRange(0, 0), 1)
         self._present = b""
 
     def add(self, element: T) -> bool:
@@ -409,38 +387,19 @@ class BatchPriorityQueueSet(PriorityQueue[T]):
         """
         key = self._key_of(element)
         name = serialize_key(key)
-        if len(self._elements) and name != self._present:
-            inside = self._key_of(next(iter(self._elements)))
+        if self._size and name != self._present:
+            inside = self._key_of(next(iter(self)))
             raise StateError(
                 f"an element of key {describe(key)} cannot be added while the set holds elements of key "
                 f"{describe(inside)}: a batch set holds one key at a time, so its input must be sorted by key"
             )
         self._present = name
-        return self._elements.add_to(0, key, element)
-
-    def poll(self) -> T | None:
-        """O(log n)."""
-        return self._elements.poll()
-
-    def peek(self) -> T | None:
-        """O(1)."""
-        return self._elements.peek()
+        return self.add_to(0, key, element)
 
     def remove(self, element: T) -> bool:
         """O(log n); `element` may be an equal copy. True if the head has changed."""
-        return self._elements.remove_from(0, self._key_of(element), element)
-
-    def clear(self) -> None:
-        """Takes every element out."""
-        self._elements.clear()
-
-    def __len__(self) -> int:
-        return len(self._elements)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._elements)
+        return self.remove_from(0, self._key_of(element), element)
 
     def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        self._elements._check()
-        assert all(serialize_key(self._key_of(element)) == self._present for element in self._elements)
+        super()._check()
+        assert all(serialize_key(self._key_of(element)) == self._present for element in self)

@@ -207,10 +207,6 @@ def _unescaped(data: bytes, position: int) -> tuple[bytes, int]:
         position += 2
 
 
-def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
-    return _unescaped(data, position)
-
-
 def _read_text(data: bytes, position: int) -> tuple[str, int]:
     raw, end = _unescaped(data, position)
     return raw.decode("utf-8", "surrogatepass"), end
@@ -270,7 +266,7 @@ _READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     0x01: lambda data, at: (None, at),
     0x02: lambda data, at: (False, at),
     0x03: lambda data, at: (True, at),
-    0x04: _read_bytes,
+    0x04: _unescaped,
     0x05: _read_text,
     0x06: _read_big,
     0x07: lambda data, at: (_uint64.unpack_from(data, at)[0] - _BIAS, at + 8),

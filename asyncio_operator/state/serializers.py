@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -222,11 +223,6 @@ def _write_int(value: int) -> bytes:
     return _tagged_length(0x04, len(raw)) + raw
 
 
-def _write_text(value: str) -> bytes:
-    raw = encode_text(value)
-    return _tagged_length(0x06, len(raw)) + raw
-
-
 def _raw(tag: int, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     def write(value: Any) -> bytes:
         raw = encode(value)
@@ -325,14 +321,9 @@ def _read_dict(data: bytes, at: int) -> tuple[dict[Any, Any], int]:
     return dict(zip(flat[::2], flat[1::2], strict=True)), end
 
 
-def _read_time(raw: bytes) -> time:
+def _read_iso(kind: type[time] | type[datetime], raw: bytes) -> time | datetime:
     text = raw.decode()
-    return time.fromisoformat(text.removesuffix("F")).replace(fold=text.endswith("F"))
-
-
-def _read_datetime(raw: bytes) -> datetime:
-    text = raw.decode()
-    return datetime.fromisoformat(text.removesuffix("F")).replace(fold=text.endswith("F"))
+    return kind.fromisoformat(text.removesuffix("F")).replace(fold=text.endswith("F"))
 
 
 def _read_duration(data: bytes, at: int) -> tuple[timedelta, int]:
@@ -351,7 +342,7 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     bool: lambda value: b"\x02" if value else b"\x01",
     int: _write_int,
     float: lambda value: _tagged_float(0x05, value),
-    str: _write_text,
+    str: _raw(0x06, encode_text),
     bytes: lambda value: _tagged_length(0x07, len(value)) + value,
     date: lambda value: b"\x0b" + _uint32.pack(value.toordinal()),
     time: _raw(0x0C, _iso),
@@ -383,8 +374,8 @@ _READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     0x09: _read_collection(tuple),
     0x0A: _read_dict,
     0x0B: lambda data, at: (date.fromordinal(_uint32.unpack_from(data, at)[0]), at + 4),
-    0x0C: _read_raw(_read_time),
-    0x0D: _read_raw(_read_datetime),
+    0x0C: _read_raw(partial(_read_iso, time)),
+    0x0D: _read_raw(partial(_read_iso, datetime)),
     0x0E: _read_duration,
     0x0F: _read_uuid,
     0x10: _read_raw(lambda raw: Decimal(raw.decode())),

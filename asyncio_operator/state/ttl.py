@@ -35,16 +35,15 @@ from itertools import islice
 from typing import Any
 
 from asyncio_operator.errors import StateError
-from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells, Owner
-from asyncio_operator.state.entries import Batch, Table
-from asyncio_operator.state.layout import NOT_BEGUN, STAMP_BIAS, Stored
-from asyncio_operator.state.ttl_config import (
+from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Batch, Cells, Table
+from asyncio_operator.state.descriptors import (
     CleanupInCompaction,
     CleanupIncrementally,
     StateTtlConfig,
     StateVisibility,
     UpdateType,
 )
+from asyncio_operator.state.layout import NOT_BEGUN, STAMP_BIAS, Stored
 
 REMOVAL_BATCH = 1000
 """Entries that are deleted in one batch: 100 KB of work between two writes."""
@@ -56,13 +55,8 @@ ALWAYS, NEVER = -STAMP_BIAS, STAMP_BIAS
 """Before and after every time that a timestamp can hold."""
 
 
-class CleanupSchedule:
-    """Counts accesses, and makes the looks that they owe.
-
-    Args:
-        ttl: how long an entry lives, in milliseconds.
-        cleanup: None: no access owes a look.
-        at_once: each access makes its looks itself, and leaves none to a later one.
+class _Schedule:
+    """When the entries of a state are looked at.
 
     Attributes:
         counted: when the last access was that had to be counted.
@@ -72,18 +66,43 @@ class CleanupSchedule:
     themselves, because they do so with every access.
     """
 
-    __slots__ = ("_cleanup", "_doubted", "_limit", "_name", "_owed", "_size", "_table", "_ttl", "counted", "horizon")
+    def __init__(self, name: str, table: Table, ttl: int) -> None:
+        self._name, self._table, self._ttl = name, table, ttl
+        self.counted = self.horizon = ALWAYS
+
+    def settle(self) -> None:
+        """Makes the looks of all accesses so far, as at the time of the last.
+
+        Raises:
+            StateError: the clean-up failed.
+        """
+
+    def doubt(self) -> None:
+        """An entry may get a timestamp that lies in the past, so the bound of the running round may be wrong."""
+
+    def _sweep(self, count: int, now: int) -> int | None:
+        try:
+            return self._table.sweep(count, now - self._ttl, now)
+        except Exception as error:
+            raise StateError(f"cleaning up state {self._name!r} failed: {self._table.error(error)}") from error
+
+
+class CleanupSchedule(_Schedule):
+    """Counts accesses, and makes the looks that they owe.
+
+    Args:
+        ttl: how long an entry lives, in milliseconds.
+        cleanup: None: no access owes a look.
+        at_once: each access makes its looks itself, and leaves none to a later one.
+    """
 
     def __init__(self, name: str, table: Table, ttl: int, cleanup: CleanupIncrementally | None, at_once: bool) -> None:
-        self._name = name
-        self._table = table
-        self._ttl = ttl
+        super().__init__(name, table, ttl)
         self._cleanup = cleanup is not None
         self._size = cleanup.size if cleanup else 1
         self._limit = 1 if at_once else -(-STRETCH // self._size)
         self._owed = 0
         self._doubted = False
-        self.counted = ALWAYS
         self.horizon = ALWAYS if cleanup else NEVER
 
     def accessed(self, now: int, changes: int = 0) -> None:
@@ -106,22 +125,16 @@ class CleanupSchedule:
                 self.settle()
 
     def settle(self) -> None:
-        """Makes the looks of all accesses so far, as at the time of the last.
-
-        Raises:
-            StateError: the clean-up failed.
-        """
         if not self._owed:
             return
         count, self._owed = self._owed * self._size, 0
-        oldest = _swept(self._name, self._table, count, self._ttl, self.counted)
+        oldest = self._sweep(count, self.counted)
         if oldest is not None:
             # A round during which there was doubt gives no bound: the next whole round does.
             self.horizon = ALWAYS if self._doubted else oldest + self._ttl
             self._doubted = False
 
     def doubt(self) -> None:
-        """An entry may get a timestamp that lies in the past, so the bound of the running round may be wrong."""
         if self._cleanup:
             self.horizon, self._doubted = ALWAYS, True
 
@@ -130,40 +143,23 @@ PERIODS = 16
 """Periods of a time to live in which writes are counted together."""
 
 
-class CompactionSchedule:
-    """Counts writes, and makes a round through the table once enough of the entries may have expired.
+class CompactionSchedule(_Schedule):
+    """Counts writes, and makes a round through the table once enough of the entries may have expired. It puts nothing
+    off, and every access is reported.
 
     Args:
         ttl: how long an entry lives, in milliseconds.
         every: this number of entries is enough, if it is a quarter of those of the last round.
-
-    `counted` and `horizon` are as of `CleanupSchedule`: every access is reported.
     """
 
-    __slots__ = (
-        "_enough",
-        "_every",
-        "_expired",
-        "_looked",
-        "_name",
-        "_periods",
-        "_table",
-        "_ttl",
-        "counted",
-        "horizon",
-    )
-
     def __init__(self, name: str, table: Table, ttl: int, every: int, now: int) -> None:
-        self._name = name
-        self._table = table
-        self._ttl = ttl
+        super().__init__(name, table, ttl)
         self._every = self._enough = every
         self._expired = 0
         # Entries of the running round that were looked at; None between rounds.
         self._looked: int | None = None
         # Beginning of a period, and its writes. What is stored already counts as enough, written now.
         self._periods: deque[tuple[int, int]] = deque([(now, every)])
-        self.counted = self.horizon = ALWAYS
 
     def accessed(self, now: int, changes: int = 0) -> None:
         """Counts the changes of an access at this time, in milliseconds.
@@ -186,22 +182,9 @@ class CompactionSchedule:
             self._looked = self._expired = 0
         if self._looked is not None:
             self._looked += STRETCH
-            if _swept(self._name, self._table, STRETCH, self._ttl, now) is not None:
+            if self._sweep(STRETCH, now) is not None:
                 self._enough = max(self._every, self._looked // 4)
                 self._looked = None
-
-    def settle(self) -> None:
-        """Nothing is put off."""
-
-    def doubt(self) -> None:
-        """No bound of the timestamps is kept."""
-
-
-def _swept(name: str, table: Table, count: int, ttl: int, now: int) -> int | None:
-    try:
-        return table.sweep(count, now - ttl, now)
-    except Exception as error:
-        raise StateError(f"cleaning up state {name!r} failed: {table.error(error)}") from error
 
 
 _Load = Callable[[bytes], Stored | None]
@@ -211,7 +194,7 @@ _Store = Callable[[bytes, Stored], None]
 class TtlCells(Cells):
     """Cells of a state with time to live; the codec has to be a stamped one."""
 
-    def __init__(self, name: str, backend: Owner, table: Table, ttl: StateTtlConfig) -> None:
+    def __init__(self, name: str, backend: Any, table: Table, ttl: StateTtlConfig) -> None:
         super().__init__(name, backend, table)
         self._ttl = self.milliseconds = ttl.milliseconds
         self._now = backend.now
@@ -260,10 +243,6 @@ class TtlCells(Cells):
                 accessed(now, 1)
 
         return load, store
-
-    def is_expired(self, stored: Any) -> bool:
-        """Whether a stored entry has expired."""
-        return self.is_over(stored, self._now())
 
     def living(self, stored: Sequence[Any], absent: Any) -> list[Any]:
         """The values of stored entries; `absent` instead of None and of expired ones."""
@@ -343,7 +322,7 @@ class TtlCells(Cells):
         count = 1
         while rows := self.table.head(slot, count):
             for sub, stored in rows:
-                if self._return_expired or not self.is_expired(stored):
+                if self._return_expired or not self.is_over(stored, self._now()):
                     return False
                 self.table.delete(slot, sub)
             count = min(2 * count, REMOVAL_BATCH)

@@ -150,3 +150,23 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __repr__(self) -> str:
         return f"<VirtualTimeLoop at {self._now} s>"
+
+
+def require_no_loop(tool: str, call: str) -> None:
+    """Check that no loop runs in this thread, for a tool that runs loops of its own.
+
+    Args:
+        tool: what was called.
+        call: what to give to `asyncio.to_thread` instead of the call.
+
+    Raises:
+        ConfigurationError: one runs.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigurationError(
+        f"{tool} was called in a running loop, but runs loops of its own: call it from an ordinary function, or in a "
+        f"thread, as in `await asyncio.to_thread({call})`"
+    )

@@ -25,7 +25,7 @@ from asyncio_operator.timers.queues import (
     serialize_timer,
     timestamp_of,
 )
-from asyncio_operator.timers.service import Callback, TimerService, check_callback, check_limit, current_timer
+from asyncio_operator.timers.service import Callback, TimerService, check_limit, current_timer
 
 
 class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
@@ -51,11 +51,9 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         on_processing_time: Callback | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._on_event_time = check_callback("on_event_time", on_event_time)
-        self._on_processing_time = check_callback("on_processing_time", on_processing_time)
-        event: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
-        processing: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
-        super().__init__(event, processing, clock)
+        self.heed(on_event_time, on_processing_time, clock)
+        self._event = BatchPriorityQueueSet(timestamp_of, key_of)
+        self._processing = BatchPriorityQueueSet(timestamp_of, key_of)
         self._key: Key | None = None
         self._key_bytes = b""
         self._flushing = False

@@ -54,34 +54,88 @@ Output = Callable[[Record[Any]], object]
 Q = TypeVar("Q", bound=PriorityQueue[Timer])
 
 
-class TimerService(ABC, Generic[Q]):
-    """What the timer services have in common: timers of the current key are registered, deleted and listed.
+class DrivenTimers(ABC):
+    """What a service and a manager of services have in common: a watermark, one driver, and one operator."""
 
-    Args:
-        event, processing: the sets that hold the timers.
-        clock: seconds as a float; None is the system's.
-    """
-
-    checkpoint_kind: ClassVar[str]
-    """The name of this class in a checkpoint."""
-
-    def __init__(self, event: Q, processing: Q, clock: Clock | None) -> None:
-        self._now = milliseconds(clock)
-        self._event = event
-        self._processing = processing
-        self._watermark = MIN_TIMESTAMP
-        self._listener: Callable[[], object] | None = None
-        self._output: Output | None = None
+    _watermark = MIN_TIMESTAMP
+    _listener: Callable[[], object] | None = None
+    _output: Output | None = None
 
     @property
     @abstractmethod
-    def current_key(self) -> Key | None:
-        """The key whose timers are registered and deleted; None before the first."""
+    def services(self) -> Sequence[DrivenTimers]:
+        """The services, in the order of their names: a driver takes services and managers alike."""
 
     @property
     def current_watermark(self) -> int:
         """The last watermark, milliseconds; -2**63 before the first."""
         return self._watermark
+
+    def watch(self, listener: Callable[[], object] | None) -> None:
+        """Sets the function to call when `next_processing_time` may have become earlier; None for none.
+
+        Raises:
+            StateError: another one is set, here or in a service.
+        """
+        for each in (self, *self.services):
+            if each._listener is not None and listener is not None:
+                raise StateError(f"{each!r} has a driver already: end it before starting another one")
+        for each in (self, *self.services):
+            each._listener = listener
+
+    def collect(self, record: Record[Any]) -> None:
+        """Emits a record from a callback, during a run of an operator that was given this as ``timers=``. It leaves
+        before the watermark that has fired the timer. Called on the thread of the run's loop.
+
+        Raises:
+            StateError: no such run is going on.
+            TypeError: it is not a `Record`.
+        """
+        if self._output is None:
+            raise StateError(
+                f"{self!r} collects records only during a run of an operator that has it as timers=: without one, let "
+                "the callback append them to a list of its own"
+            )
+        if type(record) is not Record:
+            raise TypeError(
+                f"collect() takes a Record, as in collect(Record(value, timestamp)), not {describe(record)}"
+            )
+        self._output(record)
+
+    def collect_into(self, output: Output | None) -> None:
+        """Sets the function that takes what is collected, which is the operator's to do; None for none.
+
+        Raises:
+            StateError: another one is set, here or in a service.
+        """
+        for each in (self, *self.services):
+            if each._output is not None and output is not None:
+                raise StateError(
+                    f"{each!r} belongs to another run: end that run first, or give each operator its own timers"
+                )
+        for each in (self, *self.services):
+            each._output = output
+
+
+class TimerService(DrivenTimers, Generic[Q]):
+    """What the timer services have in common: timers of the current key are registered, deleted and listed."""
+
+    checkpoint_kind: ClassVar[str]
+    """The name of this class in a checkpoint."""
+
+    _event: Q
+    _processing: Q
+
+    def heed(self, on_event_time: Callback | None, on_processing_time: Callback | None, clock: Clock | None) -> None:
+        """Sets the callbacks, None for none, and the clock; ConfigurationError if one of them is wrong."""
+        self._on_event_time = check_callback("on_event_time", on_event_time)
+        self._on_processing_time = check_callback("on_processing_time", on_processing_time)
+        self._now = milliseconds(clock)
+
+    @property
+    @abstractmethod
+    def current_key(self) -> Key | None:
+        """The key whose timers are registered and deleted; None before the first."""
 
     def current_processing_time(self) -> int:
         """The clock's time, in whole milliseconds."""
@@ -118,46 +172,18 @@ class TimerService(ABC, Generic[Q]):
 
     @property
     def services(self) -> tuple[Self, ...]:
-        """The service itself, alone: a driver takes services and managers alike."""
+        """The service itself, alone."""
         return (self,)
-
-    def watch(self, listener: Callable[[], object] | None) -> None:
-        """Sets the function to call when `next_processing_time` may have become earlier; None for none.
-
-        Raises:
-            StateError: another one is set.
-        """
-        self._listener = check_listener(self, self._listener, listener)
-
-    def collect(self, record: Record[Any]) -> None:
-        """Emits a record from a callback, during a run of an operator that was given this service as ``timers=``. It
-        leaves before the watermark that has fired the timer. Called on the thread of the run's loop.
-
-        Raises:
-            StateError: no such run is going on.
-            TypeError: it is not a `Record`.
-        """
-        emit(self, self._output, record)
-
-    def collect_into(self, output: Output | None) -> None:
-        """Sets the function that takes what is collected, which is the operator's to do; None for none.
-
-        Raises:
-            StateError: another one is set.
-        """
-        self._output = check_output(self, self._output, output)
 
     def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> bool:
         """Whether the timer may be the first now."""
         return queue.add(current_timer(self.current_key, timestamp, namespace))
 
 
-class GroupedTimers(ABC):
+class GroupedTimers(DrivenTimers):
     """Timers of a range of key groups: those of one service, or of all services of a manager, as one."""
 
     _queues: TimerQueues
-    _watermark: int
-    _listener: Callable[[], object] | None
 
     @property
     @abstractmethod
@@ -298,11 +324,9 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         clock: Clock | None = None,
         queues: TimerQueues | None = None,
     ) -> None:
-        self._on_event_time = check_callback("on_event_time", on_event_time)
-        self._on_processing_time = check_callback("on_processing_time", on_processing_time)
-        queues = HeapQueues() if queues is None else check_queues(queues)
-        self._queues = queues
-        super().__init__(queues("event_time_timers"), queues("processing_time_timers"), clock)
+        self.heed(on_event_time, on_processing_time, clock)
+        self._queues = queues = HeapQueues() if queues is None else check_queues(queues)
+        self._event, self._processing = queues("event_time_timers"), queues("processing_time_timers")
         self._key_groups = queues.key_groups
         self._max_parallelism = queues.max_parallelism
         self._key: Key | None = None
@@ -341,7 +365,9 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         return None if first is None else first.timestamp
 
     def snapshot(self, key_group: int) -> bytes:
-        return self._serialized(key_group, self._timers_of(key_group))
+        event, processing = ([serialize_timer(timer) for timer in kind] for kind in self._timers_of(key_group))
+        about = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
+        return BUILTIN.serialize({**about, "event": event, "processing": processing})
 
     def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
         event, processing = self._parsed(key_group, data)
@@ -360,11 +386,6 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
 
     def _timers_of(self, key_group: int) -> tuple[list[Timer], list[Timer]]:
         return self._event.subset_for_key_group(key_group), self._processing.subset_for_key_group(key_group)
-
-    def _serialized(self, key_group: int, timers: tuple[list[Timer], list[Timer]]) -> bytes:
-        event, processing = ([serialize_timer(timer) for timer in kind] for kind in timers)
-        about = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
-        return BUILTIN.serialize({**about, "event": event, "processing": processing})
 
     def _parsed(self, key_group: int, data: bytes) -> tuple[list[Timer], list[Timer]]:
         check_group(key_group, self._key_groups)
@@ -432,36 +453,6 @@ def all_of(steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
             step()
 
     return run
-
-
-def check_listener(
-    service: object, present: Callable[[], object] | None, listener: Callable[[], object] | None
-) -> Callable[[], object] | None:
-    """The new listener; StateError if it would take the place of another one."""
-    if present is not None and listener is not None:
-        raise StateError(f"{service!r} has a driver already: end it before starting another one")
-    return listener
-
-
-def emit(service: object, output: Output | None, record: Record[Any]) -> None:
-    """Passes a collected record on; raises as `TimerService.collect`."""
-    if output is None:
-        raise StateError(
-            f"{service!r} collects records only during a run of an operator that has it as timers=: without one, let "
-            "the callback append them to a list of its own"
-        )
-    if type(record) is not Record:
-        raise TypeError(f"collect() takes a Record, as in collect(Record(value, timestamp)), not {describe(record)}")
-    output(record)
-
-
-def check_output(service: object, present: Output | None, output: Output | None) -> Output | None:
-    """The new output; StateError if it would take the place of another one."""
-    if present is not None and output is not None:
-        raise StateError(
-            f"{service!r} belongs to another run: end that run first, or give each operator its own timers"
-        )
-    return output
 
 
 def check_limit(limit: int | None) -> int:

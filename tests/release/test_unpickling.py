@@ -24,7 +24,7 @@ UNPICKLED = {
     # What Spark hands to a task of a table function.
     ("asyncio_operator/spark/worker/table_function.py", "cloudpickle.loads"),
     # The check that a copy of an enricher is equal to it.
-    ("asyncio_operator/testing/enricher_contract/lifecycle.py", "pickle.loads"),
+    ("asyncio_operator/testing/enricher_contract/check_enricher.py", "pickle.loads"),
     ("asyncio_operator/testing/state_contract/laws.py", "pickle.loads"),
 }
 

@@ -8,6 +8,7 @@ from asyncio_operator.state import (
     HeapPriorityQueueSet,
     KeyGroupPartitionedPriorityQueue,
     KeyGroupRange,
+    KeySerializer,
     RocksDBCachingPriorityQueueSet,
     RocksDBStateBackend,
 )
@@ -66,6 +67,18 @@ def make_queue(kind, directory, key_groups=ALL_GROUPS, max_parallelism=128):
     if kind in HEAP_SETS:
         return kind(priority, key_of, key_groups, max_parallelism)
     return kind(priority)
+
+
+def number_queue(directory, cache_size=128):
+    """A queue on disk of numbers, each of which is its own key."""
+    return RocksDBCachingPriorityQueueSet(
+        directory,
+        key_of=lambda element: element,
+        key_groups=ALL_GROUPS,
+        max_parallelism=128,
+        serializer=KeySerializer(),
+        cache_size=cache_size,
+    )
 
 
 def drain(queue):

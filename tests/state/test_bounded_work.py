@@ -130,18 +130,6 @@ def test_E5_nobody_is_left_out_behind_what_was_removed(tmp_path):
     backend.close()
 
 
-@pytest.mark.parametrize("beginning", ["", "https://shop.example.com/catalogue/articles/details?session="])
-def test_E5_the_round_keeps_up_whatever_the_keys_have_in_common(beginning, make):
-    clock = ManualClock(0)
-    backend = make(clock=clock)
-    value = backend.value_state(ValueStateDescriptor("value", ttl=StateTtlConfig(0.3)))
-    for number in range(6_000):
-        clock.set(number / 1000)
-        backend.set_current_key(f"{beginning}{number:08d}")
-        value.update(number)
-    assert backend.num_entries() <= 2 * 300
-
-
 @pytest.mark.parametrize("size", [1, 5])
 @pytest.mark.parametrize("kind", ["list", "map"])
 def test_E5_who_writes_ahead_of_the_round_does_not_lead_it_away(kind, size, make):
@@ -158,33 +146,6 @@ def test_E5_who_writes_ahead_of_the_round_does_not_lead_it_away(kind, size, make
         else:
             entries.put_all(dict.fromkeys(range(size * number, size * number + size)))
     assert backend.num_entries() <= 2 * 100 * size
-
-
-def test_S6_what_was_cleared_once_is_passed_once(skipped, tmp_path):
-    backend = RocksDBStateBackend(tmp_path / "state")
-    backend.set_current_key("k")
-    entries = backend.map_state(MapStateDescriptor("map"))
-    entries.put_all(dict.fromkeys(range(20_000)))
-    entries.clear()
-    assert steps_of(entries.is_empty, skipped) > PATIENCE
-    entries.is_empty()
-    assert steps_of(entries.is_empty, skipped) == 0
-    backend.close()
-
-
-def test_S6_what_was_removed_behind_a_long_map_is_passed_once(skipped, tmp_path):
-    backend = RocksDBStateBackend(tmp_path / "state")
-    backend.set_current_key("k")
-    entries = backend.map_state(MapStateDescriptor("map"))
-    kept = [*range(CHUNK + 10), *range(8000, 8010)]
-    entries.put_all(dict.fromkeys(range(8010)))
-    for number in range(8010):
-        if number not in kept:
-            entries.remove(number)
-    for _ in range(3):
-        assert list(entries.keys()) == kept
-    assert steps_of(lambda: list(entries.keys()), skipped) <= 3 * len(kept)
-    backend.close()
 
 
 def test_S6_an_iteration_that_makes_room_sees_one_moment(tmp_path):
@@ -254,29 +215,6 @@ def test_S6_is_empty_looks_at_one_entry():
         assert tracemalloc.get_traced_memory()[1] < 20_000  # a list of all entries takes 80,000
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("access", ["is_empty", "items", "keys", "values"])
-def test_E5_every_access_cleans_up_whether_it_ends_or_not(access, make):
-    clock = ManualClock()
-    backend = make(clock=clock)
-    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(SIZE))
-    entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
-    for key in range(10):
-        backend.set_current_key(key)
-        entries.put_all(dict.fromkeys(range(3)))
-    clock.advance(9)
-    backend.set_current_key("alive")
-    entries.put(1, 1)
-    clock.advance(1)
-    for left in range(31 - SIZE, 0, -SIZE):
-        found = getattr(entries, access)()
-        if access != "is_empty":
-            next(found)
-        assert backend.num_entries() in (left, left + 1)
-    for _ in range(3):
-        getattr(entries, access)()
-    assert backend.num_entries() == 1
 
 
 def test_S14_memory_does_not_follow_the_length_of_keys():

@@ -14,10 +14,9 @@ from zlib import crc32
 
 import pytest
 
-from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError
+from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import (
     AggregatingStateDescriptor,
-    CleanupFullSnapshot,
     HeapStateBackend,
     KeyGroupRange,
     ListStateDescriptor,
@@ -28,7 +27,6 @@ from asyncio_operator.state import (
     StateTtlConfig,
     ValueStateDescriptor,
     checkpoint,
-    key_group_range,
     restore_checkpoint,
 )
 from asyncio_operator.testing.time import ManualClock
@@ -194,45 +192,6 @@ def test_S15_the_timers_of_a_batch_fire_after_it_was_restored(new, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("old", "parallelism"), [(2, 3), (3, 2), (4, 1), (1, 4)])
-@pytest.mark.parametrize("kinds", [("heap", "rocksdb"), ("rocksdb", "heap")])
-def test_T5_after_a_rescale_from_checkpoints_every_timer_fires_once_and_no_entry_is_lost(
-    kinds, old, parallelism, tmp_path
-):
-    """The jobs of the batches are left out: a batch has one key, and belongs to one of them."""
-    paths = [tmp_path / f"checkpoint-{index}" for index in range(old)]
-    for index, path in enumerate(paths):
-        job = Job(kinds[index % 2], tmp_path / f"old-{index}", key_group_range(128, old, index))
-        for key in range(300):
-            try:
-                job.backend.set_current_key(key)
-            except StateError:
-                continue
-            job.backend.value_state(VALUE).update(key)
-            job.timers.current_key = key
-            job.timers.register_event_time_timer(key)
-            job.timers.register_processing_time_timer(-key)
-        checkpoint(path, job.backend, job.timers)
-        job.close()
-    fired: list[Any] = []
-    values: list[Any] = []
-    for index in range(parallelism):
-        job = Job(kinds[index % 2], tmp_path / f"new-{index}", key_group_range(128, parallelism, index))
-        restore_checkpoint([str(path) for path in paths], job.backend, job.timers)
-        keys = list(job.backend.keys("value"))
-        for key in keys:
-            job.backend.set_current_key(key)
-            values.append(job.backend.value_state(VALUE).value())
-        job.timers.advance_watermark(END)
-        job.timers.advance_processing_time()
-        assert {timer.key for timer in job.fired} == set(keys)
-        fired += job.fired
-        job.close()
-    assert sorted(values) == list(range(300))
-    assert len(fired) == 600
-    assert len(set(fired)) == 599  # Key 0 has an event and a processing timer that are equal.
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_S15_a_checkpoint_is_read_without_pickle_and_without_the_job(kind, new, tmp_path):
     job = new(kind)
@@ -373,30 +332,6 @@ def test_S15_what_does_not_fit_is_refused_and_named(new, tmp_path):
     ]
 
 
-def test_S10_a_checkpoint_with_other_serialisers_is_refused_when_the_state_is_asked_for(new, tmp_path):
-    job = new("heap")
-    job.fill()
-    job.save(tmp_path / "checkpoint")
-    again = new("rocksdb")
-    again.load(tmp_path / "checkpoint")
-    with pytest.raises(StateMigrationError, match="json-1"):
-        again.backend.value_state(ValueStateDescriptor("json"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_E6_the_expired_are_left_out_of_a_checkpoint(kind, new, tmp_path):
-    job = new(kind)
-    descriptor = ValueStateDescriptor("short", ttl=StateTtlConfig(10.0, cleanup=CleanupFullSnapshot()))
-    job.backend.set_current_key(1)
-    job.backend.value_state(descriptor).update(1)
-    job.clock.advance(10.0)
-    job.save(tmp_path / "checkpoint")
-    again = new("heap")
-    again.load(tmp_path / "checkpoint")
-    assert again.backend.num_entries() == 0
-    assert job.backend.num_entries() == 1
-
-
 def test_S15_a_checkpoint_that_cannot_be_written_leaves_nothing(new, tmp_path):
     job = new("heap")
     job.fill()
@@ -447,28 +382,3 @@ def test_S15_a_process_that_is_killed_leaves_every_checkpoint_whole_or_absent(ki
             backend.set_current_key(key)
             assert value.value() == number
         assert len(list(timers.event_time_timers())) == 50 * number
-
-
-def test_S15_a_flipped_bit_in_a_checkpoint_of_rocksdb_is_an_error_or_changes_nothing(new, tmp_path):
-    """RocksDB's files hold bytes that nothing reads, beside those whose checksums are compared."""
-    job = new("rocksdb")
-    job.fill()
-    before = job.contents()
-    job.save(tmp_path / "checkpoint")
-    refused = 0
-    for path in sorted((tmp_path / "checkpoint" / "state").iterdir()):
-        whole = path.read_bytes()
-        path.unlink()  # It is a hard link to a file of the backend.
-        for place in range(0, len(whole), len(whole) // 2 + 1):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
-            again = new("heap")
-            try:
-                again.load(tmp_path / "checkpoint")
-            except StateError:
-                refused += 1
-                assert again.backend.num_entries() == 0
-                assert not list(again.timers.event_time_timers())
-            else:
-                assert again.contents() == before
-        path.write_bytes(whole)
-    assert refused > 5

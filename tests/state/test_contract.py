@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncio_operator.state import HeapStateBackend, ValueState
+from asyncio_operator.state import HeapStateBackend
 from asyncio_operator.testing.state_contract.check_backend import LAWS, check_state_backend
 
 
@@ -16,12 +16,6 @@ def test_S_E_contract(law, make):
 def test_check_state_backend_takes_a_class_or_a_function_with_keywords():
     check_state_backend(HeapStateBackend)
     check_state_backend(lambda **options: HeapStateBackend(**options))  # noqa: PLW0108 - the point is that it is one
-
-
-def test_check_state_backend_finds_a_backend_that_forgets(monkeypatch):
-    monkeypatch.setattr(ValueState, "update", lambda self, value: None)
-    with pytest.raises(AssertionError, match="value of key"):
-        check_state_backend(HeapStateBackend)
 
 
 def test_check_state_backend_finds_a_backend_that_is_not_closed(monkeypatch):

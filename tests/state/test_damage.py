@@ -24,11 +24,8 @@ from asyncio_operator.state import (
     CleanupFullSnapshot,
     CleanupIncrementally,
     HeapStateBackend,
-    KeyGroupRange,
-    KeySerializer,
     ListStateDescriptor,
     MapStateDescriptor,
-    RocksDBCachingPriorityQueueSet,
     RocksDBSnapshot,
     RocksDBStateBackend,
     StateTtlConfig,
@@ -37,6 +34,7 @@ from asyncio_operator.state import (
 from asyncio_operator.state.ttl import STRETCH
 from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import InternalTimerService, RocksDBQueues
+from tests.state.queue_kinds import number_queue
 
 MAP = MapStateDescriptor("entries")
 VALUE = ValueStateDescriptor("value")
@@ -59,17 +57,6 @@ def damage(directory: Path, parts: int = 1) -> None:
         data[place : place + 64] = bytes(byte ^ 0x5A for byte in data[place : place + 64])
     table.unlink()
     table.write_bytes(data)
-
-
-def new_queue(directory: Path, cache_size: int = 128) -> RocksDBCachingPriorityQueueSet[Any]:
-    return RocksDBCachingPriorityQueueSet(
-        directory,
-        key_of=lambda element: element,
-        key_groups=KeyGroupRange(0, 127),
-        max_parallelism=128,
-        serializer=KeySerializer(),
-        cache_size=cache_size,
-    )
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -135,21 +122,6 @@ def test_S11_an_error_in_hand_does_not_keep_the_directory(action, tmp_path):
     assert caught.value.__traceback__ is not None
 
 
-def test_S8_damage_among_the_keys_of_a_state_is_told(tmp_path):
-    backend = RocksDBStateBackend(tmp_path / "state")
-    value = backend.value_state(VALUE)
-    for key in range(COUNT):
-        backend.set_current_key(key)
-        value.update("x" * 50)
-    backend.close()
-    damage(tmp_path / "state")
-    backend = RocksDBStateBackend(tmp_path / "state")
-    with pytest.raises(StateError, match=r"state/value.*damaged: restore a snapshot"):
-        list(backend.keys("value"))
-    with suppress(StateError):
-        backend.close()
-
-
 def test_S9_a_damaged_snapshot_is_not_restored(make, tmp_path):
     source = filled(tmp_path / "state")
     whole, torn = source.snapshot(), source.snapshot()
@@ -188,7 +160,7 @@ def test_a_bound_lives_as_long_as_its_iteration(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"options": Options(raw_mode=True)}], ids=["pickling", "raw"])
-@pytest.mark.parametrize("open_it", [RocksDBStateBackend, RocksDBSnapshot, new_queue])
+@pytest.mark.parametrize("open_it", [RocksDBStateBackend, RocksDBSnapshot, number_queue])
 def test_a_foreign_database_is_as_it_was_when_it_was_refused(options, open_it, tmp_path):
     database = Rdict(str(tmp_path / "foreign"), **options)
     key, value = (b"key", b"value") if options else ("key", {"value": 1})
@@ -217,7 +189,7 @@ def test_what_is_read_leaves_no_files_behind(tmp_path, monkeypatch):
     "name",
     ["LOGBOOK.txt", "LOCKERS", "IDENTITY_theft.doc", "MANIFEST-o", "x.dbtmp", "LOG", "LOG.old.1", "IDENTITY", "LOCK"],
 )
-@pytest.mark.parametrize("open_it", [RocksDBStateBackend, new_queue])
+@pytest.mark.parametrize("open_it", [RocksDBStateBackend, number_queue])
 def test_a_directory_of_other_files_is_left_alone(open_it, name, tmp_path):
     (tmp_path / name).write_text("a diary")
     with pytest.raises(StateError, match="take another directory"):
@@ -256,7 +228,7 @@ def test_S11_what_a_process_leaves_that_died_at_the_beginning_is_taken(left, tmp
     filled(tmp_path / "state").close()
 
 
-@pytest.mark.parametrize("open_it", [RocksDBStateBackend, RocksDBSnapshot, new_queue])
+@pytest.mark.parametrize("open_it", [RocksDBStateBackend, RocksDBSnapshot, number_queue])
 def test_a_foreign_database_is_as_it_was_where_no_temporary_directory_is(open_it, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     database = Rdict(str(tmp_path / "foreign"), options=Options(raw_mode=True))
@@ -360,14 +332,14 @@ def test_S11_close_on_a_full_disk_says_so_once_and_gives_the_directory_free(tmp_
 
 
 def test_P6_a_queue_on_a_full_disk_is_closed_all_the_same(tmp_path):
-    queue = new_queue(tmp_path / "queue", cache_size=4)
+    queue = number_queue(tmp_path / "queue", cache_size=4)
     with full_disk():
         with pytest.raises(StateError, match="too large"):
             queue.add_all(range(100_000))
         with pytest.raises(StateError, match="too large"):
             queue.close()
         queue.close()
-    again = new_queue(tmp_path / "queue")
+    again = number_queue(tmp_path / "queue")
     assert list(again) == list(range(len(again)))
     again.close()
 
@@ -439,7 +411,7 @@ def test_S8_an_iteration_that_outlives_its_backend_raises(make):
 
 
 def test_P6_an_iteration_that_outlives_its_queue_raises(tmp_path):
-    queue = new_queue(tmp_path / "queue")
+    queue = number_queue(tmp_path / "queue")
     queue.add_all(range(1000))
     iterations = [iter(queue), iter(queue)]
     next(iterations[0])

@@ -14,7 +14,7 @@ from asyncio_operator.errors import StateError
 from asyncio_operator.state.key_groups import KeyGroupRange, addresses_of, group_prefix, group_width, key_group
 from asyncio_operator.state.keys import deserialize_key, serialize_key
 from asyncio_operator.state.layout import describe_slot, parse_slot, sequence_bytes, serialize_namespace
-from asyncio_operator.state.rocksdb.records import prefix_end
+from asyncio_operator.state.rocksdb.state_directory import prefix_end
 
 texts = st.text(st.characters(), max_size=5) | st.text("\x00\x01ab", max_size=4)
 scalars = st.one_of(

@@ -62,19 +62,6 @@ def test_S12_every_method_sees_what_the_old_value_held(steps):
         assert dict(state.items()) == expected
 
 
-def test_S12_only_one_side_may_have_time_to_live(make):
-    clock = ManualClock()
-    backend = make(clock=clock)
-    ttl = StateTtlConfig(10, cleanup=())
-    backend.set_current_key(1)
-    backend.value_state(OLD).update({"a": 1})
-    clock.advance(100)
-    state: MigratingMapState[Any, Any] = MigratingMapState(backend, OLD, MapStateDescriptor("new", ttl=ttl))
-    assert state.get("a") == 1
-    clock.advance(10)
-    assert state.get("a") is None
-
-
 @pytest.mark.parametrize("wrong", [5, [1, 2], {None: 1}, {"a": 1, (1, None): 2}], ids=repr)
 def test_S12_what_does_not_fit_stays_as_it_is(wrong, make):
     backend = make()

@@ -1,39 +1,48 @@
-"""Calls that look right and are not: each is refused at once, with a message that says what to do instead."""
+"""Bad input, and calls that look right and are not: each is refused at once, with a message that says what to do."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asyncio_operator import state
+from asyncio_operator import state, timers
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError
 from asyncio_operator.state import (
     AggregatingStateDescriptor,
     HeapStateBackend,
     KeyGroupRange,
-    KeySerializer,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    RocksDBCachingPriorityQueueSet,
     RocksDBStateBackend,
     SnapshotReader,
     StateTtlConfig,
+    UpdateType,
     ValueStateDescriptor,
     checkpoint,
 )
+from asyncio_operator.state.keys import MAX_DEPTH
 from asyncio_operator.testing.state_contract.check_backend import check_state_backend
 from asyncio_operator.timers import RocksDBQueues
 from tests.ids import shown
 
 untyped: Any = state
 VALUE, MAP = ValueStateDescriptor("value"), MapStateDescriptor("map")
+
+
+class Text:
+    """A serialiser that gives no bytes."""
+
+    name = "text"
+    serialize: Any = staticmethod(str)
+    deserialize: Any = staticmethod(str)
 
 
 class Broken:
@@ -102,21 +111,6 @@ def test_a_contract_check_names_the_law(monkeypatch):
         check_state_backend(HeapStateBackend)
 
 
-@pytest.mark.parametrize("filled", [True, False])
-def test_S9_a_deleted_snapshot_is_not_restored_as_empty(filled, make):
-    source = make()
-    if filled:
-        source.set_current_key(1)
-        source.value_state(VALUE).update(1)
-    snapshot = source.snapshot()
-    snapshot.delete()
-    target = make()
-    with pytest.raises(StateError, match=r"gone|deleted"):
-        target.restore([snapshot])
-    target.restore([source.snapshot()])
-    assert target.num_entries() == int(filled)
-
-
 @pytest.mark.parametrize("wrong", [None, [1], (1, None), "outside"])
 def test_S1_a_refused_key_leaves_no_key(wrong, make):
     backend = make(key_groups=KeyGroupRange(0, 0), max_parallelism=128)
@@ -147,24 +141,6 @@ def test_P6_a_serializer_that_does_not_sort_is_refused(serializer, tmp_path):
             serializer=serializer,
         )
     assert not list(tmp_path.iterdir())
-
-
-def test_P6_the_key_serializer_sorts(tmp_path):
-    elements = [(-(2**70), "a"), (-5, "b"), (-5, "bb"), (0, ""), (3, "a\x00"), (2**63, "z")]
-    queue: RocksDBCachingPriorityQueueSet[Any] = RocksDBCachingPriorityQueueSet(
-        tmp_path / "queue",
-        key_of=lambda element: element[1],
-        key_groups=KeyGroupRange(0, 127),
-        max_parallelism=128,
-        serializer=KeySerializer(),
-        cache_size=2,
-    )
-    queue.add_all(reversed(elements))
-    assert [queue.poll() for _ in elements] == elements
-    queue.close()
-    for damaged in (b"", KeySerializer().serialize(1) + b"x"):
-        with pytest.raises(StateError, match="damaged"):
-            KeySerializer().deserialize(damaged)
 
 
 @pytest.mark.parametrize("time", [None, "now", float("nan"), float("inf"), 1j, Decimal("1e999999")])
@@ -246,6 +222,11 @@ def test_an_error_of_a_fold_names_state_key_and_function(make):
 def test_an_error_of_a_serializer_says_whether_it_read_or_wrote(ttl, make):
     backend = make()
     backend.set_current_key("k")
+    backend.set_current_namespace("n")
+    with pytest.raises(StateError, match=r"^state 'text', key 'k', namespace 'n': .*gave str"):
+        backend.value_state(ValueStateDescriptor("text", Text())).update(1)
+    with pytest.raises(StateError, match=r"^state 'keys', key 'k', namespace 'n': .*gave str"):
+        backend.map_state(MapStateDescriptor("keys", key_serializer=Text())).put(1, 1)
     for writing, word in ((True, "writing"), (False, "reading")):
         value = backend.value_state(ValueStateDescriptor(f"value {word}", Broken(writing), ttl=ttl))
         items = backend.list_state(ListStateDescriptor(f"list {word}", Broken(writing), ttl=ttl))
@@ -255,38 +236,11 @@ def test_an_error_of_a_serializer_says_whether_it_read_or_wrote(ttl, make):
             lambda items=items: (items.add(1), items.get()),
             lambda entries=entries: (entries.put(1, 1), list(entries.items())),
         ):
-            with pytest.raises(StateError, match=rf"{word}', key 'k': .*serialiser.* {word}: LookupError") as caught:
+            with pytest.raises(
+                StateError, match=rf"{word}', key 'k', namespace 'n': .*serialiser.* {word}: LookupError"
+            ) as caught:
                 use()
             assert isinstance(caught.value.__cause__, LookupError)
-
-
-class Copying(Broken):
-    """A serialiser whose values cannot be written, only copied."""
-
-    def copy(self, value):
-        return value
-
-
-def test_a_value_that_a_snapshot_could_not_write_is_refused_when_it_is_stored(make):
-    backend = make()
-    backend.set_current_key("k")
-    value = backend.value_state(ValueStateDescriptor("value", Copying(True)))
-    with pytest.raises(StateError, match=r"state 'value', key 'k': .*writing: LookupError"):
-        value.update(1)
-    backend.snapshot().delete()
-
-
-@pytest.mark.parametrize(
-    ("make_it", "says"),
-    [
-        (lambda: AggregatingStateDescriptor("x", aggregate=Mean), r"Mean\(\)"),  # type: ignore[arg-type]
-        (lambda: ValueStateDescriptor("x", serializer=Copying), r"Copying\(\.\.\.\)"),  # type: ignore[arg-type]
-        (lambda: untyped.HeapStateBackend(key_groups=(0, 5)), r"KeyGroupRange\(0, 5\).*key_group_range\("),
-    ],
-)
-def test_a_class_or_a_pair_in_place_of_an_object_is_refused(make_it, says):
-    with pytest.raises(ConfigurationError, match=says):
-        make_it()
 
 
 def test_a_closed_backend_says_how_to_go_on(tmp_path):
@@ -294,15 +248,6 @@ def test_a_closed_backend_says_how_to_go_on(tmp_path):
         backend.close()
         with pytest.raises(StateError, match=says):
             backend.set_current_key(1)
-
-
-def test_None_as_a_map_key_or_in_a_namespace_has_its_own_words(make):
-    backend = make()
-    backend.set_current_key("k")
-    with pytest.raises(StateError, match="None cannot be a key of a map state"):
-        backend.map_state(MAP).put(None, 1)
-    with pytest.raises(StateError, match=r"the namespace \[1\]"):
-        backend.set_current_namespace([1])
 
 
 def test_S10_two_descriptors_of_one_name_in_one_program_are_told_so(make):
@@ -315,13 +260,6 @@ def test_S10_two_descriptors_of_one_name_in_one_program_are_told_so(make):
         with pytest.raises(error, match=r"requested before.*another name") as caught:
             backend.value_state(other)
         assert type(caught.value) is error
-
-
-def test_a_refused_value_lists_the_types_that_are_taken(make):
-    backend = make()
-    backend.set_current_key(1)
-    with pytest.raises(StateError, match=r"set, frozenset.*timedelta"):
-        backend.value_state(VALUE).update(object())
 
 
 def test_a_star_import_needs_no_rocksdict():
@@ -369,3 +307,222 @@ def test_S10_a_reopened_directory_refuses_what_does_not_fit_and_keeps_what_it_ho
 def test_a_home_directory_is_refused_because_only_a_shell_replaces_it(make, directory):
     with pytest.raises(ConfigurationError, match=r"directory=.*~.*expanduser"):
         make(directory)
+
+
+def migrating(new, default):
+    """A migration from "value", with this default, to `new`."""
+    old = ValueStateDescriptor("value", default=default)
+    return untyped.MigratingMapState(untyped.HeapStateBackend(), old, MapStateDescriptor(new))
+
+
+def test_a_default_that_cannot_be_stored_is_refused_at_once(make):
+    with pytest.raises(StateError, match="default"):
+        make().value_state(ValueStateDescriptor("value", default=object()))
+
+
+def test_a_descriptor_of_another_class_is_refused(make):
+    with pytest.raises(ConfigurationError, match="MapStateDescriptor"):
+        make().map_state(VALUE)
+
+
+@pytest.mark.parametrize(
+    ("make_it", "says"),
+    [
+        (lambda: untyped.ValueStateDescriptor(""), "name"),
+        (lambda: untyped.ValueStateDescriptor(5), "name"),
+        (lambda: untyped.ListStateDescriptor("x", ttl=5), "StateTtlConfig"),
+        (lambda: untyped.ReducingStateDescriptor("x", reduce=None), "reduce"),
+        (lambda: untyped.AggregatingStateDescriptor("x", aggregate=max), "create_accumulator"),
+        (lambda: untyped.StateTtlConfig(0), "ttl"),
+        (lambda: untyped.StateTtlConfig(-1.0), "ttl"),
+        (lambda: untyped.StateTtlConfig(float("nan")), "ttl"),
+        (lambda: untyped.StateTtlConfig(float("inf")), "ttl"),
+        (lambda: untyped.StateTtlConfig(1e16), r"ttl=1e\+16.*from 0.001 s to 9223372036854775 s"),
+        (lambda: untyped.StateTtlConfig(9223372036854776), "to 9223372036854775 s"),
+        (lambda: untyped.StateTtlConfig(True), "ttl"),
+        (lambda: untyped.StateTtlConfig("5"), "ttl"),
+        (lambda: untyped.StateTtlConfig(5, update_type="sometimes"), "on_read_and_write"),
+        (lambda: untyped.StateTtlConfig(5, visibility=None), "never_return_expired"),
+        (lambda: untyped.StateTtlConfig(5, cleanup=(untyped.CleanupIncrementally(),) * 2), "cleanup"),
+        (lambda: untyped.StateTtlConfig(5, cleanup="all"), "cleanup"),
+        (lambda: untyped.CleanupIncrementally(size=0), "size"),
+        (lambda: untyped.CleanupIncrementally(size=5, every_record="no"), "every_record"),
+        (lambda: untyped.ValueStateDescriptor("a\0b"), r"name='a\\x00b'.*NUL"),
+        (lambda: untyped.MapStateDescriptor("\ud800"), r"name='\\ud800'.*surrogates"),
+        (lambda: untyped.HeapPriorityQueue(5), "key=5"),
+        (lambda: untyped.HeapPriorityQueueSet(max, 5, KeyGroupRange(0, 0), 1), "key_of=5"),
+        (lambda: untyped.KeyGroupPartitionedPriorityQueue(5, max, KeyGroupRange(0, 0), 1), "key=5"),
+        (lambda: untyped.BatchPriorityQueueSet(max, 5), "key_of=5"),
+        (lambda: untyped.RocksDBStateBackend("a\0b"), "directory"),
+        (lambda: untyped.RocksDBStateBackend("\ud800"), r"directory='\\ud800'"),
+        (lambda: untyped.RocksDBSnapshot("\ud800"), r"directory='\\ud800'"),
+        (lambda: untyped.RocksDBSnapshot(5), "directory=5"),
+        (lambda: timers.RocksDBQueues("\ud800"), r"directory='\\ud800'"),
+        (lambda: untyped.key_group(1, 128.0), "max_parallelism=128.0"),
+        (lambda: untyped.key_group(1, "128"), "max_parallelism='128'"),
+        (lambda: untyped.KeyGroupRange(10**5000, 0.5), "end=0.5"),
+        (lambda: untyped.HeapStateBackend(key_groups=KeyGroupRange(0, 128)), "key_groups"),
+        (lambda: untyped.HeapStateBackend(key_groups=(0, 5)), r"KeyGroupRange\(0, 5\).*key_group_range\("),
+        (lambda: untyped.AggregatingStateDescriptor("x", aggregate=Mean), r"Mean\(\)"),
+        (lambda: untyped.ValueStateDescriptor("x", serializer=Broken), r"Broken\(\.\.\.\)"),
+        (lambda: untyped.HeapStateBackend(max_parallelism=40_000), "max_parallelism"),
+        (lambda: untyped.HeapStateBackend(clock=5), "clock"),
+        (lambda: untyped.RocksDBStateBackend(5), "directory"),
+        (lambda: migrating("value", None), "name"),
+        (lambda: migrating("new", {1: 1}), "default"),
+    ],
+)
+def test_a_wrong_option_is_named(make_it, says):
+    with pytest.raises(ConfigurationError, match=says):
+        make_it()
+
+
+def test_E1_the_longest_time_to_live_that_the_message_names_is_taken(make):
+    assert untyped.StateTtlConfig(9223372036854775).milliseconds == 9223372036854775000
+    assert untyped.StateTtlConfig(1e15).milliseconds == 10**18
+    backend = make()
+    backend.set_current_key(1)
+    value = backend.value_state(untyped.ValueStateDescriptor("value", ttl=untyped.StateTtlConfig(9223372036854775)))
+    value.update(5)
+    assert value.value() == 5
+
+
+def test_enums_are_taken_by_name():
+    assert untyped.StateTtlConfig(5, update_type="on_read_and_write").update_type is UpdateType.ON_READ_AND_WRITE
+
+
+def test_a_state_that_was_never_asked_for_is_empty(make):
+    backend = make()
+    assert list(backend.keys("nothing")) == []
+    assert backend.num_entries("nothing") == 0
+
+
+def test_foreign_files_are_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(StateError, match="is not a RocksDB directory and not empty"):
+        RocksDBStateBackend(tmp_path)
+    with pytest.raises(StateError, match=r"notes\.txt"):
+        RocksDBStateBackend(tmp_path / "notes.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_another_version_or_range_is_refused(tmp_path):
+    from asyncio_operator.state.rocksdb.database import Database
+    from asyncio_operator.state.serializers import BUILTIN
+
+    RocksDBStateBackend(tmp_path / "state").close()
+    for options in ({"key_groups": KeyGroupRange(0, 5)}, {"max_parallelism": 256}):
+        with pytest.raises(StateError, match=r"holds key groups 0..127 of 128"):
+            RocksDBStateBackend(tmp_path / "state", **options)
+    database = Database(tmp_path / "state")
+    header = {"format": 2, "max_parallelism": 128, "start": 0, "end": 127}
+    database.family("default").put(b"format", BUILTIN.serialize(header))
+    database.close()
+    with pytest.raises(StateError, match="has format 2, this version reads 1"):
+        RocksDBStateBackend(tmp_path / "state")
+
+
+def test_a_damaged_value_is_named(tmp_path):
+    backend = RocksDBStateBackend(tmp_path / "state")
+    backend.set_current_key("k")
+    value = backend.value_state(VALUE)
+    backend.table("value").put(backend.require_slot(), b"", b"\xffjunk")
+    with pytest.raises(StateError, match="state 'value', key 'k': damaged value"):
+        value.value()
+    backend.close()
+
+
+def test_an_iteration_does_not_hold_a_closed_directory(tmp_path):
+    backend = RocksDBStateBackend(tmp_path / "state")
+    backend.set_current_key("k")
+    entries = backend.map_state(MapStateDescriptor("map"))
+    entries.put_all(dict.fromkeys(range(1000)))
+    iteration = entries.items()
+    next(iteration)
+    backend.close()
+    RocksDBStateBackend(tmp_path / "state").close()
+
+
+def test_a_missing_rocksdict_names_the_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("asyncio_operator.state.rocksdb")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(state, "rocksdb", raising=False)
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    with pytest.raises(ConfigurationError, match=r"asyncio-operator\[rocksdb\]"):
+        state.__getattr__("RocksDBStateBackend")
+    with pytest.raises(AttributeError, match="nothing"):
+        state.__getattr__("nothing")
+
+
+HUGE = 10**5000
+
+
+def test_S1_an_integer_of_any_length_is_a_key_and_may_stand_in_a_message(make):
+    backend = make(key_groups=KeyGroupRange(0, 0), max_parallelism=128)
+    outside = next(number for number in range(HUGE, HUGE + 10_000) if state.key_group(number, 128))
+    with pytest.raises(StateError, match="outside the range"):
+        backend.set_current_key(outside)
+    inside = next(number for number in range(HUGE, HUGE + 10_000) if not state.key_group(number, 128))
+    backend.set_current_key(inside)
+    backend.set_current_namespace(inside)
+    value = backend.value_state(VALUE)
+    value.update(HUGE)
+    assert value.value() == HUGE
+    for wrong in (object(), [HUGE, object()]):
+        with pytest.raises(StateError, match=r"'value', key <int.*, namespace <int.*cannot be stored"):
+            value.update(wrong)
+    with pytest.raises(StateError, match="None cannot be an element"):
+        backend.list_state(state.ListStateDescriptor("list")).add_all([HUGE, None])
+
+
+def test_S8_a_refused_namespace_leaves_no_key(make):
+    backend = make()
+    backend.set_current_key("k")
+    backend.set_current_namespace("w")
+    value = backend.value_state(VALUE)
+    value.update("of w")
+    with pytest.raises(StateError, match="namespace"):
+        backend.set_current_namespace([1])
+    for use in (value.value, lambda: value.update("of nobody")):
+        with pytest.raises(StateError, match="set_current_key"):
+            use()
+    backend.set_current_key("k")
+    assert value.value() is None
+    backend.set_current_namespace("w")
+    assert value.value() == "of w"
+
+
+@pytest.mark.parametrize("write", ["value", "list", "map", "key"])
+def test_S4_what_is_nested_deeper_than_can_be_read_again_is_refused_alike(write, make):
+    backend = make()
+    backend.set_current_key(1)
+    writers: dict[str, Callable[[Any], None]] = {
+        "value": backend.value_state(VALUE).update,
+        "list": backend.list_state(state.ListStateDescriptor("list")).add,
+        "map": lambda value: backend.map_state(MapStateDescriptor("map")).put(1, value),
+        "key": backend.set_current_key,
+    }
+    containers: list[Any] = [tuple] if write == "key" else [tuple, frozenset, list, lambda items: {1: items[0]}]
+    for container in containers:
+        deep: Any = ()
+        for _ in range(MAX_DEPTH - 1):
+            deep = container([deep])
+        writers[write](deep)
+        with pytest.raises(StateError, match=f"nested too deeply, more than {MAX_DEPTH} levels"):
+            writers[write](container([deep]))
+    backend.snapshot().delete()
+
+
+def test_S4_what_was_written_can_be_read_from_deep_in_a_program(make):
+    backend = make()
+    backend.set_current_key(1)
+    value = backend.value_state(VALUE)
+    deep: list[Any] = []
+    for _ in range(MAX_DEPTH - 1):
+        deep = [deep]
+    value.update(deep)
+
+    def descend(levels):
+        return value.value() if levels == 0 else descend(levels - 1)
+
+    assert descend(300) == deep

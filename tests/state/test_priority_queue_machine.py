@@ -23,7 +23,6 @@ from asyncio_operator.state import (
     heap_queue,
     heap_set,
     ordered_entries,
-    parted_dict,
 )
 from tests.state.queue_kinds import KINDS, ON_DISK, drain, make_queue
 
@@ -112,7 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
 def test_P_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatch):
     # Small blocks and parts are split and joined all the time.
     monkeypatch.setattr(ordered_entries, "BLOCK", block)
-    for module in (heap_queue, heap_set, parted_dict):
+    for module in (heap_queue, heap_set, ordered_entries):
         monkeypatch.setattr(module, "PART", block)
         monkeypatch.setattr(module, "SLIM_EVERY", block)
     machine = type("Machine", (QueueMachine,), {"kind": kind, "directory": tmp_path})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import tracemalloc
@@ -24,7 +23,6 @@ from asyncio_operator.state import (
     key_group,
     key_group_range,
     ordered_entries,
-    parted_dict,
 )
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN
@@ -60,26 +58,6 @@ def queue_set(request, tmp_path):
         queue.close()
 
 
-@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS], ids=name_of)
-def test_P1_heap_queues_keep_the_order_of_adding(kind, tmp_path):
-    queue = make_queue(kind, tmp_path)
-    elements = [(number % 2, number * 7 % 50) for number in range(50)]
-    queue.add_all(elements)
-    queue.remove(elements[4])
-    assert drain(queue) == sorted((e for e in elements if e != elements[4]), key=priority)
-
-
-@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
-def test_P1_an_element_that_was_removed_and_added_again_is_the_last_of_its_priority(kind, tmp_path):
-    queue = make_queue(kind, tmp_path)
-    head, again, other = (0, 9), (1, 1), (1, 2)
-    queue.add_all([head, again, other])
-    # Not at the head, so its old place is still in the heap.
-    queue.remove(again)
-    queue.add(again)
-    assert drain(queue) == [head, other, again]
-
-
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not isinstance(kind, ON_DISK)], ids=name_of)
 @pytest.mark.parametrize(
     "wrong",
@@ -93,26 +71,6 @@ def test_P1_a_priority_that_is_no_number_is_refused_and_changes_nothing(kind, wr
         queue.add((wrong, 1))
     queue.add((1.5, 1))
     assert [element[0] for element in drain(queue)] == [0.5, 1.5, 2.5]
-
-
-@given(st.lists(st.floats(), max_size=30))
-def test_P1_floats_leave_in_order_whatever_was_tried(priorities):
-    for kind in (HeapPriorityQueue, *HEAP_SETS):
-        queue = make_queue(kind, None)
-        for number, each in enumerate(priorities):
-            with pytest.raises(StateError) if math.isnan(each) else contextlib.nullcontext():
-                queue.add((each, number))
-        taken = [each for each in priorities if not math.isnan(each)]
-        assert [element[0] for element in drain(queue)] == sorted(taken)
-
-
-@pytest.mark.parametrize("kind", CACHE_SIZES, ids=name_of)
-def test_P1_the_rocksdb_set_follows_the_bytes(kind, tmp_path):
-    queue = make_queue(kind, tmp_path / "queue")
-    elements = [(number % 2, number * 7 % 50) for number in range(50)]
-    queue.add_all(elements)
-    assert drain(queue) == sorted(elements)
-    queue.close()
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, ON_DISK)], ids=name_of)
@@ -151,21 +109,6 @@ def test_P3_the_plain_queue_takes_equal_ones_and_removes_the_very_object():
     assert queue.remove(Element(1)) is False
     assert queue.remove(second) is False
     assert [queue.poll(), queue.poll(), queue.poll()] == [first, first, None]
-
-
-@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
-def test_P4_what_was_removed_is_not_kept(kind, tmp_path):
-    queue = make_queue(kind, tmp_path)
-    elements = [(number, 1) for number in range(10_000)]
-    queue.add_all(elements)
-    for element in elements[1:]:
-        queue.remove(element)
-    queue._check()
-    for _ in range(3):
-        queue.add(elements[1])
-        queue.remove(elements[1])
-        queue._check()
-    assert list(queue) == [(0, 1)]
 
 
 @pytest.mark.parametrize("kind", SETS, ids=name_of)
@@ -455,7 +398,7 @@ def test_P4_no_removal_waits_for_those_before_it(kind, order, tmp_path):
 @pytest.mark.parametrize("size", [10, 10_000])
 def test_P4_the_index_of_a_large_queue_is_in_small_parts(size, monkeypatch):
     monkeypatch.setattr("asyncio_operator.state.heap_queue.PART", 64)
-    monkeypatch.setattr(parted_dict, "PART", 64)
+    monkeypatch.setattr(ordered_entries, "PART", 64)
     elements = [object() for _ in range(size)]
     queue = HeapPriorityQueue(id)
     queue.add_all(elements)

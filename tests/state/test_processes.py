@@ -20,10 +20,8 @@ from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state import (
     KeyGroupRange,
-    KeySerializer,
     ListStateDescriptor,
     MapStateDescriptor,
-    RocksDBCachingPriorityQueueSet,
     RocksDBSnapshot,
     RocksDBStateBackend,
     StateTtlConfig,
@@ -31,6 +29,7 @@ from asyncio_operator.state import (
 )
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.timers import InternalTimerService, RocksDBQueues
+from tests.state.queue_kinds import number_queue
 
 VALUE = ValueStateDescriptor("value")
 LIVES = ValueStateDescriptor("lives", ttl=StateTtlConfig(60.0))
@@ -58,17 +57,6 @@ def in_a_child(work: Callable[[], object]) -> None:
 def refused(action: Callable[[], object]) -> None:
     with pytest.raises(StateError, match=r"belongs to the process that opened it.*forked child"):
         action()
-
-
-def new_queue(directory, cache_size=128):
-    return RocksDBCachingPriorityQueueSet(
-        directory,
-        key_of=lambda element: element,
-        key_groups=KeyGroupRange(0, 127),
-        max_parallelism=128,
-        serializer=KeySerializer(),
-        cache_size=cache_size,
-    )
 
 
 def test_S13_every_use_of_a_backend_in_a_forked_child_is_refused_and_harms_nothing(tmp_path):
@@ -159,7 +147,7 @@ def test_S13_what_a_parent_writes_after_a_child_has_tried_survives_a_kill(tmp_pa
 
 @pytest.mark.parametrize("cache_size", [1, 128])
 def test_S13_every_use_of_a_queue_in_a_forked_child_is_refused_and_harms_nothing(cache_size, tmp_path):
-    queue = new_queue(tmp_path / "queue", cache_size)
+    queue = number_queue(tmp_path / "queue", cache_size)
     queue.add_all(range(MANY))
     rows = iter(queue)
     next(rows)
@@ -219,7 +207,10 @@ def test_S13_timers_on_disk_and_a_cache_on_disk_are_their_processs(tmp_path):
 
 def test_S13_letting_go_in_a_forked_child_harms_nothing_and_does_not_hang(tmp_path):
     """Also where the child ends as a program of its own does, with all that Python does at its end."""
-    made: dict[str, Any] = {"backend": RocksDBStateBackend(tmp_path / "state"), "queue": new_queue(tmp_path / "queue")}
+    made: dict[str, Any] = {
+        "backend": RocksDBStateBackend(tmp_path / "state"),
+        "queue": number_queue(tmp_path / "queue"),
+    }
     made["backend"].set_current_key("k")
     value = made["backend"].value_state(VALUE)
     made["entries"] = made["backend"].map_state(MAP)
@@ -264,7 +255,7 @@ def test_S13_a_child_of_a_process_that_has_used_rocksdb_opens_no_directory(close
 
     def child() -> None:
         for name in ("parent", "new"):
-            for open_it in (RocksDBStateBackend, new_queue):
+            for open_it in (RocksDBStateBackend, number_queue):
                 with pytest.raises(StateError, match=r"RocksDB's threads.*get_context\(\"spawn\"\)"):
                     open_it(tmp_path / name)
         with pytest.raises(StateError, match=r"snapshot cannot be opened in a forked child"):

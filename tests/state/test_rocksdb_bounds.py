@@ -21,7 +21,7 @@ from asyncio_operator.state import (
     StateStatistics,
     ValueStateDescriptor,
 )
-from asyncio_operator.state.rocksdb.settings import settings_of
+from asyncio_operator.state.rocksdb.settings import Settings
 
 MIB = 1 << 20
 BOUND = 3 * RocksDBOptions().max_log_bytes
@@ -81,25 +81,25 @@ os.kill(os.getpid(), 9)
 
 def test_S14_write_buffers_and_block_cache_are_shared_by_a_process():
     options = RocksDBOptions(write_buffer_bytes=16 * MIB, background_jobs=3)
-    opened = [settings_of(options, read_only=False) for _ in range(40)]
+    opened = [Settings(options, read_only=False) for _ in range(40)]
     parts = [settings.write_buffer for settings in opened]
     assert parts[:3] == [8 * MIB, 4 * MIB, 2 * MIB]
     assert set(parts[3:]) == {2 * MIB}
-    assert len({id(settings._shared.cache) for settings in opened}) == 1
+    assert len({id(settings.shared.cache) for settings in opened}) == 1
     for settings in opened:
         settings.release()
         settings.release()
-    assert settings_of(options, read_only=False).write_buffer == 8 * MIB
+    assert Settings(options, read_only=False).write_buffer == 8 * MIB
     smallest = RocksDBOptions(write_buffer_bytes=MIB)
-    assert settings_of(smallest, read_only=False).write_buffer == MIB
-    assert settings_of(SMALL, read_only=False)._shared is not opened[0]._shared
+    assert Settings(smallest, read_only=False).write_buffer == MIB
+    assert Settings(SMALL, read_only=False).shared is not opened[0].shared
 
 
 def test_S14_a_backend_that_is_dropped_without_close_returns_its_part_of_the_write_buffers(tmp_path):
     options = RocksDBOptions(write_buffer_bytes=18 * MIB)
     for _ in range(4):
         backend = RocksDBStateBackend(tmp_path / "state", options=options)
-        assert settings_of(options, read_only=True).write_buffer == 9 * MIB // 2
+        assert Settings(options, read_only=True).write_buffer == 9 * MIB // 2
         del backend
         gc.collect()
 
@@ -185,16 +185,6 @@ def test_S14_statistics_say_what_is_used(tmp_path):
             full.log = 0  # type: ignore[misc]
     with pytest.raises(StateError, match="closed"):
         backend.statistics()
-
-
-def test_S14_statistics_count_states_that_nobody_asked_for(tmp_path):
-    with RocksDBStateBackend(tmp_path / "state") as backend:
-        backend.set_current_key("k")
-        backend.value_state(ValueStateDescriptor("v")).update("x" * MIB)
-    with RocksDBStateBackend(tmp_path / "state") as backend:
-        figures = backend.statistics()
-        assert figures.disk > 0
-        assert figures == backend.statistics()
 
 
 def test_S14_a_heap_backend_measures_nothing():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -76,17 +74,6 @@ def test_every_compression_works_and_is_read_with_every_other(compression: str, 
     with RocksDBStateBackend(tmp_path / "state") as backend:
         backend.set_current_key("k")
         assert dict(backend.map_state(MapStateDescriptor("map")).items()) == entries
-
-
-def test_they_need_no_rocksdict() -> None:
-    program = (
-        "import sys; sys.modules['rocksdict'] = None\n"
-        "from asyncio_operator import Cache\n"
-        "from asyncio_operator.state import RocksDBOptions\n"
-        "print(Cache(store='rocksdb', directory='/c', rocksdb=RocksDBOptions(background_jobs=1)).rocksdb)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "background_jobs=1" in done.stdout
 
 
 def test_who_passes_options_on(tmp_path) -> None:

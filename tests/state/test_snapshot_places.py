@@ -11,17 +11,14 @@ import pytest
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import (
-    CleanupFullSnapshot,
     HeapStateBackend,
     RocksDBSnapshot,
     RocksDBStateBackend,
     StateSnapshot,
-    StateTtlConfig,
     ValueStateDescriptor,
     checkpoint,
     restore_checkpoint,
 )
-from asyncio_operator.testing.time import ManualClock
 
 VALUE = ValueStateDescriptor("value")
 COUNT = 500
@@ -95,18 +92,6 @@ def test_S9_a_snapshot_on_another_volume_is_a_copy(other_volume, tmp_path):
     assert restored(place) == COUNT
 
 
-@pytest.mark.parametrize("kind", ["directory", "file"])
-def test_S9_a_snapshot_replaces_nothing(kind, tmp_path):
-    place = tmp_path / "snapshot"
-    if kind == "directory":
-        place.mkdir()
-    else:
-        place.write_text("a diary")
-    with filled(tmp_path / "state") as backend, pytest.raises(StateError, match=r"snapshot exists.*|exists\)$"):
-        backend.snapshot(place)
-    assert place.is_dir() == (kind == "directory")
-
-
 def test_S9_a_snapshot_that_cannot_be_put_there_says_why(tmp_path):
     (tmp_path / "file").write_text("a diary")
     with filled(tmp_path / "state") as backend:
@@ -120,18 +105,6 @@ def test_S9_a_snapshot_that_cannot_be_put_there_says_why(tmp_path):
 def test_S9_a_snapshot_in_memory_takes_no_directory(tmp_path):
     with pytest.raises(ConfigurationError, match=r"in memory.*checkpoint\(path, backend\)"):
         HeapStateBackend().snapshot(tmp_path / "snapshot")
-
-
-def test_E6_a_snapshot_elsewhere_leaves_the_expired_out(tmp_path):
-    clock = ManualClock()
-    descriptor = ValueStateDescriptor("value", ttl=StateTtlConfig(10.0, cleanup=CleanupFullSnapshot()))
-    with RocksDBStateBackend(tmp_path / "state", clock=clock) as backend:
-        backend.set_current_key(1)
-        backend.value_state(descriptor).update(1)
-        clock.advance(11.0)
-        place = place_of(backend.snapshot(tmp_path / "snapshot"))
-        assert backend.num_entries() == 1
-    assert restored(place) == 0
 
 
 def test_S9_a_snapshot_of_a_whole_volume_stays_on_it(volume):

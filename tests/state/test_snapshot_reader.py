@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 import tempfile
@@ -204,22 +203,6 @@ def test_S15_a_reader_says_what_states_there_are(kind, tmp_path):
         "map that lives", "map", True, {**built_in, "key serialiser": "builtin-key-1"}
     )
     assert states["json"] == StateInfo("json", "value", False, {"value serialiser": "json-1"})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_S15_a_map_and_a_list_of_many_entries_are_read_in_their_order(kind, tmp_path):
-    with open_backend(kind, tmp_path) as backend:
-        for key, number in itertools.product(("a", "b"), range(600, 0, -1)):
-            write(backend, "map", key, "n", number, number)
-            write(backend, "list", key, "n", None, number)
-        checkpoint(tmp_path / "checkpoint", backend)
-    reader = SnapshotReader(tmp_path / "checkpoint")
-    assert reader.namespaces("map") == ["n"]
-    assert sorted(reader.keys("map", "n")) == ["a", "b"]
-    assert list(reader.keys("map")) == []
-    for key in ("a", "b"):
-        assert [entry.map_key for entry in reader.entries("map") if entry.key == key] == list(range(1, 601))
-        assert [entry.value for entry in reader.entries("list") if entry.key == key] == list(range(600, 0, -1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

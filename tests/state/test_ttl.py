@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import tempfile
 from datetime import timedelta
 from decimal import Decimal
@@ -19,6 +20,7 @@ from asyncio_operator.state import (
     CleanupInCompaction,
     CleanupIncrementally,
     HeapStateBackend,
+    KeyGroupRange,
     ListStateDescriptor,
     MapStateDescriptor,
     MigratingMapState,
@@ -29,7 +31,7 @@ from asyncio_operator.state import (
     UpdateType,
     ValueStateDescriptor,
 )
-from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
+from asyncio_operator.state.heap_backend import HeapTable, HeapValueTable
 from asyncio_operator.state.ttl import NEVER, TtlCells
 from asyncio_operator.testing.time import ManualClock
 
@@ -107,25 +109,6 @@ def test_E10_time_is_the_clocks_in_whole_milliseconds(make):
     assert value.value() is None
 
 
-def test_E5_the_round_goes_on_while_the_table_changes(make):
-    clock = ManualClock()
-    backend = make(clock=clock)
-    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(size=2))
-    entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
-    for step in range(400):
-        clock.advance(1)
-        backend.set_current_key(step % 7)
-        entries.put(step, step)
-        if step % 3 == 0:
-            entries.clear()
-        assert backend.num_entries("map") <= 40
-    clock.advance(10)
-    backend.set_current_key("other")
-    for _ in range(40):
-        entries.get(0)
-    assert backend.num_entries("map") == 0
-
-
 actions = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["put", "add", "update"]), st.integers(0, 7)),
@@ -199,30 +182,6 @@ def cleans_up(backend, clock, taken, cleanup):
             table._check()
 
 
-@pytest.mark.parametrize("size", [1, 5])
-def test_E5_what_was_written_while_the_clock_was_set_back_is_cleaned_up_too(size, make):
-    clock = ManualClock(1000.0)
-    backend = make(clock=clock)
-    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(size))
-    value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
-    for key in range(300):
-        backend.set_current_key(key)
-        value.update(key)
-    clock.set(500.0)
-    for key in range(300, 400):
-        backend.set_current_key(key)
-        value.update(key)
-    backend.set_current_key("absent")
-    clock.set(510.0)
-    for _ in range(2 * 400 // size):
-        value.value()
-    assert backend.num_entries() == 300
-    clock.set(1010.0)
-    for _ in range(2 * 300 // size):
-        value.value()
-    assert backend.num_entries() == 0
-
-
 @given(
     size=st.integers(1, 5),
     steps=st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.integers(-3, 6)), max_size=120),
@@ -241,38 +200,6 @@ def test_E5_no_entry_expires_before_the_time_until_which_no_look_is_made(size, s
             expiries = [cells.codec.timestamp(stored) + 10_000 for _, _, stored in cells.table.entries()]
             assert cells._schedule.horizon <= min(expiries, default=NEVER)
             clock.set(clock() + seconds)
-
-
-def test_E5_a_clock_that_is_set_back_during_a_round_hides_nothing(make):
-    clock = ManualClock(5.0)
-    backend = make(clock=clock)
-    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(1))
-    value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
-
-    def write(keys):
-        for key in keys:
-            backend.set_current_key(key)
-            value.update(key)
-        backend.set_current_key("absent")
-
-    def look(times):
-        for _ in range(times):
-            value.value()
-        backend.num_entries()
-
-    write([0])
-    clock.set(9.0)
-    write(range(1, 100))
-    look(200)
-    clock.set(15.0)
-    look(50)  # Halfway through a round.
-    clock.set(2.0)
-    write(range(200, 210))
-    clock.set(15.1)
-    look(60)  # The round is over.
-    clock.set(15.5)
-    look(220)
-    assert backend.num_entries() == 99
 
 
 changes = st.lists(
@@ -392,6 +319,7 @@ steps = st.lists(
         st.tuples(st.just("advance"), st.integers(1, 4)),
         st.tuples(st.sampled_from(["put", "get", "contains", "remove"]), st.tuples(keys, keys)),
         st.tuples(st.sampled_from(["add", "list", "items", "values", "is_empty", "update", "value", "clear"]), keys),
+        st.tuples(st.sampled_from(["fold", "folded"]), keys),
         st.tuples(st.sampled_from(["compact", "restore"]), st.none()),
     ),
     max_size=40,
@@ -447,6 +375,8 @@ def against_a_model(kind, directory, taken, ttl):
         entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
         items = backend.list_state(ListStateDescriptor("list", ttl=ttl))
         value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
+        total = backend.reducing_state(ReducingStateDescriptor("total", operator.add, ttl=ttl))
+        count = backend.aggregating_state(AggregatingStateDescriptor("count", Count(), ttl=ttl))
         key, sub = argument if isinstance(argument, tuple) else (argument, 0)
         if action not in ("advance", "compact", "restore"):
             backend.set_current_key(key)
@@ -480,6 +410,13 @@ def against_a_model(kind, directory, taken, ttl):
                 model.cells["value", key, 0] = (number + 1, model.now)
             case "value":
                 assert value.value() == model.read(("value", key, 0))
+            case "fold":
+                total.add(number)
+                count.add(number)
+                folded, times = model.read(("fold", key, 0)) or (0, 0)
+                model.cells["fold", key, 0] = (folded + number, times + 1), model.now
+            case "folded":
+                assert (total.get(), count.get()) == (model.read(("fold", key, 0)) or (None, None))
             case "clear":
                 entries.clear()
                 model.cells = {cell: found for cell, found in model.cells.items() if cell[:2] != ("map", key)}
@@ -542,3 +479,50 @@ def test_E7_a_number_of_entries_is_needed(every):
         CleanupInCompaction(every=every)
     with pytest.raises(ConfigurationError, match="CleanupIncrementally goes through"):
         StateTtlConfig(1, cleanup=[CleanupIncrementally(), CleanupInCompaction(every=5)])
+
+
+def test_S9_E5_cleaning_up_changes_no_snapshot(make):
+    clock = ManualClock()
+    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(5, every_record=True))
+    source, restored = make(clock=clock), make(clock=clock)
+    entries = source.map_state(MapStateDescriptor("map", ttl=ttl))
+    for key in range(40):
+        source.set_current_key(key)
+        entries.put("x", key)
+    snapshot = source.snapshot()
+    clock.set(12)
+    for _ in range(40):
+        source.set_current_key("another")
+        entries.get("x")
+    assert source.num_entries() == 0
+    clock.set(5)
+    restored.restore([snapshot])
+    entries = restored.map_state(MapStateDescriptor("map", ttl=ttl))
+    for key in range(40):
+        restored.set_current_key(key)
+        assert entries.get("x") == key
+
+
+def test_E7_E8_compaction_after_a_rescale_drops_what_is_over_and_nothing_else(make):
+    clock = ManualClock()
+    returning = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+    ttl = StateTtlConfig(10, visibility=returning, cleanup=CleanupInCompaction())
+    source = make(clock=clock)
+    items = source.list_state(ListStateDescriptor("list", ttl=ttl))
+    for key in range(20):
+        clock.set(5 if key % 2 else 0)
+        source.set_current_key(key)
+        items.add_all([key, key])
+    snapshot = source.snapshot()
+    halves = [make(clock=clock, key_groups=groups) for groups in (KeyGroupRange(0, 63), KeyGroupRange(64, 127))]
+    for half in halves:
+        half.restore([snapshot])
+        half.list_state(ListStateDescriptor("list", ttl=ttl))
+    for now, left in ((8, 40), (12, 20), (15, 0)):
+        clock.set(now)
+        for half in halves:
+            half.compact()
+            for key in set(half.keys("list")):
+                half.set_current_key(key)
+                assert half.list_state(ListStateDescriptor("list", ttl=ttl)).get() == [key, key]
+        assert sum(half.num_entries() for half in halves) == left

@@ -32,9 +32,8 @@ from asyncio_operator.state import (
 from asyncio_operator.state.descriptors import describe_state
 from asyncio_operator.state.layout import retimed
 from asyncio_operator.state.rocksdb.database import Database
-from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.rocksdb.rocksdb_backend import RocksDBTable
-from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
+from asyncio_operator.state.rocksdb.state_directory import Records, RocksDBSnapshot
 from asyncio_operator.testing.time import ManualClock
 
 TTL = StateTtlConfig(0.01, cleanup=CleanupInCompaction())
@@ -248,11 +247,11 @@ def test_E11_a_process_that_dies_while_it_switches_leaves_the_rest_to_the_next(t
     descriptor = MapStateDescriptor("map", ttl=StateTtlConfig(1, cleanup=()))
     database = Database(tmp_path / "state")
     records, table, meta = Records(database), RocksDBTable(database, "map", 1), describe_state(descriptor)
-    records.begin_retiming("map", meta)
+    records.write_retiming("map", meta)
     rows = list(table.scan_from(b""))[:7]
     batch = database.new_batch()
     table.stage(batch, b"", [(address, retimed(stored, False, True)) for address, stored in rows], False)
-    records.go_on_retiming(batch, "map", meta, rows[-1][0])
+    records.write_retiming("map", meta, rows[-1][0], batch)
     database.commit(batch)
     database.close()
     with pytest.raises(StateError, match="open it with a RocksDBStateBackend"):

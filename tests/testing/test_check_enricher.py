@@ -35,7 +35,7 @@ from tests.testing.broken_enrichers import (
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What is left behind is not waited for as long as usual; and gone after the test."""
-    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.lifecycle.SETTLING", 0.05)
+    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.check_enricher.SETTLING", 0.05)
     LeavesAThread.stop.clear()
     yield
     LeavesAThread.stop.set()

@@ -39,18 +39,6 @@ def test_queues_that_are_none_are_refused(queues):
         untyped.InternalTimerService(queues=queues)
 
 
-@pytest.mark.parametrize("service", [InternalTimerService, BatchTimerService])
-def test_a_clock_that_gives_no_number_is_named(service):
-    with pytest.raises(StateError, match=r"clock .*seconds"):
-        service(clock=lambda: None).current_processing_time()
-
-
-@pytest.mark.parametrize("service", [InternalTimerService, BatchTimerService])
-def test_a_clock_beyond_64_bits_is_named(service):
-    with pytest.raises(StateError, match=r"clock .*64 bits"):
-        service(clock=lambda: 1e16).current_processing_time()
-
-
 def test_two_services_do_not_share_sets_on_disk(tmp_path):
     queues = RocksDBQueues(tmp_path / "timers")
     service = InternalTimerService(queues=queues)
@@ -62,12 +50,6 @@ def test_two_services_do_not_share_sets_on_disk(tmp_path):
     again = InternalTimerService(queues=queues)
     assert [timer.timestamp for timer in again.event_time_timers()] == [5]
     queues.close()
-
-
-@pytest.mark.parametrize("data", [b"junk", b"", None, b"\x00"])
-def test_T5_junk_is_no_timer_snapshot(data):
-    with pytest.raises(StateError, match=r"timers? .*key group 3"):
-        InternalTimerService().restore(3, data)
 
 
 def test_all_key_groups_are_the_default(tmp_path):

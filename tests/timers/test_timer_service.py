@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import KeyGroupRange, key_group, key_group_range, operator_index
 from asyncio_operator.testing.time import ManualClock
-from asyncio_operator.timers import BatchTimerService, InternalTimerService, RocksDBQueues, Timer
+from asyncio_operator.timers import BatchTimerService, InternalTimerService, Timer
 from asyncio_operator.timers.queues import deserialize_timer, serialize_timer
 
 
@@ -82,25 +82,6 @@ def test_T2_the_watermark_is_set_first_and_timers_fire_in_order(world):
     assert [timer.timestamp for timer in service.event_time_timers()] == [40]
 
 
-def test_T2_what_a_callback_registers_in_time_fires_in_the_same_pass(world):
-    service = world.service
-
-    def react(kind, timer):
-        if timer.timestamp < 14:
-            service.register_event_time_timer(timer.timestamp + 2)
-        if timer.timestamp == 12:
-            service.delete_event_time_timer(13)
-
-    world.react = react
-    service.current_key = "a"
-    service.register_event_time_timer(10)
-    service.register_event_time_timer(13)
-    service.advance_watermark(13)
-    assert [at for _, at, _, _ in world.take()] == [10, 12]
-    service.advance_watermark(14)
-    assert [at for _, at, _, _ in world.take()] == [14]
-
-
 def test_T3_behind_the_watermark_it_fires_at_the_next_advance(world):
     service = world.service
     assert service.current_watermark == -(2**63)
@@ -133,26 +114,6 @@ def test_T4_one_waking_time_that_of_the_earliest(world):
     assert service.next_processing_time() == 2000
     service.delete_processing_time_timer(2000)
     assert service.next_processing_time() is None
-
-
-def test_T4_what_a_callback_registers_and_is_due_fires_in_the_same_pass(world):
-    service = world.service
-    world.clock.set(1.0)
-
-    def react(kind, timer):
-        if timer.timestamp == 1000:
-            service.register_processing_time_timer(5)
-            world.clock.advance(1)
-            service.register_processing_time_timer(2000)
-            service.register_processing_time_timer(2001)
-
-    world.react = react
-    service.current_key = "a"
-    service.register_processing_time_timer(1000)
-    service.advance_processing_time()
-    assert [at for _, at, _, _ in world.take()] == [1000, 5]
-    service.advance_processing_time()
-    assert [at for _, at, _, _ in world.take()] == [2000]
 
 
 def test_T4_a_timer_that_a_callback_registers_is_the_next_waking_time(world):
@@ -311,17 +272,6 @@ def test_timers_are_listed_by_namespace(world):
     ]
     assert [timer.namespace for timer in service.processing_time_timers(True)] == [True]
     assert list(service.processing_time_timers(1.0)) == []
-
-
-def test_rocksdb_queues_go_on_where_they_were_closed(tmp_path):
-    queues = RocksDBQueues(tmp_path / "timers")
-    service = InternalTimerService(queues=queues)
-    service.current_key = "a"
-    service.register_event_time_timer(5, "w")
-    queues.close()
-    again = RocksDBQueues(tmp_path / "timers")
-    assert list(InternalTimerService(queues=again).event_time_timers()) == [Timer(5, "a", "w")]
-    again.close()
 
 
 keys = st.integers() | st.text(max_size=3) | st.booleans() | st.floats() | st.tuples(st.integers())

@@ -49,7 +49,7 @@ from asyncio_operator.state.rocksdb.processes import (
     check_process,
     keep,
 )
-from asyncio_operator.state.rocksdb.settings import rewriting, settings_of, statistics_of
+from asyncio_operator.state.rocksdb.settings import Settings, rewriting
 from asyncio_operator.state.rocksdb.view import Cursor, Row, is_database, leave, view_of
 from asyncio_operator.state.rocksdb_options import RocksDBOptions, check_rocksdb
 
@@ -62,6 +62,9 @@ _MISSING = re.compile("orruption|No such file")
 _DAMAGED = re.compile(r"orruption|No such file.*(\.sst|MANIFEST)|(\.sst|MANIFEST).*No such file", re.DOTALL)
 
 OLDEST_LOG = "rocksdb.min-log-number-to-keep"
+BUFFERS = "rocksdb.cur-size-all-mem-tables"
+READERS = "rocksdb.estimate-table-readers-mem"
+PENDING = "rocksdb.estimate-pending-compaction-bytes"
 
 PATIENCE = 2000
 """Deleted entries that a read passes before its range is rewritten: passing them takes 0.1 ms, rewriting some 4 ms."""
@@ -105,18 +108,23 @@ class Database:
         self.why_closed = "is closed: open it again"
         lock = None if read_only else self._lock()
         try:
-            there = self._told(is_database)
-            # Before RocksDB reads anything. What is looked at is checked by who looks.
-            logs = self._check_logs() if there and look is None else None
+            there, logs = is_database(self.path), None
+            # Before RocksDB reads anything. The logs of a directory that is looked at are checked for `look`.
             if there and look is not None:
                 self._show(look)
-            names = self._told(lambda path: Rdict.list_cf(str(path))) if there else []
-            self._settings = settings_of(self.options, read_only)
+            elif there:
+                logs = LogCheck(self.path)
+                if logs.damage is not None:
+                    raise self._damaged(f"a record is wrong: {logs.damage}")
+            names = Rdict.list_cf(str(self.path)) if there else []
+            self._settings = Settings(self.options, read_only)
             self._db = self._open(names, logs)
-        except BaseException:
+        except BaseException as error:
             if lock is not None:
                 lock.release()
-            raise
+            if isinstance(error, StateError) or not isinstance(error, Exception):
+                raise
+            raise self.error(error) from error
         self._families["default"] = self._db
         self.handles["default"] = self._db.get_column_family_handle("default")
         self._names = set(names) | {"default"}
@@ -223,10 +231,24 @@ class Database:
 
     def statistics(self) -> StateStatistics:
         """What it takes of memory and disk now."""
+        totals = dict.fromkeys((BUFFERS, READERS, PENDING), 0)
+        disk = log = 0
         try:
-            return statistics_of(self.path, map(self.family, sorted(self._names)), self._settings.cache_usage())
+            for family in map(self.family, sorted(self._names)):
+                for name in totals:
+                    totals[name] += family.property_int_value(name) or 0
+            for path in self.path.iterdir():
+                try:
+                    size = path.stat().st_size
+                except FileNotFoundError:
+                    continue  # RocksDB deletes files in the background.
+                disk += size
+                if path.suffix == ".log":
+                    log += size
+            cache = self._settings.shared.cache.get_usage()
         except Exception as error:
             raise self.error(error) from error
+        return StateStatistics(totals[BUFFERS] + totals[READERS], disk, log, totals[PENDING], cache)
 
     def checkpoint(self, target: Path) -> None:
         """Makes a directory that holds this database as it is now: its table files, as hard links on the same volume.
@@ -371,10 +393,10 @@ class Database:
                     opened.close()
                     raise self._damaged(f"writes are missing before {hole}")
             return opened
-        except Exception as error:
+        except Exception:
             leave(self._view)
             self._settings.release()
-            raise self.error(error) from error
+            raise
 
     def _show(self, look: Callable[[Database], object]) -> None:
         try:
@@ -389,22 +411,10 @@ class Database:
         finally:
             seen.close()
 
-    def _check_logs(self) -> LogCheck:
-        found = LogCheck(self.path)
-        if found.damage is not None:
-            raise self._damaged(f"a record is wrong: {found.damage}")
-        return found
-
     def _damaged(self, what: str) -> StateError:
         return StateError(
             f"the RocksDB directory {self.path} is damaged: restore a snapshot into another directory ({what})"
         )
-
-    def _told(self, read: Callable[[Path], T]) -> T:
-        try:
-            return read(self.path)
-        except Exception as error:
-            raise self.error(error) from error
 
     def __repr__(self) -> str:
         return f"<Database {str(self.path)!r}>"

@@ -17,7 +17,7 @@ import ctypes
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Any
 from weakref import WeakSet
 
 from asyncio_operator.errors import StateError
@@ -42,19 +42,14 @@ NO_THREADS = (
 )
 
 
-class OfProcess(Protocol):
-    """An open object that a forked child must not use."""
-
-    def leave_to_parent(self) -> None:
-        """Called in a forked child: from then on every use is a StateError, and no native object is touched."""
-
-
-_open: WeakSet[OfProcess] = WeakSet()
+_open: WeakSet[Any] = WeakSet()
+"""Open objects that a forked child must not use. It calls `leave_to_parent` of each: from then on every use is a
+StateError, and no native object is touched."""
 _used = False
 _without_threads = False
 
 
-def belongs_here(thing: OfProcess) -> None:
+def belongs_here(thing: Any) -> None:
     """Registers an object whose `leave_to_parent` a forked child of this process calls, if the object still exists."""
     global _used
     _used = True

@@ -25,12 +25,14 @@ from uuid import uuid4
 from asyncio_operator.checks import check_directory, positive_int
 from asyncio_operator.clock import Clock
 from asyncio_operator.state.backend import Queue, StateBackend, StateStatistics
-from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.entries import Batch, Codec, Table
+from asyncio_operator.state.cells import Batch, Codec, Table
+from asyncio_operator.state.descriptors import CleanupFullSnapshot, StateMeta
 from asyncio_operator.state.heap_set import KeyGroupPartitionedPriorityQueue
 from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
 from asyncio_operator.state.layout import (
     NOT_BEGUN,
+    RESTORING_KEY,
+    RETIMING_KEY,
     STAMP_BIAS,
     STAMP_SIZE,
     STATE_PREFIX,
@@ -42,17 +44,15 @@ from asyncio_operator.state.layout import (
 )
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.rocksdb.database import Database, is_store_error
-from asyncio_operator.state.rocksdb.group_queue import GroupQueue, QueueRows, groups_with_elements
+from asyncio_operator.state.rocksdb.priority_queues import GroupQueue, groups_with_elements
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
-from asyncio_operator.state.rocksdb.records import Records, prefix_end
-from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
+from asyncio_operator.state.rocksdb.state_directory import Records, RocksDBSnapshot, prefix_end
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
 from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer
-from asyncio_operator.state.snapshot import StateSnapshot, merge_states, merged_rows
+from asyncio_operator.state.snapshot import StateSnapshot, merged_rows
 from asyncio_operator.state.ttl import clean_up
-from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
 RESTORE_BATCH = 1000
 """Entries written at once while restoring, or while time to live is switched."""
@@ -93,7 +93,6 @@ class RocksDBStateBackend(StateBackend):
             self._records.claim(self.key_groups, max_parallelism)
             self.metas = self._records.states()
             self._tables: dict[str, RocksDBTable] = {}
-            self._sets: dict[str, KeyGroupPartitionedPriorityQueue[Any]] = {}
             self._retime()
             self._sequence = self._reserved = self._records.sequence()
         except BaseException:
@@ -112,17 +111,20 @@ class RocksDBStateBackend(StateBackend):
         """The directory of the state."""
         return self._database.path
 
-    def table(self, name: str) -> Table:
-        return self._table(name)
+    def table(self, name: str) -> RocksDBTable:
+        found = self._tables.get(name)
+        if found is None:
+            found = self._tables[name] = RocksDBTable(self._database, name, self.group_width)
+        return found
 
     def open_table(self, name: str, meta: StateMeta, serializer: Serializer) -> Table:
         self._retime()
         if name not in self.metas:
             self._records.write_state(name, meta)
         elif self.metas[name].ttl != meta.ttl:
-            self._records.begin_retiming(name, meta)
+            self._records.write_retiming(name, meta)
             self._retime()
-        table = self._table(name)
+        table = self.table(name)
         table.codec = Codec(serializer)
         return table
 
@@ -132,23 +134,20 @@ class RocksDBStateBackend(StateBackend):
             self._records.write_state(name, meta)
         family = STATE_PREFIX + name
         self._database.family(family)
-        self._sets[name] = KeyGroupPartitionedPriorityQueue(
+        return KeyGroupPartitionedPriorityQueue(
             about.key,
             about.key_of,
             self.key_groups,
             self.max_parallelism,
             make=lambda group: GroupQueue(
-                QueueRows(self._database, family, group_prefix(group, self.max_parallelism)),
-                about.serializer,
-                about.cache_size,
+                self._database, family, group_prefix(group, self.max_parallelism), about.serializer, about.cache_size
             ),
             present=groups_with_elements(self._database, family, self.group_width),
         )
-        return self._sets[name]
 
     def drop_table(self, name: str) -> None:
         # The record goes first: an empty column family without a record is that of a new state.
-        self._records.delete_state(name)
+        self._records.write_state(name, None)
         self._tables.pop(name, None)
         self._database.drop(STATE_PREFIX + name)
 
@@ -203,10 +202,9 @@ class RocksDBStateBackend(StateBackend):
             shutil.rmtree(target, ignore_errors=True)
             raise
 
-    def load(self, snapshots: list[StateSnapshot]) -> None:
-        states = self.with_queues(merge_states(snapshots, self.max_parallelism))
+    def load(self, snapshots: list[StateSnapshot], states: dict[str, StateMeta]) -> None:
         # Marked first: a directory whose restore was cut short is emptied when it is opened, and not taken for whole.
-        self._records.begin_restore()
+        self._records.write(RESTORING_KEY, True)
         try:
             for name, meta in states.items():
                 self._records.write_state(name, meta)
@@ -220,9 +218,8 @@ class RocksDBStateBackend(StateBackend):
             raise
         self._sequence = max([self._sequence, *(snapshot.sequence for snapshot in snapshots)])
         self._reserved = self._records.reserve_sequence(self._sequence)
-        self._records.end_restore()
-        self.metas = states
-        for name, queue in self._sets.items():
+        self._records.write(RESTORING_KEY, None)
+        for name, queue in self._queues.items():
             queue.open(groups_with_elements(self._database, STATE_PREFIX + name, self.group_width))
 
     def close(self) -> None:
@@ -243,17 +240,11 @@ class RocksDBStateBackend(StateBackend):
             return self.directory / name
         return self.directory.with_name(name)
 
-    def _table(self, name: str) -> RocksDBTable:
-        found = self._tables.get(name)
-        if found is None:
-            found = self._tables[name] = RocksDBTable(self._database, name, self.group_width)
-        return found
-
     def _write_rows(
         self, name: str, rows: Iterator[Row], with_each: Callable[[Batch, bytes], None] | None = None
     ) -> None:
         """Writes entries in batches. `with_each` adds to each batch, and gets the address of its last entry."""
-        table = self._table(name)
+        table = self.table(name)
         while chunk := list(islice(rows, RESTORE_BATCH)):
             batch = self.new_batch()
             table.stage(batch, b"", chunk, clear=False)
@@ -267,11 +258,14 @@ class RocksDBStateBackend(StateBackend):
         if begun is None:
             return
         name, meta, after = begun
-        rows = self._table(name).scan_from(after)
+        rows = self.table(name).scan_from(after)
         changed = ((address, retimed(stored, not meta.ttl, meta.ttl)) for address, stored in rows)
         # With each batch how far it is: an entry may get a timestamp, or lose it, only once.
-        self._write_rows(name, changed, lambda batch, last: self._records.go_on_retiming(batch, name, meta, last))
-        self._records.end_retiming(name, meta)
+        self._write_rows(name, changed, lambda batch, last: self._records.write_retiming(name, meta, last, batch))
+        batch = self.new_batch()
+        self._records.write_state(name, meta, batch)
+        self._records.write(RETIMING_KEY, None, batch)
+        self.commit(batch)
         self.metas[name] = meta
 
     def _leave_out_expired(self, target: Path) -> None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
@@ -26,10 +24,8 @@ from rocksdict import (
     DBCompressionType,
     DBRecoveryMode,
     Options,
-    Rdict,
 )
 
-from asyncio_operator.state.backend import StateStatistics
 from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions
 
 ARENA: Final = 8 << 10
@@ -46,17 +42,17 @@ JOURNAL: Final = MIB
 """Bytes at which RocksDB begins a new journal of its work, and a new list of table files. Without a limit both grow as
 long as the directory is used."""
 
-BUFFERS = "rocksdb.cur-size-all-mem-tables"
-READERS = "rocksdb.estimate-table-readers-mem"
-PENDING = "rocksdb.estimate-pending-compaction-bytes"
-
 
 class Settings:
-    """The settings of one open database: its part of the shared budget, and the native options."""
+    """The settings of one open database: its part of the shared budget, and the native options.
 
-    def __init__(self, options: RocksDBOptions, shared: Shared, read_only: bool) -> None:
+    A read-only database has no part.
+    """
+
+    def __init__(self, options: RocksDBOptions, read_only: bool) -> None:
+        owner = os.getpid(), options
         self._options = options
-        self._shared = shared
+        self.shared = shared = _shared.get(owner) or _shared.setdefault(owner, Shared(options))
         least = min(LEAST, options.write_buffer_bytes)
         with shared.lock:
             taken = sum(each.write_buffer for each in shared.open)
@@ -90,7 +86,7 @@ class Settings:
         options.set_compression_type(getattr(DBCompressionType, given.compression)())
         blocks = BlockBasedOptions()
         blocks.set_bloom_filter(10, False)  # For reads of what is absent.
-        blocks.set_block_cache(self._shared.cache)
+        blocks.set_block_cache(self.shared.cache)
         # Otherwise indexes and filters are outside of the cache, and grow with every file. Finding them in the cache
         # makes a read 4 % slower, which the hash index within blocks and the cache without locks make up for.
         blocks.set_cache_index_and_filter_blocks(True)
@@ -100,14 +96,10 @@ class Settings:
         options.set_block_based_table_factory(blocks)
         return options
 
-    def cache_usage(self) -> int:
-        """Bytes in the block cache that is shared."""
-        return self._shared.cache.get_usage()
-
     def release(self) -> None:
         """Returns the part of the write buffers; called again it does nothing."""
-        with self._shared.lock:
-            self._shared.open.discard(self)
+        with self.shared.lock:
+            self.shared.open.discard(self)
 
 
 class Shared:
@@ -128,42 +120,9 @@ _shared: dict[tuple[int, RocksDBOptions], Shared] = {}
 """By process: a child does not touch the objects of its parent, not even to free them."""
 
 
-def settings_of(options: RocksDBOptions, read_only: bool) -> Settings:
-    """Settings for another database in this process. A read-only one has no part of the write buffers."""
-    owner = os.getpid(), options
-    return Settings(options, _shared.get(owner) or _shared.setdefault(owner, Shared(options)), read_only)
-
-
 def rewriting() -> CompactOptions:
     """Options to rewrite all files. RocksDB would only move one that overlaps no other, and keep its deleted
     entries."""
     options = CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
     return options
-
-
-def statistics_of(directory: Path, families: Iterable[Rdict], shared_cache: int) -> StateStatistics:
-    """The statistics of a database with these column families; raises what rocksdict raises.
-
-    The figures are RocksDB's own properties, and the sizes of its files.
-    """
-    totals = dict.fromkeys((BUFFERS, READERS, PENDING), 0)
-    for family in families:
-        for name in totals:
-            totals[name] += family.property_int_value(name) or 0
-    disk = log = 0
-    for path in directory.iterdir():
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            continue  # RocksDB deletes files in the background.
-        disk += size
-        if path.suffix == ".log":
-            log += size
-    return StateStatistics(
-        memory=totals[BUFFERS] + totals[READERS],
-        disk=disk,
-        log=log,
-        pending_compaction=totals[PENDING],
-        shared_cache=shared_cache,
-    )

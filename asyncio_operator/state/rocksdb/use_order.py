@@ -8,7 +8,7 @@ Two column families beside those of the states:
 Numbers are sequence numbers of the backend, so a later use has a larger number. A use changes only "places". The row in
 "order" stays behind and moves when it comes to the front, because only there the order matters: the first row whose two
 numbers are equal is the oldest, as all others were used later than their rows say. So the order is exact, and a slot
-that is used a hundred times moves once. The number of slots is written with each change (`Records.uses`).
+that is used a hundred times moves once. The number of slots is written with each change (`layout`).
 
 A use of a slot is kept in memory first: of a slot that is used again and again only the last use is written. A process
 that dies loses at most `UNWRITTEN` uses, and no slot: a slot is put or removed in one batch with its rows.
@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncio_operator.state.entries import Batch
+from asyncio_operator.state.cells import Batch
+from asyncio_operator.state.layout import USES_KEY
 from asyncio_operator.state.rocksdb.database import Database
-from asyncio_operator.state.rocksdb.records import Records
+from asyncio_operator.state.rocksdb.state_directory import Records
 
 UNWRITTEN = 1000
 """The most slots whose uses are in memory. They are written as one batch, which takes some milliseconds."""
@@ -62,7 +63,7 @@ class OrderOfUse:
         self._behind = b""
         self._records = Records(database)
         # Written with every change, so that opening does not count; counted in a directory of before that.
-        known = self._records.uses()
+        known: int | None = self._records.read(USES_KEY)
         self._count = sum(1 for _ in database.scan(_PLACES, b"", None)) if known is None else known
 
     def __len__(self) -> int:
@@ -77,7 +78,7 @@ class OrderOfUse:
         handles, number = self._database.handles, self._next_number().to_bytes(8, "big")
         batch.put(number, slot, handles[_ORDER])
         batch.put(slot, number + number, handles[_PLACES])
-        self._records.stage_uses(batch, self._count + 1)
+        self._records.write(USES_KEY, self._count + 1, batch)
         self._database.commit(batch)
         self._count += 1
 
@@ -97,7 +98,7 @@ class OrderOfUse:
         handles = self._database.handles
         batch.delete(place[8:], handles[_ORDER])
         batch.delete(slot, handles[_PLACES])
-        self._records.stage_uses(batch, self._count - 1)
+        self._records.write(USES_KEY, self._count - 1, batch)
         self._database.commit(batch)
         self._unwritten.pop(slot, None)
         self._ahead.pop(place[8:], None)
@@ -159,7 +160,7 @@ class OrderOfUse:
         order = dict(self._database.scan(_ORDER, b"", None))
         places = dict(self._database.scan(_PLACES, b"", None))
         assert {slot: row for row, slot in order.items()} == {slot: place[8:] for slot, place in places.items()}
-        assert len(order) == len(places) == self._count == (self._records.uses() or 0)
+        assert len(order) == len(places) == self._count == (self._records.read(USES_KEY) or 0)
         assert all(place[:8] >= place[8:] for place in places.values())
         assert len(self._unwritten) <= UNWRITTEN
         assert self._unwritten.keys() <= places.keys()

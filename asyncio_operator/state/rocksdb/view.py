@@ -166,8 +166,8 @@ def is_database(directory: Path) -> bool:
     if not directory.exists() or (directory.is_dir() and not contents(directory)):
         return False
     if not (directory / "CURRENT").is_file():
-        if is_abandoned(directory):
-            return False
+        if directory.is_dir() and all(map(_is_made_first, contents(directory))):
+            return False  # Only files of a process that died while it made a database.
         raise StateError(
             f"{directory} is not a RocksDB directory and not empty: take another directory. If it held state, it is "
             "damaged because it has no file CURRENT: restore a snapshot into another directory"
@@ -180,11 +180,6 @@ def is_database(directory: Path) -> bool:
 def contents(directory: Path) -> list[Path]:
     """The files in a directory, without the `lost+found` that the root of a volume has by itself."""
     return [entry for entry in directory.iterdir() if entry.name != "lost+found" or not entry.is_dir()]
-
-
-def is_abandoned(directory: Path) -> bool:
-    """Whether it holds only files of a process that died while it made a database."""
-    return directory.is_dir() and all(_is_made_first(entry) for entry in contents(directory))
 
 
 def _is_made_first(entry: Path) -> bool:

@@ -413,18 +413,3 @@ async def _ask(check: Check, what: str, ask: Ask, batch: Sequence[Any], bad: Any
             compare(key, answer, expected)
         else:
             assert answer is not None, f"the known key {describe(key)} was not found"
-
-
-RULES: tuple[Callable[[Check], None], ...] = (
-    rule_schema,
-    rule_key_schema,
-    rule_max_batch,
-    rule_weigh,
-    # Before the rules of lookup(), whose default may call it.
-    rule_lookup_columns,
-    rule_found,
-    rule_missing,
-    rule_types,
-    rule_lookup_many,
-    rule_concurrent,
-)

@@ -10,11 +10,10 @@ import inspect
 
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.state import StateBackend
-from asyncio_operator.testing.state_contract import laws as state_laws
-from asyncio_operator.testing.state_contract import ttl_laws as state_ttl
+from asyncio_operator.testing.state_contract import laws, ttl_laws
 from asyncio_operator.testing.state_contract.laws import Make
 
-LAWS = (*state_laws.LAWS, *state_ttl.LAWS)
+LAWS = [law for module in (laws, ttl_laws) for name, law in vars(module).items() if name.startswith("law_")]
 KEYWORDS = ("clock", "key_groups", "max_parallelism")
 
 

@@ -372,18 +372,3 @@ def law_closed(make: Make) -> None:
         refuses(action, saying="closed")
     refuses(next, open_iteration, saying="closed")
     refuses(next, open_keys, saying="closed")
-
-
-LAWS: tuple[Callable[[Make], None], ...] = (
-    law_s1_keys,
-    law_s1_range,
-    law_s4_value,
-    law_s5_list,
-    law_s6_map,
-    law_s7_folding,
-    law_s8_isolation,
-    law_s9_snapshot,
-    law_s10_descriptors,
-    law_s12_migration,
-    law_closed,
-)

@@ -279,15 +279,3 @@ def law_e11_switch(make: Make) -> None:
             clock.advance(100)
             same(dict(state.items()), {"a": 1, "b": None}, "a map whose time to live was switched off")
     backend.close()
-
-
-LAWS: tuple[Callable[[Make], None], ...] = (
-    law_e1_expiry,
-    law_e2_update_type,
-    law_e3_visibility,
-    law_e4_reading_removes,
-    law_e5_incremental,
-    law_e6_full_snapshot,
-    law_e7_compaction,
-    law_e11_switch,
-)

@@ -28,7 +28,7 @@ from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task,
 from asyncio_operator.spark.driver.columns import spark_schema
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
-from asyncio_operator.testing.own_loops import require_no_loop
+from asyncio_operator.testing.time import require_no_loop
 from asyncio_operator_proof.history.event_format import Event, History
 from asyncio_operator_proof.simulation.compacting import SimulatedCompaction
 from asyncio_operator_proof.simulation.distant_coordinator import SimulatedCoordinator
