@@ -98,9 +98,7 @@ class KeySerializer:
 
     name = "builtin-key-1"
 
-    def serialize(self, value: Key) -> bytes:
-        """As `serialize_key`."""
-        return serialize_key(value)
+    serialize = staticmethod(serialize_key)
 
     def deserialize(self, data: bytes) -> Key:
         """The inverse of `serialize`; StateError for other bytes."""

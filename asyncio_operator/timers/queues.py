@@ -115,14 +115,8 @@ class TimerSerializer:
     """The serialiser of timers, for queues on disk."""
 
     name = "timer-1"
-
-    def serialize(self, timer: Timer) -> bytes:
-        """As `serialize_timer`."""
-        return serialize_timer(timer)
-
-    def deserialize(self, data: bytes) -> Timer:
-        """As `deserialize_timer`."""
-        return deserialize_timer(data)
+    serialize = staticmethod(serialize_timer)
+    deserialize = staticmethod(deserialize_timer)
 
 
 class TimerQueues(Protocol):

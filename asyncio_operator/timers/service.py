@@ -315,6 +315,8 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
     """
 
     checkpoint_kind = "timers"
+    current_key: Key | None = None
+    """The key of the timer that fires, or the key that was set last."""
 
     def __init__(
         self,
@@ -329,16 +331,6 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         self._event, self._processing = queues("event_time_timers"), queues("processing_time_timers")
         self._key_groups = queues.key_groups
         self._max_parallelism = queues.max_parallelism
-        self._key: Key | None = None
-
-    @property
-    def current_key(self) -> Key | None:
-        """The key of the timer that fires, or the key that was set last."""
-        return self._key
-
-    @current_key.setter
-    def current_key(self, key: Key | None) -> None:
-        self._key = key
 
     def fire_event_time(self, timestamp: int, left: int) -> int | None:
         """`advance_watermark` for a pass over several services.
@@ -411,7 +403,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
                 return None
             left -= 1
             queue.poll()
-            self._key = first.key
+            self.current_key = first.key
             callback(first)
         return left
 

@@ -106,30 +106,6 @@ def test_E5_looks_are_made_together_and_only_where_something_may_be_over(counted
     backend.close()
 
 
-def test_E5_nobody_is_left_out_behind_what_was_removed(tmp_path):
-    clock = ManualClock()
-    backend = RocksDBStateBackend(tmp_path / "state", clock=clock)
-    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(SIZE))
-    entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
-    backend.set_current_key("k")
-    kept = [*range(0, 6000, 997), 5999]
-    entries.put_all(dict.fromkeys(kept))
-    backend.set_current_key("alive")
-    clock.advance(5)
-    entries.put("alive", 1)
-    backend.set_current_key("k")
-    for number in range(6000):
-        if number not in kept:
-            entries.put(number, 1)
-            entries.remove(number)
-    clock.advance(5)
-    backend.set_current_key("other")
-    for _ in range(2000):
-        entries.contains("nothing")
-    assert backend.num_entries() == 1
-    backend.close()
-
-
 @pytest.mark.parametrize("size", [1, 5])
 @pytest.mark.parametrize("kind", ["list", "map"])
 def test_E5_who_writes_ahead_of_the_round_does_not_lead_it_away(kind, size, make):

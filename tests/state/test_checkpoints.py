@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -340,45 +339,3 @@ def test_S15_a_checkpoint_that_cannot_be_written_leaves_nothing(new, tmp_path):
         job.save(tmp_path / "file" / "checkpoint")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("job-")] == ["file"]
     job.backend.num_entries()
-
-
-WRITER = """
-import itertools, sys
-from asyncio_operator.state import *
-from asyncio_operator.timers import *
-
-kind, directory = sys.argv[1:]
-backend = HeapStateBackend() if kind == "heap" else RocksDBStateBackend(directory + "/state")
-timers = InternalTimerService()
-value = backend.value_state(ValueStateDescriptor("value"))
-for number in itertools.count(1):
-    for key in range(50):
-        backend.set_current_key(key)
-        value.update(number)
-        timers.current_key = key
-        timers.register_event_time_timer(number)
-    checkpoint(f"{directory}/{number}", backend, timers)
-    print(number, flush=True)
-"""
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_S15_a_process_that_is_killed_leaves_every_checkpoint_whole_or_absent(kind, tmp_path):
-    command = [sys.executable, "-c", WRITER, kind, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        seen = [writer.stdout.readline() for _ in range(10)]
-        writer.send_signal(signal.SIGKILL)
-        seen += writer.stdout.readlines()
-    acknowledged = int([line for line in seen if line.endswith("\n")][-1])
-    found = sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal())
-    assert found[:acknowledged] == list(range(1, acknowledged + 1))
-    assert len(found) <= acknowledged + 1
-    for number in found:
-        backend, timers = HeapStateBackend(), InternalTimerService()
-        restore_checkpoint(tmp_path / str(number), backend, timers)
-        value = backend.value_state(VALUE)
-        for key in range(50):
-            backend.set_current_key(key)
-            assert value.value() == number
-        assert len(list(timers.event_time_timers())) == 50 * number

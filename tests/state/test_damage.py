@@ -21,7 +21,6 @@ from rocksdict import Options, Rdict
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state import (
-    CleanupFullSnapshot,
     CleanupIncrementally,
     HeapStateBackend,
     ListStateDescriptor,
@@ -122,33 +121,6 @@ def test_S11_an_error_in_hand_does_not_keep_the_directory(action, tmp_path):
     assert caught.value.__traceback__ is not None
 
 
-def test_S9_a_damaged_snapshot_is_not_restored(make, tmp_path):
-    source = filled(tmp_path / "state")
-    whole, torn = source.snapshot(), source.snapshot()
-    source.close()
-    assert isinstance(torn, RocksDBSnapshot)
-    damage(torn.directory)
-    target = make()
-    with pytest.raises(StateError, match=r"state/entries.*damaged: restore a snapshot"):
-        target.restore([torn])
-    assert target.num_entries() == 0
-    target.restore([whole])
-    assert target.num_entries() == COUNT
-
-
-def test_E6_a_snapshot_that_leaves_out_the_expired_does_not_pass_over_damage(tmp_path):
-    descriptor = MapStateDescriptor("entries", ttl=StateTtlConfig(10, cleanup=CleanupFullSnapshot()))
-    filled(tmp_path / "state", descriptor).close()
-    damage(tmp_path / "state")
-    backend = RocksDBStateBackend(tmp_path / "state")
-    backend.map_state(descriptor)
-    with pytest.raises(StateError, match=r"state/entries.*damaged"):
-        backend.snapshot()
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
-    with suppress(StateError):
-        backend.close()
-
-
 def test_a_bound_lives_as_long_as_its_iteration(tmp_path):
     backend = filled(tmp_path / "state")
     backend.set_current_key("l")
@@ -238,14 +210,6 @@ def test_a_foreign_database_is_as_it_was_where_no_temporary_directory_is(open_it
     with pytest.raises(StateError, match=r"foreign.*set TMPDIR"):
         open_it(tmp_path / "foreign")
     assert contents(tmp_path / "foreign") == before
-
-
-def test_a_view_on_a_full_disk_names_TMPDIR(tmp_path):
-    filled(tmp_path / "state").close()
-    before = contents(tmp_path / "state")
-    with full_disk(0), pytest.raises(StateError, match=r"state .*set TMPDIR"):
-        RocksDBStateBackend(tmp_path / "state")
-    assert contents(tmp_path / "state") == before
 
 
 def test_what_a_killed_reader_left_is_removed_with_the_next_view(tmp_path, monkeypatch):
@@ -390,24 +354,6 @@ def test_an_error_of_the_disk_names_state_and_key_wherever_it_comes(tmp_path):
                 action()
         with pytest.raises(StateError):
             backend.close()
-
-
-def test_S8_an_iteration_that_outlives_its_backend_raises(make):
-    backend = make()
-    small, large = MapStateDescriptor("small"), MapStateDescriptor("large")
-    backend.set_current_key("k")
-    backend.map_state(small).put_all(dict.fromkeys(range(10)))
-    backend.map_state(large).put_all(dict.fromkeys(range(1000)))
-    iterations = [
-        *(backend.map_state(small).items(), backend.map_state(large).keys(), backend.map_state(large).values()),
-        backend.keys("small"),
-    ]
-    begun = backend.map_state(large).items()
-    next(begun)
-    backend.close()
-    for iteration in (*iterations, begun):
-        with pytest.raises(StateError, match="closed"):
-            list(iteration)
 
 
 def test_P6_an_iteration_that_outlives_its_queue_raises(tmp_path):

@@ -397,15 +397,6 @@ def test_a_state_that_was_never_asked_for_is_empty(make):
     assert backend.num_entries("nothing") == 0
 
 
-def test_foreign_files_are_left_alone(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StateError, match="is not a RocksDB directory and not empty"):
-        RocksDBStateBackend(tmp_path)
-    with pytest.raises(StateError, match=r"notes\.txt"):
-        RocksDBStateBackend(tmp_path / "notes.txt")
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
 def test_another_version_or_range_is_refused(tmp_path):
     from asyncio_operator.state.rocksdb.database import Database
     from asyncio_operator.state.serializers import BUILTIN

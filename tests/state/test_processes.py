@@ -111,40 +111,6 @@ def test_S13_every_use_of_a_backend_in_a_forked_child_is_refused_and_harms_nothi
         assert again.num_entries() == 2 + 5 * MANY
 
 
-WRITER = """
-import os, signal, sys
-from asyncio_operator.errors import StateError
-from asyncio_operator.state import RocksDBStateBackend, ValueStateDescriptor
-
-backend = RocksDBStateBackend(sys.argv[1])
-value = backend.value_state(ValueStateDescriptor("value"))
-backend.set_current_key("parent")
-child = os.fork()
-if child == 0:
-    try:
-        value.update("child")
-    except StateError:
-        os._exit(0)
-    os._exit(1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-for key in range(1000):
-    backend.set_current_key(key)
-    value.update(key)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_S13_what_a_parent_writes_after_a_child_has_tried_survives_a_kill(tmp_path):
-    ended = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path / "state")], check=False, timeout=60)
-    assert ended.returncode == -signal.SIGKILL
-    with RocksDBStateBackend(tmp_path / "state") as backend:
-        value = backend.value_state(VALUE)
-        assert backend.num_entries() == 1000
-        for key in range(1000):
-            backend.set_current_key(key)
-            assert value.value() == key
-
-
 @pytest.mark.parametrize("cache_size", [1, 128])
 def test_S13_every_use_of_a_queue_in_a_forked_child_is_refused_and_harms_nothing(cache_size, tmp_path):
     queue = number_queue(tmp_path / "queue", cache_size)

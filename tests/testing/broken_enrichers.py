@@ -8,7 +8,7 @@ import logging
 import socket
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -50,96 +50,36 @@ class Sound(Enricher):
         return {"client": None}
 
 
-class SchemaOfText(Sound):
-    def schema(self) -> Any:
-        return "name string, height int"
+NUMBERS = itertools.count()
 
 
-class SchemaChanges(Sound):
-    count = itertools.count()
-
-    def schema(self) -> pa.Schema:
-        return pa.schema([(f"name{next(self.count)}", pa.string())])
+def changed(base: type[Sound] = Sound, **members: Any) -> type[Enricher]:
+    """A class that differs from a sound one in these members."""
+    return type("Changed", (base,), members)
 
 
-class SchemaTwice(Sound):
-    def schema(self) -> pa.Schema:
-        return pa.schema([("name", pa.string()), ("name", pa.string())])
+def answers(answer: Callable[[Any], Any]) -> Any:
+    """A lookup with these answers."""
+
+    async def lookup(self: Any, key: Any) -> Any:
+        return answer(key)
+
+    return lookup
 
 
-class SchemaOfTheOpenOne(Sound):
-    def schema(self) -> pa.Schema:
-        return pa.schema([("name", pa.string() if self.client is None else pa.int32())])
-
-
-class KeySchemaOfTwo(Sound):
-    def key_schema(self) -> pa.Schema:
-        return pa.schema([("origin", pa.string()), ("hour", pa.int32())])
-
-
-class KeySchemaOfText(Sound):
-    def key_schema(self) -> Any:
-        return ["origin"]
-
-
-class NoBatch(Sound):
-    max_batch = 0
-
-
-class BatchOfText(Sound):
-    max_batch: Any = "many"
+def schema(*columns: tuple[str, pa.DataType]) -> Any:
+    """A method that gives a schema."""
+    return lambda self: pa.schema(columns)
 
 
 class LooksNothingUp(Sound):
     lookup = Enricher.lookup
 
 
-class FindsNothing(Sound):
-    async def lookup(self, key: Any) -> Found:
-        return None
-
-
-class FindsAnother(Sound):
-    async def lookup(self, key: Any) -> Found:
-        found: Found = ROWS["JFK"] if key in ROWS else None
-        return found
-
-
-class GivesText(Sound):
-    async def lookup(self, key: Any) -> Any:
-        return "Kennedy" if key in ROWS else None
-
-
 class RaisesForMissing(Sound):
     async def lookup(self, key: Any) -> Found:
         found: Found = ROWS[key]
         return found
-
-
-class InventsRows(Sound):
-    async def lookup(self, key: Any) -> Found:
-        found: Found = ROWS.get(key, {"name": None})
-        return found
-
-
-class WrongType(Sound):
-    def schema(self) -> pa.Schema:
-        return pa.schema([("name", pa.int32())])
-
-
-class LosesDigits(Sound):
-    async def lookup(self, key: Any) -> Found:
-        return {"name": "a", "height": 1.5} if key in ROWS else None
-
-
-class OtherColumns(Sound):
-    def schema(self) -> pa.Schema:
-        return pa.schema([("city", pa.string())])
-
-
-class MisspeltColumn(Sound):
-    def schema(self) -> pa.Schema:
-        return pa.schema([("name", pa.string()), ("hieght", pa.int32())])
 
 
 class SortsKeys(Sound):
@@ -174,11 +114,6 @@ class SoundColumns(Sound):
 class GivesAllRows(SoundColumns):
     async def lookup_columns(self, keys: pa.Array) -> pa.Table:
         return columns_of([*ROWS])
-
-
-class OrdinaryColumns(SoundColumns):
-    def lookup_columns(self, keys: pa.Array) -> Any:
-        return columns_of(keys.to_pylist())
 
 
 class ColumnsDiffer(SoundColumns):
@@ -221,11 +156,6 @@ class OneAtATime(Sound):
 class Ordinary(Sound):
     def lookup(self, key: Any) -> Any:
         return ROWS.get(key)
-
-
-class OrdinaryOpen(Sound):
-    def open(self) -> Any:
-        self.client = ROWS
 
 
 class Blocks(Sound):
@@ -324,7 +254,7 @@ class ForgetsInPickle(Sound):
 class NeverEqual(Sound):
     def __init__(self) -> None:
         super().__init__()
-        self.number = next(SchemaChanges.count)
+        self.number = next(NUMBERS)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"client": None, "number": self.number}
@@ -369,35 +299,10 @@ class LeavesASocket(Sound):
         self.sockets.append(socket.socket())
 
 
-class WeighsNothingGood(Sound):
-    def weigh(self, keys: Sequence[Any]) -> Any:
-        return 5
-
-
-class WeighsBelowZero(Sound):
-    def weigh(self, keys: Sequence[Any]) -> Any:
-        return {"tokens": len(keys) - 1}
-
-
-class WeighsCalls(Sound):
-    def weigh(self, keys: Sequence[Any]) -> Any:
-        return {"calls": 2}
-
-
 @types.coroutine
 def _ready() -> Any:
     return {}
     yield
-
-
-class WeighsLater(Sound):
-    def weigh(self, keys: Sequence[Any]) -> Any:
-        return _ready()
-
-
-class WeighsLessForMore(Sound):
-    def weigh(self, keys: Sequence[Any]) -> Any:
-        return {"tokens": 10 - len(keys)}
 
 
 class LeavesAThread(Sound):
@@ -409,42 +314,62 @@ class LeavesAThread(Sound):
 
 
 BROKEN = [
-    ("rule_schema", SchemaOfText, "gave 'name string"),
-    ("rule_schema", SchemaChanges, "second call"),
-    ("rule_schema", SchemaTwice, "twice"),
-    ("rule_schema", SchemaOfTheOpenOne, "while it was open"),
-    ("rule_key_schema", KeySchemaOfTwo, "1 parts, and the key schema 2 columns"),
-    ("rule_key_schema", KeySchemaOfText, "gave"),
-    ("rule_max_batch", NoBatch, "it is 0"),
-    ("rule_max_batch", BatchOfText, "it is 'many'"),
-    ("rule_weigh", WeighsNothingGood, "for 0 keys it is 5; it must be a mapping"),
-    ("rule_weigh", WeighsBelowZero, "must be a number from 0 to 1e+15"),
-    ("rule_weigh", WeighsCalls, "has the unit 'calls', which is counted"),
-    ("rule_weigh", WeighsLater, "must be an ordinary function"),
-    ("rule_weigh", WeighsLessForMore, "which is what any call weighs"),
+    ("rule_schema", changed(schema=lambda self: "name string, height int"), "gave 'name string"),
+    ("rule_schema", changed(schema=lambda self: pa.schema([(f"name{next(NUMBERS)}", pa.string())])), "second call"),
+    ("rule_schema", changed(schema=schema(("name", pa.string()), ("name", pa.string()))), "twice"),
+    (
+        "rule_schema",
+        changed(schema=lambda self: pa.schema([("name", pa.string() if self.client is None else pa.int32())])),
+        "while it was open",
+    ),
+    (
+        "rule_key_schema",
+        changed(key_schema=schema(("origin", pa.string()), ("hour", pa.int32()))),
+        "1 parts, and the key schema 2 columns",
+    ),
+    ("rule_key_schema", changed(key_schema=lambda self: ["origin"]), "gave"),
+    ("rule_max_batch", changed(max_batch=0), "it is 0"),
+    ("rule_max_batch", changed(max_batch="many"), "it is 'many'"),
+    ("rule_weigh", changed(weigh=lambda self, keys: 5), "for 0 keys it is 5; it must be a mapping"),
+    ("rule_weigh", changed(weigh=lambda self, keys: {"tokens": len(keys) - 1}), "must be a number from 0 to 1e+15"),
+    ("rule_weigh", changed(weigh=lambda self, keys: {"calls": 2}), "has the unit 'calls', which is counted"),
+    ("rule_weigh", changed(weigh=lambda self, keys: _ready()), "must be an ordinary function"),
+    ("rule_weigh", changed(weigh=lambda self, keys: {"tokens": 10 - len(keys)}), "which is what any call weighs"),
     ("rule_found", LooksNothingUp, "LooksNothingUp has no lookup of its own"),
-    ("rule_found", FindsNothing, "was not found"),
-    ("rule_found", FindsAnother, "'LGA' gave"),
-    ("rule_found", GivesText, "a mapping"),
+    ("rule_found", changed(lookup=answers(lambda key: None)), "was not found"),
+    ("rule_found", changed(lookup=answers(lambda key: ROWS["JFK"] if key in ROWS else None)), "'LGA' gave"),
+    ("rule_found", changed(lookup=answers(lambda key: "Kennedy" if key in ROWS else None)), "a mapping"),
     ("rule_missing", RaisesForMissing, "KeyError"),
-    ("rule_missing", InventsRows, "None is needed"),
-    ("rule_types", WrongType, "does not fit: 'Kennedy'"),
-    ("rule_types", LosesDigits, "does not fit: 1.5"),
-    ("rule_types", OtherColumns, "have none"),
-    ("rule_types", MisspeltColumn, "is one of them misspelt?"),
+    ("rule_missing", changed(lookup=answers(lambda key: ROWS.get(key, {"name": None}))), "None is needed"),
+    ("rule_types", changed(schema=schema(("name", pa.int32()))), "does not fit: 'Kennedy'"),
+    (
+        "rule_types",
+        changed(lookup=answers(lambda key: {"name": "a", "height": 1.5} if key in ROWS else None)),
+        "does not fit: 1.5",
+    ),
+    ("rule_types", changed(schema=schema(("city", pa.string()))), "have none"),
+    ("rule_types", changed(schema=schema(("name", pa.string()), ("hieght", pa.int32()))), "is one of them misspelt?"),
     ("rule_lookup_many", SortsKeys, "gave"),
     ("rule_lookup_many", DropsRepeated, "answers for"),
     ("rule_lookup_many", ManyDiffers, "gave"),
     ("rule_lookup_columns", GivesAllRows, "which was not asked for"),
     ("rule_lookup_columns", ColumnsDiffer, "gave"),
     ("rule_lookup_columns", OnlyTheFirst, "was not found"),
-    ("rule_lookup_columns", OrdinaryColumns, "an ordinary function; it must be `async def lookup_columns`"),
+    (
+        "rule_lookup_columns",
+        changed(SoundColumns, lookup_columns=lambda self, keys: columns_of(keys.to_pylist())),
+        "an ordinary function; it must be `async def lookup_columns`",
+    ),
     (
         "rule_found",
         Ordinary,
         "lookup('JFK') gave {'name': 'Kennedy', 'height': 4}, which cannot be awaited: make it an",
     ),
-    ("rule_close", OrdinaryOpen, "open() gave None, which cannot be awaited: make it an `async def`"),
+    (
+        "rule_close",
+        changed(open=lambda self: None),
+        "open() gave None, which cannot be awaited: make it an `async def`",
+    ),
     ("rule_concurrent", OneAtATime, "was not found"),
     ("rule_loop_is_free", Blocks, "lookup('JFK') held the event loop for 1.00 s at a time"),
     ("rule_cancellation", SwallowsCancellation, "it was cancelled, but returned an answer"),

@@ -50,8 +50,9 @@ from asyncio_operator.state.rocksdb.processes import (
     keep,
 )
 from asyncio_operator.state.rocksdb.settings import Settings, rewriting
-from asyncio_operator.state.rocksdb.view import Cursor, Row, is_database, leave, view_of
+from asyncio_operator.state.rocksdb.view import Cursor, is_database, leave, view_of
 from asyncio_operator.state.rocksdb_options import RocksDBOptions, check_rocksdb
+from asyncio_operator.state.snapshot import Row
 
 T = TypeVar("T")
 

@@ -39,9 +39,9 @@ from asyncio_operator.state.priority_queue import PriorityQueueSet, check_functi
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import belongs_here
 from asyncio_operator.state.rocksdb.state_directory import prefix_end
-from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer, checked
+from asyncio_operator.state.snapshot import Row
 
 T = TypeVar("T")
 CLEAR_BATCH = 1000

@@ -48,10 +48,9 @@ from asyncio_operator.state.rocksdb.priority_queues import GroupQueue, groups_wi
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
 from asyncio_operator.state.rocksdb.state_directory import Records, RocksDBSnapshot, prefix_end
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
-from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer
-from asyncio_operator.state.snapshot import StateSnapshot, merged_rows
+from asyncio_operator.state.snapshot import Row, StateSnapshot, merged_rows
 from asyncio_operator.state.ttl import clean_up
 
 RESTORE_BATCH = 1000

@@ -25,8 +25,7 @@ from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions
 from asyncio_operator.clock import milliseconds
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.rocksdb.processes import keep
-
-Row = tuple[bytes, bytes]
+from asyncio_operator.state.snapshot import Row
 
 
 class Cursor:
