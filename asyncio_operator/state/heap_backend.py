@@ -125,10 +125,9 @@ class HeapStateBackend(StateBackend):
         tables = {}
         for name, meta in states.items():
             tables[name] = table = new_table(meta, timed=False)
-            for snapshot in snapshots:
-                for address, data in merged_rows(snapshot, name, meta, self.key_groups):
-                    length = len(address) if meta.kind == QUEUE else parse_slot(address, self.group_width)[2]
-                    table.put(address[:length], address[length:], data)
+            for address, data in merged_rows(snapshots, name, meta, self.key_groups):
+                length = len(address) if meta.kind == QUEUE else parse_slot(address, self.group_width)[2]
+                table.put(address[:length], address[length:], data)
         self._tables.update(tables)
         self._sequence = max([snapshot.sequence for snapshot in snapshots], default=0)
         for name, queue in self._queues.items():

@@ -152,9 +152,12 @@ def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> di
     return states
 
 
-def merged_rows(snapshot: StateSnapshot, name: str, meta: StateMeta, key_groups: KeyGroupRange) -> Iterator[Row]:
+def merged_rows(
+    snapshots: Sequence[StateSnapshot], name: str, meta: StateMeta, key_groups: KeyGroupRange
+) -> Iterator[Row]:
     """The entries of a state that lie in the range, as entries of the state that `merge_states` gave."""
-    if name not in snapshot.states:
-        return iter(())
-    had, has = snapshot.states[name].ttl, meta.ttl
-    return ((address, retimed(data, had, has)) for address, data in snapshot.rows(name, key_groups))
+    for snapshot in snapshots:
+        if name in snapshot.states:
+            had = snapshot.states[name].ttl
+            for address, data in snapshot.rows(name, key_groups):
+                yield address, retimed(data, had, meta.ttl)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import tempfile
-from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -65,24 +64,6 @@ def test_E2_what_is_written_meanwhile_outlives_the_touch_of_an_iteration(old, ne
     clock.advance(5)
     assert repr(list(iteration)) == repr([("x", old)])
     assert repr(entries.get("x")) == repr(new)
-
-
-@pytest.mark.parametrize("visibility", StateVisibility)
-def test_E3_folds_begin_anew_or_go_on_once(visibility, make):
-    clock = ManualClock()
-    backend = make(clock=clock)
-    backend.set_current_key(1)
-    ttl = StateTtlConfig(timedelta(seconds=10), visibility=visibility, cleanup=())
-    total = backend.reducing_state(ReducingStateDescriptor("sum", lambda a, b: a + b, ttl=ttl))
-    count = backend.aggregating_state(AggregatingStateDescriptor("count", Count(), ttl=ttl))
-    for state in (total, count):
-        state.add(5)
-        state.add(5)
-    clock.advance(10)
-    expired = (10, 2) if visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP else (None, None)
-    assert (total.get(), count.get()) == expired
-    assert (total.get(), count.get()) == (None, None)
-    assert backend.num_entries() == 0
 
 
 def test_E9_no_default_with_time_to_live(make):

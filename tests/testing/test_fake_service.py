@@ -9,7 +9,6 @@ import json
 import math
 import random
 import urllib.request
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +18,8 @@ from aiohttp.web_protocol import RequestHandler
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.errors import StateError
-from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
+from tests.operator.helpers import virtual
 
 ROWS = {"JFK": {"city": "New York"}, ("JFK", 5): {"temp": 1.5}, 7: [1, 2], "a/b": {"city": "?"}, True: {"yes": 1}}
 
@@ -27,14 +27,6 @@ ROWS = {"JFK": {"city": "New York"}, ("JFK", 5): {"temp": 1.5}, 7: [1, 2], "a/b"
 async def ask(service: FakeService, path: str, **options: Any) -> tuple[int, Any]:
     async with aiohttp.ClientSession() as session, session.get(service.url + path, **options) as response:
         return response.status, json.loads(await response.read())
-
-
-def on_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await main()
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run())
 
 
 @pytest.mark.parametrize(
@@ -100,22 +92,20 @@ async def test_a_connection_that_is_gone_is_counted_and_not_kept() -> None:
         assert len(handlers) <= 1
 
 
-def test_latency_is_a_number_or_drawn_and_takes_no_time_on_a_virtual_loop() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with FakeService(ROWS, latency=30.0) as service:
+@virtual
+async def test_latency_is_a_number_or_drawn_and_takes_no_time_on_a_virtual_loop() -> None:
+    loop = asyncio.get_running_loop()
+    async with FakeService(ROWS, latency=30.0) as service:
+        started = loop.time()
+        await asyncio.gather(*(ask(service, "/rows/JFK") for _ in range(5)))
+        assert loop.time() - started == pytest.approx(30.0)
+        assert service.most_at_once == 5
+    expected = random.Random(3)
+    async with FakeService(ROWS, latency=lambda r: r.expovariate(0.1), seed=3) as service:
+        for _ in range(3):
             started = loop.time()
-            await asyncio.gather(*(ask(service, "/rows/JFK") for _ in range(5)))
-            assert loop.time() - started == pytest.approx(30.0)
-            assert service.most_at_once == 5
-        expected = random.Random(3)
-        async with FakeService(ROWS, latency=lambda r: r.expovariate(0.1), seed=3) as service:
-            for _ in range(3):
-                started = loop.time()
-                await ask(service, "/rows/JFK")
-                assert loop.time() - started == pytest.approx(expected.expovariate(0.1))
-
-    on_virtual_time(main)
+            await ask(service, "/rows/JFK")
+            assert loop.time() - started == pytest.approx(expected.expovariate(0.1))
 
 
 async def test_statuses_come_as_often_as_asked_and_the_same_for_a_seed() -> None:
@@ -146,16 +136,14 @@ async def test_retry_after_is_a_number_or_a_date(as_date: bool) -> None:
         assert value == "7"
 
 
-def test_a_rate_limit_of_its_own_is_a_sliding_second() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with FakeService(ROWS, rate_limit=3) as service:
-            assert [(await ask(service, "/rows/JFK"))[0] for _ in range(5)] == [200, 200, 200, 429, 429]
-            await asyncio.sleep(1.0)
-            assert (await ask(service, "/rows/JFK"))[0] == 200
-            assert loop.time() < 2
-
-    on_virtual_time(main)
+@virtual
+async def test_a_rate_limit_of_its_own_is_a_sliding_second() -> None:
+    loop = asyncio.get_running_loop()
+    async with FakeService(ROWS, rate_limit=3) as service:
+        assert [(await ask(service, "/rows/JFK"))[0] for _ in range(5)] == [200, 200, 200, 429, 429]
+        await asyncio.sleep(1.0)
+        assert (await ask(service, "/rows/JFK"))[0] == 200
+        assert loop.time() < 2
 
 
 async def test_a_token_is_demanded() -> None:
@@ -176,65 +164,55 @@ async def test_faults_of_the_connection() -> None:
             await ask(service, "/rows/JFK")
 
 
-def test_a_slow_body_is_spread_over_its_time() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with FakeService(ROWS, slow=1.0, slow_for=60.0) as service:
-            started = loop.time()
-            assert await ask(service, "/rows/JFK") == (200, {"city": "New York"})
-            assert loop.time() - started == pytest.approx(60.0)
-
-    on_virtual_time(main)
+@virtual
+async def test_a_slow_body_is_spread_over_its_time() -> None:
+    loop = asyncio.get_running_loop()
+    async with FakeService(ROWS, slow=1.0, slow_for=60.0) as service:
+        started = loop.time()
+        assert await ask(service, "/rows/JFK") == (200, {"city": "New York"})
+        assert loop.time() - started == pytest.approx(60.0)
 
 
-def test_clients_that_hang_up_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with FakeService(ROWS, latency=10.0) as service:
-            service.answer_next(
-                FakeAnswer(delay=50.0), FakeAnswer("[1, 2, 3]", slow=50.0), FakeAnswer("[1, 2]", slow=1.0)
-            )
-            for _ in range(2):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(20):
-                        await ask(service, "/rows/JFK")
-            await asyncio.sleep(1)
-            assert service.abandoned == 2
-            assert await ask(service, "/rows/JFK") == (200, [1, 2])
-            assert await ask(service, "/rows/JFK") == (200, {"city": "New York"})
-            assert (service.abandoned, service.most_at_once) == (2, 1)
-
-    on_virtual_time(main)
+@virtual
+async def test_clients_that_hang_up_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeService(ROWS, latency=10.0) as service:
+        service.answer_next(FakeAnswer(delay=50.0), FakeAnswer("[1, 2, 3]", slow=50.0), FakeAnswer("[1, 2]", slow=1.0))
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(20):
+                    await ask(service, "/rows/JFK")
+        await asyncio.sleep(1)
+        assert service.abandoned == 2
+        assert await ask(service, "/rows/JFK") == (200, [1, 2])
+        assert await ask(service, "/rows/JFK") == (200, {"city": "New York"})
+        assert (service.abandoned, service.most_at_once) == (2, 1)
     assert caplog.text == ""
 
 
-def test_planned_answers_come_first_in_their_order() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with FakeService(ROWS) as service:
-            service.answer_next(
-                FakeAnswer({"n": 1}, 201, {"X-A": "b"}), FakeAnswer("[2]", delay=9.0), FakeAnswer(b"3", slow=10.0)
-            )
-            assert await ask(service, "/rows/JFK") == (201, {"n": 1})
-            assert await ask(service, "/x") == (200, [2])
-            assert loop.time() == pytest.approx(9.0)
-            assert await ask(service, "/x") == (200, 3)
-            assert loop.time() == pytest.approx(19.0)
-            assert await ask(service, "/rows/JFK") == (200, {"city": "New York"})
-
-    on_virtual_time(main)
+@virtual
+async def test_planned_answers_come_first_in_their_order() -> None:
+    loop = asyncio.get_running_loop()
+    async with FakeService(ROWS) as service:
+        service.answer_next(
+            FakeAnswer({"n": 1}, 201, {"X-A": "b"}), FakeAnswer("[2]", delay=9.0), FakeAnswer(b"3", slow=10.0)
+        )
+        assert await ask(service, "/rows/JFK") == (201, {"n": 1})
+        assert await ask(service, "/x") == (200, [2])
+        assert loop.time() == pytest.approx(9.0)
+        assert await ask(service, "/x") == (200, 3)
+        assert loop.time() == pytest.approx(19.0)
+        assert await ask(service, "/rows/JFK") == (200, {"city": "New York"})
 
 
-def test_an_answer_of_the_handler_waits_its_delay_after_the_latency() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        late = FakeAnswer({"n": 1}, delay=9.0)
-        async with FakeService(latency=1.0, handler=lambda request: late if request.path == "/late" else 2) as service:
-            assert await ask(service, "/late") == (200, {"n": 1})
-            assert loop.time() == pytest.approx(10.0)
-            assert await ask(service, "/x") == (200, 2)
-            assert loop.time() == pytest.approx(11.0)
-
-    on_virtual_time(main)
+@virtual
+async def test_an_answer_of_the_handler_waits_its_delay_after_the_latency() -> None:
+    loop = asyncio.get_running_loop()
+    late = FakeAnswer({"n": 1}, delay=9.0)
+    async with FakeService(latency=1.0, handler=lambda request: late if request.path == "/late" else 2) as service:
+        assert await ask(service, "/late") == (200, {"n": 1})
+        assert loop.time() == pytest.approx(10.0)
+        assert await ask(service, "/x") == (200, 2)
+        assert loop.time() == pytest.approx(11.0)
 
 
 def test_it_serves_synchronous_tests_from_a_thread_and_comes_back_at_its_place() -> None:

@@ -18,16 +18,9 @@ from asyncio_operator.testing import ExceededWindow, FakeAnswer, FakeRequest, Fa
 from asyncio_operator.testing.fake_service.window_limits import ServiceLimits, go_duration
 from enrichers.http.error_bodies import lasting_refusal
 from enrichers.http.limit_headers import read_hints
+from tests.operator.helpers import run_on, virtual
 
 PER_MINUTE = [Limit(3, 60.0), Limit(1000, 60.0, "tokens")]
-
-
-def on_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await main()
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run())
 
 
 class Client:
@@ -54,7 +47,7 @@ def served(work: Callable[[Client], Awaitable[None]], **options: Any) -> FakeSer
         async with service, aiohttp.ClientSession() as session:
             await work(Client(service, session))
 
-    on_virtual_time(main)
+    run_on(VirtualTimeLoop, main())
     return service
 
 
@@ -201,16 +194,14 @@ def test_a_request_that_is_weighed_wrongly_fails(weights: Any, caplog: pytest.Lo
     assert "weigh" in str(caplog.records[0].exc_info)
 
 
-def test_a_service_that_starts_again_has_forgotten() -> None:
+@virtual
+async def test_a_service_that_starts_again_has_forgotten() -> None:
     service = FakeService(handler=lambda request: {}, limits=[Limit(1)])
 
-    async def main() -> None:
-        for _ in range(2):
-            async with service, aiohttp.ClientSession() as session:
-                assert await Client(service, session).post() == 200
-            assert service.windows_exceeded() == []
-
-    on_virtual_time(main)
+    for _ in range(2):
+        async with service, aiohttp.ClientSession() as session:
+            assert await Client(service, session).post() == 200
+        assert service.windows_exceeded() == []
 
 
 def arrival(time: float, tokens: float) -> FakeRequest:

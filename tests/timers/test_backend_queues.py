@@ -19,7 +19,6 @@ from asyncio_operator.state import (
     key_group,
     restore_checkpoint,
 )
-from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.timers import (
     BackendQueues,
     HeapQueues,
@@ -28,6 +27,7 @@ from asyncio_operator.timers import (
     Timer,
     TimerServiceManager,
 )
+from tests.operator.helpers import virtual
 
 KINDS = ("heap", "rocksdb")
 ALL = KeyGroupRange(0, 127)
@@ -157,23 +157,20 @@ def test_S11_a_directory_that_is_opened_again_has_the_timers_of_its_last_change(
             service.register_event_time_timer(1)
 
 
-def test_T7_a_restore_moves_the_alarm_of_a_driver(make_backend, tmp_path):
-    async def main():
-        clock = asyncio.get_running_loop().time
-        backend, new = make_backend("rocksdb"), make_backend("rocksdb")
-        service = InternalTimerService(clock=clock, queues=BackendQueues(backend))
-        service.current_key = 1
-        service.register_processing_time_timer(5_000)
-        checkpoint(tmp_path / "saved", backend, service)
-        fired: list[Timer] = []
-        service = InternalTimerService(clock=clock, on_processing_time=fired.append, queues=BackendQueues(new))
-        async with ProcessingTimeDriver(service):
-            restore_checkpoint(tmp_path / "saved", new, service)
-            await asyncio.sleep(6)
-        assert fired == [Timer(5_000, 1)]
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
+@virtual
+async def test_T7_a_restore_moves_the_alarm_of_a_driver(make_backend, tmp_path):
+    clock = asyncio.get_running_loop().time
+    backend, new = make_backend("rocksdb"), make_backend("rocksdb")
+    service = InternalTimerService(clock=clock, queues=BackendQueues(backend))
+    service.current_key = 1
+    service.register_processing_time_timer(5_000)
+    checkpoint(tmp_path / "saved", backend, service)
+    fired: list[Timer] = []
+    service = InternalTimerService(clock=clock, on_processing_time=fired.append, queues=BackendQueues(new))
+    async with ProcessingTimeDriver(service):
+        restore_checkpoint(tmp_path / "saved", new, service)
+        await asyncio.sleep(6)
+    assert fired == [Timer(5_000, 1)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,13 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError, StateError
-from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.timers import InternalTimerService, ProcessingTimeDriver, TimerServiceManager
-
-
-def run(main):
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)
+from tests.operator.helpers import virtual
 
 
 def driven(react=lambda timer: None, queues=None):
@@ -43,113 +38,102 @@ def alarms():
     return [handle for handle in asyncio.get_running_loop()._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
 
 
-def test_T7_one_alarm_moved_when_an_earlier_timer_is_registered():
-    async def main():
-        service, fired = driven()
-        service.register_processing_time_timer(5_000)
-        async with ProcessingTimeDriver(service):
-            assert [handle.when() for handle in alarms()] == [5.0]
-            for timestamp in (9_000, 3_000, 4_000):
-                service.register_processing_time_timer(timestamp)
-                assert len(alarms()) == 1
-            service.delete_processing_time_timer(4_000)
-            await asyncio.sleep(8)
-            assert fired == [(3_000, 3_000), (5_000, 5_000)]
-            service.register_processing_time_timer(7_000)  # overdue: at the next turn, not at once
-            assert len(fired) == 2
-            await asyncio.sleep(0.5)
-            assert fired[2:] == [(7_000, 8_000)]
-        assert alarms() == []
-        await asyncio.sleep(5)
-        assert len(fired) == 3
-        assert service.next_processing_time() == 9_000
-
-    run(main())
+@virtual
+async def test_T7_one_alarm_moved_when_an_earlier_timer_is_registered():
+    service, fired = driven()
+    service.register_processing_time_timer(5_000)
+    async with ProcessingTimeDriver(service):
+        assert [handle.when() for handle in alarms()] == [5.0]
+        for timestamp in (9_000, 3_000, 4_000):
+            service.register_processing_time_timer(timestamp)
+            assert len(alarms()) == 1
+        service.delete_processing_time_timer(4_000)
+        await asyncio.sleep(8)
+        assert fired == [(3_000, 3_000), (5_000, 5_000)]
+        service.register_processing_time_timer(7_000)  # overdue: at the next turn, not at once
+        assert len(fired) == 2
+        await asyncio.sleep(0.5)
+        assert fired[2:] == [(7_000, 8_000)]
+    assert alarms() == []
+    await asyncio.sleep(5)
+    assert len(fired) == 3
+    assert service.next_processing_time() == 9_000
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.sampled_from(["register", "delete", "sleep"]), st.integers(0, 50)), max_size=30))
-def test_T7_every_timer_fires_once_when_it_is_due(make_queues, steps):
-    async def main():
-        service, fired = driven(queues=make_queues())
-        model, expected, now = set(), [], 0
-        async with ProcessingTimeDriver(service):
-            for action, number in (*steps, ("sleep", 1000)):
-                if action == "register":
-                    service.register_processing_time_timer(number)
-                    model.add(number)
-                elif action == "delete":
-                    service.delete_processing_time_timer(number)
-                    model.discard(number)
-                else:
-                    start, now = now, now + number
-                    await asyncio.sleep(number / 1000)
-                    for _ in range(3):  # those that are due at this very time
-                        await asyncio.sleep(0)
-                    due = sorted(at for at in model if at <= now)
-                    expected += [(at, max(at, start)) for at in due]
-                    model.difference_update(due)
-        assert fired == expected
-
-    run(main())
+@virtual
+async def test_T7_every_timer_fires_once_when_it_is_due(make_queues, steps):
+    service, fired = driven(queues=make_queues())
+    model, expected, now = set(), [], 0
+    async with ProcessingTimeDriver(service):
+        for action, number in (*steps, ("sleep", 1000)):
+            if action == "register":
+                service.register_processing_time_timer(number)
+                model.add(number)
+            elif action == "delete":
+                service.delete_processing_time_timer(number)
+                model.discard(number)
+            else:
+                start, now = now, now + number
+                await asyncio.sleep(number / 1000)
+                for _ in range(3):  # those that are due at this very time
+                    await asyncio.sleep(0)
+                due = sorted(at for at in model if at <= now)
+                expected += [(at, max(at, start)) for at in due]
+                model.difference_update(due)
+    assert fired == expected
 
 
-def test_T7_a_callback_may_register_the_next_timer_of_a_period():
-    async def main():
-        service: InternalTimerService
-        service, fired = driven(lambda timer: service.register_processing_time_timer(timer.timestamp + 10))
-        service.register_processing_time_timer(10)
-        async with ProcessingTimeDriver(service):
-            await asyncio.sleep(0.055)
-        assert fired == [(at, at) for at in (10, 20, 30, 40, 50)]
-
-    run(main())
+@virtual
+async def test_T7_a_callback_may_register_the_next_timer_of_a_period():
+    service: InternalTimerService
+    service, fired = driven(lambda timer: service.register_processing_time_timer(timer.timestamp + 10))
+    service.register_processing_time_timer(10)
+    async with ProcessingTimeDriver(service):
+        await asyncio.sleep(0.055)
+    assert fired == [(at, at) for at in (10, 20, 30, 40, 50)]
 
 
-def test_T7_after_quiesce_nothing_fires_and_timers_stay():
-    async def main():
-        service, fired = driven()
-        async with ProcessingTimeDriver(service) as driver:
-            service.register_processing_time_timer(1_000)
-            await driver.quiesce()
-            service.register_processing_time_timer(500)
-            await asyncio.sleep(2)
-            assert fired == []
-            await driver.quiesce()
-            await driver.aclose()
-        async with ProcessingTimeDriver(service):
-            await asyncio.sleep(0.001)
-        assert [at for at, _ in fired] == [500, 1_000]
-        with pytest.raises(StateError, match="started before"):
-            await driver.__aenter__()
-
-    run(main())
+@virtual
+async def test_T7_after_quiesce_nothing_fires_and_timers_stay():
+    service, fired = driven()
+    async with ProcessingTimeDriver(service) as driver:
+        service.register_processing_time_timer(1_000)
+        await driver.quiesce()
+        service.register_processing_time_timer(500)
+        await asyncio.sleep(2)
+        assert fired == []
+        await driver.quiesce()
+        await driver.aclose()
+    async with ProcessingTimeDriver(service):
+        await asyncio.sleep(0.001)
+    assert [at for at, _ in fired] == [500, 1_000]
+    with pytest.raises(StateError, match="started before"):
+        await driver.__aenter__()
 
 
-def test_T7_quiesce_in_a_callback_waits_for_that_callback_and_lets_no_other_one_run():
+@virtual
+async def test_T7_quiesce_in_a_callback_waits_for_that_callback_and_lets_no_other_one_run():
     """As a task that a callback starts, and that begins to run at once (an eager task)."""
+    seen: list[Any] = []
 
-    async def main():
-        seen: list[Any] = []
+    def react(timer):
+        task = driver.quiesce()
+        seen.extend((task, task.send(None)))
+        assert not seen[1].done()
 
-        def react(timer):
-            task = driver.quiesce()
-            seen.extend((task, task.send(None)))
-            assert not seen[1].done()
-
-        service, fired = driven(react)
-        service.register_processing_time_timer(1)
-        service.register_processing_time_timer(2)
-        async with ProcessingTimeDriver(service) as driver:
-            pass_a_second()
-            await asyncio.sleep(1)
-            assert seen[1].done()
-            with pytest.raises(StopIteration):
-                seen[0].send(None)
-        assert len(fired) == 1
-        assert service.next_processing_time() == 2
-
-    run(main())
+    service, fired = driven(react)
+    service.register_processing_time_timer(1)
+    service.register_processing_time_timer(2)
+    async with ProcessingTimeDriver(service) as driver:
+        pass_a_second()
+        await asyncio.sleep(1)
+        assert seen[1].done()
+        with pytest.raises(StopIteration):
+            seen[0].send(None)
+    assert len(fired) == 1
+    assert service.next_processing_time() == 2
 
 
 def failing(timer):
@@ -157,153 +141,138 @@ def failing(timer):
         raise LookupError("no such customer")
 
 
-def test_T7_an_error_reaches_on_error_and_no_other_timer_is_lost():
-    async def main():
-        service, fired = driven(failing)
-        errors: list[BaseException] = []
-        for timestamp in (1, 2, 3):
-            service.register_processing_time_timer(timestamp)
-        async with ProcessingTimeDriver(service, on_error=errors.append):
-            pass_a_second()
+@virtual
+async def test_T7_an_error_reaches_on_error_and_no_other_timer_is_lost():
+    service, fired = driven(failing)
+    errors: list[BaseException] = []
+    for timestamp in (1, 2, 3):
+        service.register_processing_time_timer(timestamp)
+    async with ProcessingTimeDriver(service, on_error=errors.append):
+        pass_a_second()
+        await asyncio.sleep(1)
+    assert [at for at, _ in fired] == [1, 2, 3]
+    assert [str(error) for error in errors] == ["no such customer"]
+
+
+@virtual
+async def test_T7_without_on_error_it_ends_the_driver_and_is_raised_when_the_block_is_left(caplog):
+    service, fired = driven(failing)
+    for timestamp in (1, 2, 3):
+        service.register_processing_time_timer(timestamp)
+    with pytest.raises(LookupError, match="no such customer"):
+        async with ProcessingTimeDriver(service):
             await asyncio.sleep(1)
-        assert [at for at, _ in fired] == [1, 2, 3]
-        assert [str(error) for error in errors] == ["no such customer"]
+    service.register_processing_time_timer(2)
 
-    run(main())
+    async def failing_block():
+        async with ProcessingTimeDriver(service):
+            await asyncio.sleep(1)
+            raise KeyError("of the block")
 
-
-def test_T7_without_on_error_it_ends_the_driver_and_is_raised_when_the_block_is_left(caplog):
-    async def main():
-        service, fired = driven(failing)
-        for timestamp in (1, 2, 3):
-            service.register_processing_time_timer(timestamp)
-        with pytest.raises(LookupError, match="no such customer"):
-            async with ProcessingTimeDriver(service):
-                await asyncio.sleep(1)
-        service.register_processing_time_timer(2)
-
-        async def failing_block():
-            async with ProcessingTimeDriver(service):
-                await asyncio.sleep(1)
-                raise KeyError("of the block")
-
-        with pytest.raises(KeyError, match="of the block") as caught:
-            await failing_block()
-        assert "no such customer" in caught.value.__notes__[0]
-        service.register_processing_time_timer(2)
-        with pytest.raises(ZeroDivisionError):  # an error of on_error
-            async with ProcessingTimeDriver(service, on_error=lambda error: 1 / 0):
-                await asyncio.sleep(1)
-        assert [at for at, _ in fired] == [1, 2, 2, 2]
-        assert service.next_processing_time() == 3
-
-    run(main())
+    with pytest.raises(KeyError, match="of the block") as caught:
+        await failing_block()
+    assert "no such customer" in caught.value.__notes__[0]
+    service.register_processing_time_timer(2)
+    with pytest.raises(ZeroDivisionError):  # an error of on_error
+        async with ProcessingTimeDriver(service, on_error=lambda error: 1 / 0):
+            await asyncio.sleep(1)
+    assert [at for at, _ in fired] == [1, 2, 2, 2]
+    assert service.next_processing_time() == 3
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 3
     assert "has ended: LookupError: no such customer" in caplog.text
 
 
-def test_T7_a_manager_takes_the_place_of_the_service_and_none_of_its_services_starves():
-    async def main():
-        loop: Any = asyncio.get_running_loop()
-        fired: asyncio.Queue[float] = asyncio.Queue()
-        manager = TimerServiceManager()
+@virtual
+async def test_T7_a_manager_takes_the_place_of_the_service_and_none_of_its_services_starves():
+    loop: Any = asyncio.get_running_loop()
+    fired: asyncio.Queue[float] = asyncio.Queue()
+    manager = TimerServiceManager()
 
-        def busy(timer):
-            loop.advance(0.002)  # longer than its period
-            busy_service.register_processing_time_timer(timer.timestamp + 1)
+    def busy(timer):
+        loop.advance(0.002)  # longer than its period
+        busy_service.register_processing_time_timer(timer.timestamp + 1)
 
-        busy_service = manager.service("a", on_processing_time=busy, clock=loop.time)
-        busy_service.current_key = "k"
-        busy_service.register_processing_time_timer(0)
-        async with ProcessingTimeDriver(manager):
-            # Another clock, and a service that is asked for while the driver runs.
-            late = manager.service(
-                "b", on_processing_time=lambda timer: fired.put_nowait(loop.time()), clock=lambda: loop.time() + 1_000
-            )
-            late.current_key = "k"
-            late.register_processing_time_timer(1_000_100)
-            with pytest.raises(StateError, match="driver already"):
-                await ProcessingTimeDriver(manager).__aenter__()
-            with pytest.raises(StateError, match="driver already"):
-                await ProcessingTimeDriver(late).__aenter__()
-            assert 0.1 <= await fired.get() < 0.11
-        async with ProcessingTimeDriver(late):
-            pass
-
-    run(main())
+    busy_service = manager.service("a", on_processing_time=busy, clock=loop.time)
+    busy_service.current_key = "k"
+    busy_service.register_processing_time_timer(0)
+    async with ProcessingTimeDriver(manager):
+        # Another clock, and a service that is asked for while the driver runs.
+        late = manager.service(
+            "b", on_processing_time=lambda timer: fired.put_nowait(loop.time()), clock=lambda: loop.time() + 1_000
+        )
+        late.current_key = "k"
+        late.register_processing_time_timer(1_000_100)
+        with pytest.raises(StateError, match="driver already"):
+            await ProcessingTimeDriver(manager).__aenter__()
+        with pytest.raises(StateError, match="driver already"):
+            await ProcessingTimeDriver(late).__aenter__()
+        assert 0.1 <= await fired.get() < 0.11
+    async with ProcessingTimeDriver(late):
+        pass
 
 
-def test_T7_restored_timers_fire_too():
-    async def main():
-        service, fired = driven()
-        service.register_processing_time_timer(500)
-        groups = {group: service.snapshot(group) for group in range(128)}
-        service.delete_processing_time_timer(500)
-        async with ProcessingTimeDriver(service):
-            for group, data in groups.items():
-                service.restore(group, data)
-            await asyncio.sleep(1)
-        assert fired == [(500, 500)]
-
-    run(main())
+@virtual
+async def test_T7_restored_timers_fire_too():
+    service, fired = driven()
+    service.register_processing_time_timer(500)
+    groups = {group: service.snapshot(group) for group in range(128)}
+    service.delete_processing_time_timer(500)
+    async with ProcessingTimeDriver(service):
+        for group, data in groups.items():
+            service.restore(group, data)
+        await asyncio.sleep(1)
+    assert fired == [(500, 500)]
 
 
-def test_T7_callbacks_run_in_the_context_of_the_block():
+@virtual
+async def test_T7_callbacks_run_in_the_context_of_the_block():
     who = contextvars.ContextVar("who", default="nobody")
 
-    async def main():
-        seen: list[str] = []
-        service, _ = driven(lambda timer: seen.append(who.get()))
+    seen: list[str] = []
+    service, _ = driven(lambda timer: seen.append(who.get()))
 
-        async def register():
-            who.set("another task")
-            service.register_processing_time_timer(10)
-
-        who.set("the block")
-        async with ProcessingTimeDriver(service):
-            await asyncio.create_task(register())
-            await asyncio.sleep(1)
-        assert seen == ["the block"]
-
-    run(main())
-
-
-def test_T7_a_clock_that_breaks_ends_the_driver():
-    async def main():
-        times = iter([0.0, 0.0])
-        service = InternalTimerService(clock=lambda: next(times, float("nan")))
-        service.current_key = "a"
+    async def register():
+        who.set("another task")
         service.register_processing_time_timer(10)
-        with pytest.raises(StateError, match="clock"):
-            async with ProcessingTimeDriver(service):
-                await asyncio.sleep(1)
 
-    run(main())
+    who.set("the block")
+    async with ProcessingTimeDriver(service):
+        await asyncio.create_task(register())
+        await asyncio.sleep(1)
+    assert seen == ["the block"]
 
 
-def test_T10_many_due_timers_leave_the_loop_its_turns():
+@virtual
+async def test_T7_a_clock_that_breaks_ends_the_driver():
+    times = iter([0.0, 0.0])
+    service = InternalTimerService(clock=lambda: next(times, float("nan")))
+    service.current_key = "a"
+    service.register_processing_time_timer(10)
+    with pytest.raises(StateError, match="clock"):
+        async with ProcessingTimeDriver(service):
+            await asyncio.sleep(1)
+
+
+@virtual
+async def test_T10_many_due_timers_leave_the_loop_its_turns():
     """Callbacks of 5 us keep a loop for at most 10 ms, and it does not turn for each of them either."""
-
-    async def main():
-        loop: Any = asyncio.get_running_loop()
-        manager = TimerServiceManager()
-        names = "abc"
-        for name in names:
-            service = manager.service(name, on_processing_time=lambda timer: loop.advance(0.000_005), clock=loop.time)
-            service.current_key = "k"
-            for timestamp in range(3_000):
-                service.register_processing_time_timer(timestamp - 3_000)
-        turns = []
-        async with ProcessingTimeDriver(manager):
-            while manager.next_processing_time() is not None:
-                start = loop.time()
-                await asyncio.sleep(0)
-                turns.append(loop.time() - start)
-        assert sum(turns) == pytest.approx(9_000 * 0.000_005)
-        assert max(turns) < 0.01
-        assert len(turns) < 100
-
-    run(main())
+    loop: Any = asyncio.get_running_loop()
+    manager = TimerServiceManager()
+    names = "abc"
+    for name in names:
+        service = manager.service(name, on_processing_time=lambda timer: loop.advance(0.000_005), clock=loop.time)
+        service.current_key = "k"
+        for timestamp in range(3_000):
+            service.register_processing_time_timer(timestamp - 3_000)
+    turns = []
+    async with ProcessingTimeDriver(manager):
+        while manager.next_processing_time() is not None:
+            start = loop.time()
+            await asyncio.sleep(0)
+            turns.append(loop.time() - start)
+    assert sum(turns) == pytest.approx(9_000 * 0.000_005)
+    assert max(turns) < 0.01
+    assert len(turns) < 100
 
 
 @pytest.mark.parametrize("service", [None, InternalTimerService, "timers"])

@@ -21,7 +21,7 @@ from asyncio_operator.state import (
     key_group,
     restore_checkpoint,
 )
-from asyncio_operator.testing.time import ManualClock, VirtualTimeLoop
+from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import BackendQueues, ProcessingTimeDriver, TimerServiceManager
 from asyncio_operator.windows import (
     CountTrigger,
@@ -35,6 +35,7 @@ from asyncio_operator.windows import (
     WindowOperator,
     WindowResult,
 )
+from tests.operator.helpers import virtual
 
 
 class Values:
@@ -330,20 +331,17 @@ def test_T11_what_emit_does_with_the_same_state_is_apart(make_parts):
     assert left_over(parts) == (0, 0)
 
 
-def test_T13_a_driver_fires_windows_and_emit_gets_the_results(make_parts):
-    async def main():
-        parts = make_parts(asyncio.get_running_loop().time)
-        found: list[WindowResult] = []
-        operator = WindowOperator(TumblingWindows(10), ProcessingTimeTrigger(), Values(), **parts, emit=found.append)
-        async with ProcessingTimeDriver(parts["timers"]):
-            for number in range(3):
-                assert list(operator.process("a", number)) == []
-                await asyncio.sleep(10.1)
-        assert [each.value for each in found] == [[0], [1], [2]]
-        assert left_over(parts) == (0, 0)
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
+@virtual
+async def test_T13_a_driver_fires_windows_and_emit_gets_the_results(make_parts):
+    parts = make_parts(asyncio.get_running_loop().time)
+    found: list[WindowResult] = []
+    operator = WindowOperator(TumblingWindows(10), ProcessingTimeTrigger(), Values(), **parts, emit=found.append)
+    async with ProcessingTimeDriver(parts["timers"]):
+        for number in range(3):
+            assert list(operator.process("a", number)) == []
+            await asyncio.sleep(10.1)
+    assert [each.value for each in found] == [[0], [1], [2]]
+    assert left_over(parts) == (0, 0)
 
 
 class Odd(Trigger):

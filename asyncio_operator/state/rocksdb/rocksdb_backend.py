@@ -207,8 +207,7 @@ class RocksDBStateBackend(StateBackend):
         try:
             for name, meta in states.items():
                 self._records.write_state(name, meta)
-                for snapshot in snapshots:
-                    self._write_rows(name, merged_rows(snapshot, name, meta, self.key_groups))
+                self._write_rows(name, merged_rows(snapshots, name, meta, self.key_groups))
         except BaseException:
             self._tables.clear()
             self._records.empty()
