@@ -74,12 +74,12 @@ from asyncio_operator.telemetry.annotations import Attributes, annotate
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from asyncio_operator.arrow.decimals import cast_table, decimals_fit, exact_decimal, fit_decimals, shown_type
+    from asyncio_operator.arrow.decimals import cast_table, decimals_fit, exact_decimal, fit_decimals
     from asyncio_operator.arrow.key_arrays import key_values
     from asyncio_operator.arrow.key_fit import key_family
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
-    from asyncio_operator.arrow.schema import StructType, as_schema, spark_type
+    from asyncio_operator.arrow.schema import StructType, as_schema, shown_type, spark_type
 
 __all__ = [
     "CANCEL_TIMEOUT",
@@ -395,11 +395,11 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "asyncio_operator.arrow.decimals": "cast_table decimals_fit exact_decimal fit_decimals shown_type",
+            "asyncio_operator.arrow.decimals": "cast_table decimals_fit exact_decimal fit_decimals",
             "asyncio_operator.arrow.key_arrays": "key_values",
             "asyncio_operator.arrow.key_fit": "key_family",
             "asyncio_operator.arrow.key_index": "KeyIndex",
-            "asyncio_operator.arrow.schema": "StructType as_schema spark_type",
+            "asyncio_operator.arrow.schema": "StructType as_schema shown_type spark_type",
             "asyncio_operator.arrow.key_identity": "canonical_key",
         },
         needs={

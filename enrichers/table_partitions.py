@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import cast_table
+from asyncio_operator.enricher import cast_table, shown_type
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """The value of a directory for rows whose column is null."""
@@ -111,5 +111,5 @@ def partition_value(name: str, value: str | None, kind: pa.DataType) -> Any:
         return cast_table(pa.table({name: [value]}), pa.schema([(name, kind)]))[name][0]
     except (pa.ArrowException, OverflowError) as error:
         raise ConfigurationError(
-            f"the directory {name}={value} has a value that is no {kind}, the type of column {name!r}: {error}"
+            f"the directory {name}={value} is no {shown_type(kind)}, the type of column {name!r}: {error}"
         ) from error

@@ -284,7 +284,7 @@ def _map(data_type: pa.DataType, column: str, source: Source) -> Convert:
     """The converter of an object to a list of pairs, which is Arrow's form of a map."""
     key_type, item_type = data_type.key_type, data_type.item_type
     if kinds.is_nested(key_type):
-        raise ConfigurationError(f"schema: the column {column!r} is {data_type}; the keys of a map in JSON are text")
+        raise ConfigurationError(f"schema: the column {column!r} is {shown_type(data_type)}; keys in JSON are text")
     to_key, to_item = _converter(key_type, column, TEXT), _converter(item_type, column, source)
     nullable = data_type.item_field.nullable
 
@@ -325,8 +325,8 @@ def _converter(data_type: pa.DataType, column: str, source: Source) -> Convert:
     convert = scalar(data_type, source)
     if convert is None:
         raise ConfigurationError(
-            f"schema: the column {column!r} is {data_type}, but JSON or text cannot be converted to that type; "
-            "use a string, and convert it in Spark"
+            f"schema: the column {column!r} is {shown_type(data_type)}, but JSON or text cannot be converted "
+            "to that type; use a string, and convert it in Spark"
         )
     return convert
 

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order, joined, together
-from asyncio_operator.arrow.decimals import cast_table, decimals_fit, shown_type
+from asyncio_operator.arrow.decimals import cast_table, decimals_fit
+from asyncio_operator.arrow.schema import shown_type
 from asyncio_operator.errors import ResultError, describe, describe_error
 
 Column = Any

@@ -31,11 +31,6 @@ MOST_DIGITS = 38
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-def shown_type(kind: pa.DataType) -> str:
-    """A type for a message. Decimals are written as Spark and SQL write them: decimal(38,18)."""
-    return re.sub(r"decimal\d+\((\d+), (-?\d+)\)", r"decimal(\1,\2)", str(kind))
-
-
 @lru_cache(maxsize=1000)
 def exact_decimal(kind: pa.DataType) -> Callable[[Decimal], Decimal]:
     """A function that gives a number the scale of a type. It raises an ArithmeticError if a digit would be lost."""
@@ -99,7 +94,7 @@ def cast_exactly(column: Any, kind: pa.DataType) -> Any:
         made = column.cast(kind)
         # A wrapped number does not come back.
         if not made.cast(column.type).equals(column):
-            raise pa.ArrowInvalid(f"a value does not fit {shown_type(kind)}")
+            raise pa.ArrowInvalid(f"a value does not fit {kind}")
         return made
     if kinds.is_floating(kind):
         # Arrow does not always take the nearest one.
@@ -109,7 +104,7 @@ def cast_exactly(column: Any, kind: pa.DataType) -> Any:
     made = fit_decimals(column, kind)
     if made.null_count > column.null_count:
         lost = column.filter(pc.and_(made.is_null(), column.is_valid()))
-        raise pa.ArrowInvalid(f"{str(lost[0].as_py())[:200]} does not fit {shown_type(kind)}")
+        raise pa.ArrowInvalid(f"{str(lost[0].as_py())[:200]} does not fit decimal({kind.precision},{kind.scale})")
     return made
 
 

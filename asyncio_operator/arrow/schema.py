@@ -141,16 +141,19 @@ def spark_type(kind: pa.DataType) -> str | None:
         return f"decimal({kind.precision},{kind.scale})"
     if not (kinds.is_map(kind) or kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_struct(kind)):
         return None
-    fields = (
-        [kind.key_field, kind.item_field] if kinds.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
-    )
-    inner = [spark_type(field.type) for field in fields]
-    if None in inner:
+    inner = [kind.key_field, kind.item_field] if kinds.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
+    words = [spark_type(field.type) for field in inner]
+    if None in words:
         return None
     if kinds.is_struct(kind):
-        named = [f"{quoted_name(field.name)}: {word}" for field, word in zip(fields, inner, strict=True)]
+        named = [f"{quoted_name(field.name)}: {word}" for field, word in zip(inner, words, strict=True)]
         return f"struct<{', '.join(named)}>"
-    return f"{'map' if kinds.is_map(kind) else 'array'}<{','.join(map(str, inner))}>"
+    return f"{'map' if kinds.is_map(kind) else 'array'}<{','.join(map(str, words))}>"
+
+
+def shown_type(kind: pa.DataType) -> str:
+    """A type for a message: in Spark's DDL, or in Arrow's words if Spark does not have it."""
+    return spark_type(kind) or re.sub(r"decimal\d+\((\d+), (-?\d+)\)", r"decimal(\1,\2)", str(kind))
 
 
 def quoted_name(name: str) -> str:

@@ -18,6 +18,7 @@ from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_table
 from asyncio_operator.arrow.key_arrays import Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_keys
+from asyncio_operator.arrow.schema import shown_type
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.journal.format import ABOUT, Description
 
@@ -150,9 +151,8 @@ def stored_keys(keys: pa.Array, description: Description) -> pa.Array:
     """
     stored = fit_keys(keys, description.key_type)
     if any(part.null_count for part in key_parts(stored)):
-        raise ConfigurationError(
-            f"a key is null, or does not fit the journal's key columns, {description.keys.types}: cast the key column"
-        )
+        types = ", ".join(map(shown_type, description.keys.types))
+        raise ConfigurationError(f"a key is null, or does not fit the journal's key columns, {types}: cast the key")
     return stored
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, flag, one_of, positive_int
+from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, flag, one_of, positive_int, shown_type
 from asyncio_operator.services.redis_causes import lookup_error
 from asyncio_operator.services.redis_url import URL, Url, check_cluster_url, secrets_of
 from asyncio_operator.services.secret_source import shown_source
@@ -142,9 +142,9 @@ class RedisEnricher(Enricher):
         for column in keys:
             if not is_written_in_one_way(column.type):
                 raise ConfigurationError(
-                    f"key column {column.name!r} is {column.type}, which can be written in several ways: cast it to a "
-                    f"string as it is written in the names of {self!r}, or to bigint if it has whole numbers "
-                    "(integers, dates and binary are taken too)"
+                    f"key column {column.name!r} is {shown_type(column.type)}, which can be written in several ways: "
+                    f"cast it to a string as it is written in the names of {self!r}, or to bigint if it has whole "
+                    "numbers (integers, dates and binary are taken too)"
                 )
 
     async def open(self) -> None:

@@ -27,6 +27,7 @@ import pyarrow.types as kinds
 from sqlalchemy import types
 
 from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import shown_type
 from enrichers.databases.enricher import decimal_size
 from enrichers.databases.key_kinds import Floats, Kind, Numerics, Texts, Uuids, kind_of
 from enrichers.names import is_utf8
@@ -84,8 +85,8 @@ def checked(schema: pa.Schema) -> pa.Schema:
     for field in schema:
         if kinds.is_nested(field.type) or scalar(field.type, SQL) is None:
             raise ConfigurationError(
-                f"schema: the column {field.name!r} is {field.type}, which a database does not return; use a string, "
-                "and convert it in Spark"
+                f"schema: the column {field.name!r} is {shown_type(field.type)}, which a database does not return; use "
+                "a string, and convert it in Spark"
             )
     return schema
 
@@ -226,5 +227,4 @@ def as_parameter(keys: Sequence[Any], column: Column, dialect: str) -> Sequence[
 
 
 def _number(key: Decimal) -> int | float:
-    whole = key == key.to_integral_value() and -(2**63) <= key < 2**63
-    return int(key) if whole else float(key)
+    return int(key) if key == key.to_integral_value() and -(2**63) <= key < 2**63 else float(key)

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import describe as shown
-from asyncio_operator.enricher import did_you_mean
+from asyncio_operator.enricher import did_you_mean, shown_type
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import source_error
 from enrichers.databases.enricher import added_columns, check_columns
@@ -121,9 +121,9 @@ async def _check_spellings(connection: AsyncConnection, described: Described, se
             stored = {int: "bigint", float: "double"}.get(type(value), "string")
             example = WRITTEN[column.arrow.id] + "Z" * isinstance(column.kind, Instants)
             raise ConfigurationError(
-                f"{selection.subject}: the key column {name!r} is {column.arrow}, but it holds {shown(value)}, which "
-                "no key of that type finds, because SQLite compares such columns as texts or numbers; write it as "
-                f"{example!r}, or name the type that is stored with schema=, as in "
+                f"{selection.subject}: the key column {name!r} is {shown_type(column.arrow)}, but it holds "
+                f"{shown(value)}, which no key of that type finds, because SQLite compares such columns as texts or "
+                f"numbers; write it as {example!r}, or name the type that is stored with schema=, as in "
                 f"{f'{name} {stored}, ...'!r}, and give keys of that type"
             )
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from asyncio_operator import ResultError
 from asyncio_operator.arrow import columns as columns_module
 from asyncio_operator.arrow.columns import array_of, columns, row_reader
+from asyncio_operator.arrow.schema import shown_type
 
 PLANE = pa.schema([("name", pa.string()), ("year", pa.int64())])
 
@@ -261,7 +262,7 @@ def test_L9_a_zone_is_neither_invented_nor_lost_and_the_error_says_what_to_do(
     for found, kind in ((value, data_type), ([value], pa.list_(data_type))):
         with pytest.raises(ResultError) as caught:
             row_reader(pa.schema([("seen", kind)]))({"seen": found})
-        assert f"column 'seen' is {kind}, which the answer does not fit: {found!r}" in str(caught.value)
+        assert f"column 'seen' is {shown_type(kind)}, which the answer does not fit: {found!r}" in str(caught.value)
         assert remedy in str(caught.value)
         assert "timestamp_ntz" in str(caught.value)
         assert ".replace(tzinfo=" in str(caught.value)

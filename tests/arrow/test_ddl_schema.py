@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.arrow.schema import as_schema
+from asyncio_operator.arrow.schema import as_schema, shown_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,3 +255,11 @@ def test_a_type_of_spark_that_is_no_schema_is_refused_with_words() -> None:
     ]:
         with pytest.raises(ConfigurationError, match=says):
             as_schema(wrong)
+
+
+def test_X12_a_message_names_a_type_in_ddl_or_in_the_words_of_arrow() -> None:
+    for ddl in ("int", "timestamp", "array<date>", "map<string,bigint>", "struct<x: smallint>", "decimal(5,2)"):
+        assert shown_type(as_schema(f"c {ddl}").field("c").type) == ddl
+    assert shown_type(pa.list_(pa.decimal128(38, 18))) == "array<decimal(38,18)>"
+    assert shown_type(pa.decimal256(76, -2)) == "decimal(76,-2)"
+    assert shown_type(pa.list_(pa.uint32())) == "list<item: uint32>"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.arrow.columns import array_of, row_reader
-from asyncio_operator.arrow.decimals import cast_exactly, cast_table, fit_decimals, shown_type
+from asyncio_operator.arrow.decimals import cast_exactly, cast_table, fit_decimals
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 from asyncio_operator.arrow.key_index import KeyIndex, match
 from asyncio_operator.errors import ResultError
@@ -136,11 +136,6 @@ def test_X12_a_journal_has_the_same_numbers() -> None:
     assert written(10**19) == [Decimal(10**19)]
     with pytest.raises(pa.ArrowInvalid, match="does not fit"):
         written(10**30)
-
-
-def test_types_are_shown_as_sql_writes_them() -> None:
-    assert shown_type(pa.list_(pa.decimal128(38, 18))) == "list<item: decimal(38,18)>"
-    assert shown_type(pa.decimal256(76, -2)) == "decimal(76,-2)"
 
 
 @pytest.mark.parametrize(

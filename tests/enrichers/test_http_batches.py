@@ -33,8 +33,8 @@ async def test_extract_is_for_the_entries_of_a_batch_and_batch_extract_for_the_w
         ({"k": {"a": 1}, "other": {"a": 2}}, "an entry for 'other', which was not asked for"),
         ({"k": 5}, "key 'k': the answer is 5"),
         ({"k": {"error": 5}}, "key 'k': the row has none of the columns"),
-        ({"k": {"a": "x"}, "l": {"a": 1}}, "key 'k': the column 'a' holds 'x' (a text), which does not fit int32"),
-        ([{"a": 1}, {"a": 2.5}], "key 'l': the column 'a' holds 2.5 (a number), which does not fit int32"),
+        ({"k": {"a": "x"}, "l": {"a": 1}}, "key 'k': the column 'a' holds 'x' (a text), which does not fit int:"),
+        ([{"a": 1}, {"a": 2.5}], "key 'l': the column 'a' holds 2.5 (a number), which does not fit int:"),
     ],
 )
 async def test_an_answer_to_a_batch_that_will_not_do_may_be_one_keys_fault(answer: Any, told: str) -> None:

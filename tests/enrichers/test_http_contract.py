@@ -62,7 +62,7 @@ def test_X6_in_spark_a_key_that_fails_takes_no_other_with_it(spark: SparkSession
     assert all(values[str(i)] == i for i in range(40) if str(i) not in failed)
     messages = {row["k"]: row["s"]["error_message"] for row in found if row["k"] in failed}
     assert "key '17'" in messages["17"]
-    assert "the column 'v' holds 'no number' (a text), which does not fit int32" in messages["17"]
+    assert "the column 'v' holds 'no number' (a text), which does not fit int:" in messages["17"]
     assert "cannot be sent" in messages[long]
 
 

@@ -383,13 +383,13 @@ async def test_keys_of_another_type_and_no_keys(database: Database) -> None:
     await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS l, 3 AS v")
     async with database.enricher(table="t", key="id") as enricher:
         for keys in (pa.array(["1"]), pa.array([{"id": 1}])):
-            with pytest.raises(EnricherError, match="the key is id int32") as caught:
+            with pytest.raises(EnricherError, match=r"the key is id int\b") as caught:
                 await enricher.lookup_columns(keys)
             assert (caught.value.retryable, caught.value.any_key) == (False, True)
         for keys in (pa.array([], pa.int32()), pa.array([None], pa.int32())):
             assert await enricher.lookup_columns(keys) == (await enricher.lookup_columns(pa.array([9], pa.int32())))
     async with database.enricher(table="t", key=["id", "l"]) as enricher:
-        with pytest.raises(EnricherError, match="the key is id int32, l int32"):
+        with pytest.raises(EnricherError, match=r"the key is id int, l int\b"):
             await enricher.lookup_columns(pa.array([1], pa.int32()))
 
 

@@ -118,8 +118,8 @@ async def test_decimals_of_json_lose_no_digit(server: RedisServer) -> None:
         ("", "Expecting value"),
         ("7", "7 (a number) is not a row"),
         ('[{"name": "a"}, 7]', "7 (a number) is not a row"),
-        ('{"height": "4"}', "column 'height' holds '4' (a text), which does not fit int32"),
-        ('{"height": 4.5}', "column 'height' holds 4.5 (a number), which does not fit int32"),
+        ('{"height": "4"}', "column 'height' holds '4' (a text), which does not fit int:"),
+        ('{"height": 4.5}', "column 'height' holds 4.5 (a number), which does not fit int:"),
         ('{"height": 2147483648}', "2147483648"),
         (b'{"name": "\xff"}', "utf-8"),
         ("[" * 100_000, "recursion"),
@@ -169,7 +169,7 @@ async def test_a_field_that_does_not_fit_is_an_error_of_its_key(server: RedisSer
     server.command("SET", "plain", "4")
     async with opened(server, kind="hash") as enricher:
         error = await failure(enricher, "good", "bad")
-        assert "key 'bad': the column 'height' holds b'four' (bytes), which does not fit int32" in str(error)
+        assert "key 'bad': the column 'height' holds b'four' (bytes), which does not fit int:" in str(error)
         error = await failure(enricher, "good", "plain")
         assert "key 'plain': the value is of another type of Redis (WRONGTYPE" in str(error)
         assert (error.retryable, error.any_key) == (False, False)

@@ -129,14 +129,14 @@ def test_what_does_not_fit_is_an_error_that_names_column_value_and_type(kind: st
 
 
 INSIDE: list[tuple[str, Any, str, str, str]] = [
-    ("struct<a: struct<b: int>>", {"a": {"b": "x"}}, "c.a.b", "'x' (a text)", "int32"),
-    ("array<int>", [1, True], "c[1]", "True (a boolean)", "int32"),
-    ("array<array<date>>", [[], [None, 7]], "c[1][1]", "7 (a number)", "date32[day]"),
-    ("map<string,array<int>>", {"k": [{}]}, "c['k'][0]", "{} (an object)", "int32"),
-    ("map<int,string>", {"1.0": "a"}, "c['1.0']", "'1.0' (a text)", "int32"),
-    ("map<int,string>", {"": "a"}, "c['']", "'' (a text)", "int32"),
-    ("struct<a: int not null>", {}, "c.a", "null", "int32"),
-    ("int not null", None, "c", "null", "int32"),
+    ("struct<a: struct<b: int>>", {"a": {"b": "x"}}, "c.a.b", "'x' (a text)", "int"),
+    ("array<int>", [1, True], "c[1]", "True (a boolean)", "int"),
+    ("array<array<date>>", [[], [None, 7]], "c[1][1]", "7 (a number)", "date"),
+    ("map<string,array<int>>", {"k": [{}]}, "c['k'][0]", "{} (an object)", "int"),
+    ("map<int,string>", {"1.0": "a"}, "c['1.0']", "'1.0' (a text)", "int"),
+    ("map<int,string>", {"": "a"}, "c['']", "'' (a text)", "int"),
+    ("struct<a: int not null>", {}, "c.a", "null", "int"),
+    ("int not null", None, "c", "null", "int"),
 ]
 
 
@@ -164,7 +164,7 @@ def test_the_message_can_be_made_with_another_view_of_the_value() -> None:
     with pytest.raises(MisfitError) as raised:
         typed_row({"c": "s3cret"}, as_schema("c int"))
     assert raised.value.message_with(lambda _: "***") == (
-        "the column 'c' holds *** (a text), which does not fit int32: a number is needed"
+        "the column 'c' holds *** (a text), which does not fit int: a number is needed"
     )
 
 

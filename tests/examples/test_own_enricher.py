@@ -35,7 +35,7 @@ async def opened(server: SmallServer) -> MemcachedEnricher:
         (
             b'VALUE JFK 0 17\r\n{"altitude": "?"}\r\nEND\r\n',
             False,
-            "column 'altitude' holds .*, which does not fit int32",
+            "column 'altitude' holds .*, which does not fit int:",
         ),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator.arrow.key_arrays import in_utc
+from asyncio_operator.arrow.schema import shown_type
 from asyncio_operator.checks import is_idempotent
 from asyncio_operator.errors import ConfigurationError, describe_error, function_name
 from asyncio_operator.function import AsyncFunction, weigh_of
@@ -30,8 +31,7 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.idempotent = is_idempotent(function)
-        weigh = weigh_of(function)
-        if weigh is not None:
+        if (weigh := weigh_of(function)) is not None:
             self.weigh = partial(_of_arguments, weigh)  # type: ignore[method-assign]
 
     async def invoke(self, value: Sequence[Any]) -> Any:
@@ -76,8 +76,8 @@ def _values(name: str, array: pa.Array) -> list[Any]:
         values: list[Any] = in_utc(array).to_pylist(**_MAPS)
     except Exception as error:
         raise ConfigurationError(
-            f"{name} is given a value of type {array.type} that Python cannot hold: {describe_error(error)}; "
-            "filter such rows out, or cast the column"
+            f"{name} is given a {shown_type(array.type)} that Python cannot hold: {describe_error(error)}; filter such "
+            "rows out, or cast the column"
         ) from error
     return values
 

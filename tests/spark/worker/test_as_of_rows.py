@@ -190,7 +190,7 @@ def test_X16_a_version_that_is_no_value_of_its_type_is_an_error_of_its_key() -> 
             return [{"since": "soon" if key == 2 else 0, "tier": "a"} for key in keys]
 
     wrong = Wrong({}, next(_numbers))
-    with pytest.raises(FunctionError, match="column 'since' is int64, which the answer does not fit: 'soon'"):
+    with pytest.raises(FunctionError, match="column 'since' is bigint, which the answer does not fit: 'soon'"):
         out(wrong, [(1, 1), (2, 1)], columns=["tier"])
     found = out(wrong, [(1, 1), (2, 1), (1, -1)], columns=["tier"], on_error="null")
     assert [row["tier"] for row in found] == ["a", None, None]

@@ -314,7 +314,7 @@ def test_X5_a_value_that_does_not_fit_is_a_result_error_for_its_key_only() -> No
     assert [row["x"] for row in rows] == [1, None, None, None, None]
     messages = [row["status"]["error_message"] for row in rows]
     assert messages[0] is None
-    assert "'x' is int64" in messages[1]
+    assert "'x' is bigint" in messages[1]
     assert "1.5" in messages[1]
     assert str(2**70) in messages[2]
     assert "'y' is string" in messages[3]

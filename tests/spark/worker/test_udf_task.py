@@ -150,9 +150,7 @@ def test_a_value_that_python_cannot_hold_fails_the_task() -> None:
     async def told(a: int, value: Any) -> str:
         return str(value)
 
-    with pytest.raises(
-        ConfigurationError, match=r"told is given a value of type timestamp\[s\] that Python cannot hold"
-    ):
+    with pytest.raises(ConfigurationError, match=r"told is given a timestamp_ntz that Python cannot hold"):
         results(told, (ints(1), far))
 
 
@@ -169,12 +167,12 @@ def test_a_wrong_number_of_columns_fails_the_task_also_where_failures_are_null()
 
 MISFITS: list[tuple[str, Any, str]] = [
     ("double", "abc", r"column 'give' is double, which the answer does not fit: 'abc'"),
-    ("int", 1.5, r"column 'give' is int32, which the answer does not fit: 1.5 \(ValueError: it has a fraction"),
-    ("int", 2**40, r"column 'give' is int32"),
-    ("a int, b date", {"a": 1, "b": datetime.datetime(2020, 1, 1)}, r"column 'b' is date32\[day\]"),
+    ("int", 1.5, r"column 'give' is int, which the answer does not fit: 1.5 \(ValueError: it has a fraction"),
+    ("int", 2**40, r"column 'give' is int,"),
+    ("a int, b date", {"a": 1, "b": datetime.datetime(2020, 1, 1)}, r"column 'b' is date,"),
     ("a int", 7, r"the result is of type int: 7; it must be a mapping of a to values, or None"),
     ("a int", [("a", 1)], r"the result is of type list"),
-    ("array<int>", {1.5}, r"column 'give' is list"),
+    ("array<int>", {1.5}, r"column 'give' is array<int>,"),
 ]
 
 
