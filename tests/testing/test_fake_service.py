@@ -231,6 +231,20 @@ def test_it_serves_synchronous_tests_from_a_thread_and_comes_back_at_its_place()
     assert len(service.requests) == 2
 
 
+def test_it_starts_and_stops_without_a_block() -> None:
+    service = FakeService(ROWS)
+    service.stop()  # Nothing runs.
+    for answered in (1, 2):
+        assert service.start() is service
+        with urllib.request.urlopen(service.url + "/rows/JFK") as response:
+            assert json.load(response) == ROWS["JFK"]
+        service.stop()
+        service.stop()
+        assert len(service.requests) == answered
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(service.url + "/rows/JFK")
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

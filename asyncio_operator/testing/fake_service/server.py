@@ -2,7 +2,7 @@
 
     async with FakeService({"JFK": {"city": "New York"}}, latency=0.05, errors={503: 0.1}) as service:
         ...  # GET {service.url}/rows/JFK
-    with FakeService(...) as service: ...  # the same in synchronous code, on a thread of its own
+    with FakeService(...) as service: ...  # the same in synchronous code, on a thread; also `start()`, then `stop()`
 
 | request | answer |
 | --- | --- |
@@ -29,7 +29,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
@@ -165,12 +164,17 @@ class FakeService:
         await self._exit.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._exit.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self._exit.__aexit__(*error)
 
     def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Serve on a thread, as ``with`` does, until `stop`."""
         ready = threading.Event()
         failed: list[BaseException] = []
 
@@ -197,12 +201,12 @@ class FakeService:
             raise failed[0]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """End what `start` began. Without it this does nothing."""
         if self._thread is not None:
             self._stop()
             self._thread.join()
+            self._thread = None
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -259,8 +263,7 @@ class FakeService:
         headers = Headers({name.lower(): value for name, value in incoming.headers.items()})
         target = incoming.raw_path
         path = unquote(target.partition("?")[0], errors="surrogateescape")
-        body = await incoming.read()
-        request = FakeRequest(incoming.method, target, path, query, headers, body, self._now())
+        request = FakeRequest(incoming.method, target, path, query, headers, await incoming.read(), self._now())
         self.requests.append(request)
         self._limits.arrived(request)
         self._inside += 1
@@ -362,11 +365,8 @@ class FakeService:
 
 def _texts(key: Any) -> tuple[str, ...]:
     """The parts of a key as a path contains them."""
-    return tuple("true" if part is True else "false" if part is False else str(part) for part in _parts(key))
-
-
-def _parts(key: Any) -> Sequence[Any]:
-    return key if isinstance(key, tuple | list) else (key,)
+    parts = key if isinstance(key, tuple | list) else (key,)
+    return tuple("true" if part is True else "false" if part is False else str(part) for part in parts)
 
 
 def _check_arguments(
