@@ -144,15 +144,15 @@ class Permits:
         self,
         weights: Mapping[str, float],
         settled: Mapping[str, float] | None,
+        started: float,
         now: float,
-        started: float | None = None,
         billed: bool = True,
     ) -> None:
         """A started call is over.
 
         Args:
             settled: the true weights, instead of the estimates in `weights`, as far as they are known.
-            started: the time that `started` got. Without it, what an estimate was too high stays counted.
+            started: the time that `started` got.
             billed: False: the source bills nothing but what is settled, so nothing else was spent (law G11).
         """
         if self._lent:
@@ -161,7 +161,7 @@ class Permits:
         if billed:
             self._ramp.most += 1.0
         if self._slots is not None:
-            self._slots.returned(None if started is None else now - started)
+            self._slots.returned(now - started)
             # The next message may be answered otherwise than the last.
             self._progress = True
         for amount in self._amounts:
@@ -177,7 +177,7 @@ class Permits:
             if excess > 0:
                 stock.owe(excess, now, self._clock)
                 self._valid_until = -math.inf
-            elif excess < 0 and started is not None:
+            elif excess < 0:
                 stock.credit(-excess, started)
 
     def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:

@@ -307,13 +307,12 @@ class Slots(Resource):
         self.waits = True
         return super().ready_at(units, now)
 
-    def returned(self, lasted: float | None) -> None:
+    def returned(self, lasted: float) -> None:
         """A call is over."""
         self.used -= 1
         self.ready += 1
-        if lasted is not None:
-            before = lasted if self._latency == math.inf else self._latency
-            self._latency = before + (lasted - before) / SMOOTHING
+        before = lasted if self._latency == math.inf else self._latency
+        self._latency = before + (lasted - before) / SMOOTHING
 
     def answered(self, allowed: int) -> None:
         """At most `allowed` calls of this worker may be in flight."""

@@ -85,8 +85,7 @@ class Window:
 
     def room(self, at: float, until: float) -> float:
         """The units that may be leased to start from `at` to `until`. Less than 0 if there are too many already."""
-        gone = sum(self._amounts[place] for place in range(bisect_right(self._ends, at - self.limit.per)))
-        return min(self.most - self._used + gone, self._bucket_room(until))
+        return min(self.most - self.since(at - self.limit.per), self._bucket_room(until))
 
     def plan(self, now: float, horizon: float, until: float, units: float) -> list[list[float]]:
         """When how many of `units` may start: pairs of the earliest start, from `now` to `horizon`, and an amount.
@@ -132,8 +131,7 @@ class Window:
 
         So they are paid by this window, as its entries leave, and then by the next ones, and nothing is counted twice.
         """
-        future = sum(self._amounts[place] for place in range(bisect_right(self._ends, now), len(self._ends)))
-        units = min(units, OWED_WINDOWS * self.most - future)
+        units = min(units, OWED_WINDOWS * self.most - self.since(now))
         # What is left for later windows needs no exact times, and few entries.
         while units > 1e-9 * self.most:
             for at, part in self._openings(now, math.inf, units):
@@ -141,14 +139,12 @@ class Window:
                 units -= part
             grain = max(grain, self.limit.per / 8)
 
-    def move(self, end: float, start: float | None, units: float) -> bool:
-        """Units of the entry at `end` have started by `start`, or, if that is None, never start. Both are rounded.
-
-        Returns whether the entry was there. One that has left the log is not missed.
-        """
+    def move(self, end: float, start: float | None, units: float) -> None:
+        """Units of the entry at `end` have started by `start`, or, if that is None, never start. Both are rounded. An
+        entry that has left the log is not missed."""
         place = bisect_left(self._ends, end)
         if place == len(self._ends) or self._ends[place] != end:
-            return False
+            return
         units = min(units, self._amounts[place])
         self._amounts[place] -= units
         self._used -= units
@@ -157,7 +153,6 @@ class Window:
             del self._ends[place], self._amounts[place]
         if start is not None:
             self.place(min(start, end), units)
-        return True
 
     def forget(self, now: float) -> None:
         """Drop the entries that no window from now on can hold."""

@@ -338,31 +338,23 @@ class Reservation:
     """The `Allowance` of one run: it gets its seat in a share when it makes its first call.
 
     Args:
-        share: returns the share. A share that rests may be closed before the first call.
-        beside: of a second budget that the calls keep to.
+        finds: each returns the share in a budget that the calls keep to. There are one or two. A share that rests may
+            be closed before the first call.
     """
 
-    def __init__(self, share: Callable[[], Share], beside: Reservation | None = None) -> None:
-        self._find = share
-        self._beside = beside
-        self._share: Share | None = None
+    def __init__(self, *finds: Callable[[], Share]) -> None:
+        self._finds = finds
+        self._shares: list[Share] = []
 
     def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Admission:
-        seat = self.seat(news, fail)
-        return seat if self._beside is None else BothSeats(seat, self._beside.seat(news, fail))
-
-    def seat(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Seat:
-        share = self._share = self._find()
-        seat = Seat(share, news, fail)
-        share.join(seat)
-        return seat
+        self._shares = [find() for find in self._finds]
+        seats = [Seat(share, news, fail) for share in self._shares]
+        return seats[0] if len(seats) == 1 else BothSeats(*seats)
 
     async def settled(self) -> None:
         """See `Share.settled`. For the end of a run, on its loop."""
-        if self._share is not None:
-            await self._share.settled()
-        if self._beside is not None:
-            await self._beside.settled()
+        for share in self._shares:
+            await share.settled()
 
 
 class Seat:
@@ -381,6 +373,7 @@ class Seat:
         self.news = news
         self.fail = fail
         self.place = 0.0
+        share.join(self)
 
     def leave(self) -> None:
         self._share.leave(self)
@@ -421,7 +414,7 @@ class Seat:
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
     ) -> None:
-        self._permits.returned(weights, settled, now, started, billed)
+        self._permits.returned(weights, settled, started, now, billed)
         self._share.room()
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
@@ -479,8 +472,8 @@ class Shares:
         Args:
             idle: seconds without runs after which the connections to the coordinator are closed.
         """
-        beside = None if budget.beside is None else self.allowance(budget.beside, idle)
-        return Reservation(partial(self._share, budget, idle), beside)
+        both = (budget,) if budget.beside is None else (budget, budget.beside)
+        return Reservation(*(partial(self._share, one, idle) for one in both))
 
     def _share(self, budget: Budget, idle: float) -> Share:
         loop = asyncio.get_running_loop()

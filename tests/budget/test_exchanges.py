@@ -33,7 +33,7 @@ def start(permits: Permits, now: float, calls: int = 1, returns: bool = True) ->
         assert may_start(permits, now)
         permits.started({}, now)
         if returns:
-            permits.returned({}, None, now)
+            permits.returned({}, None, now, now)
 
 
 def test_G2_G3_one_worker_uses_all_and_no_more() -> None:
@@ -203,7 +203,7 @@ def test_G6_what_would_pass_a_spend_limit_is_refused() -> None:
         exchange(coordinator, permits, 0.0)
         assert may_start(permits, 0.0, {"usd": 0.4})
         permits.started({"usd": 0.4}, 0.0)
-        permits.returned({"usd": 0.4}, {"usd": 0.5}, 0.0)
+        permits.returned({"usd": 0.4}, {"usd": 0.5}, 0.0, 0.0)
     with pytest.raises(
         BudgetExceeded, match="spend limit 1 usd, already spent 1 usd, and the next call needs"
     ) as caught:
@@ -234,7 +234,7 @@ def test_G6_a_call_waits_while_other_calls_may_turn_out_cheaper() -> None:
         assert second.next_start({"usd": 0.6}, now) == math.inf
         exchange(coordinator, second, now)
         exchange(coordinator, first, now)
-    first.returned({"usd": 0.7}, {"usd": 0.1}, 0.3)
+    first.returned({"usd": 0.7}, {"usd": 0.1}, 0.0, 0.3)
     exchange(coordinator, first, 0.3)
     second.next_start({"usd": 0.6}, 0.4)
     exchange(coordinator, second, 0.4)
@@ -250,7 +250,7 @@ def test_G6_two_workers_that_hold_a_part_of_what_a_call_needs_do_not_wait_for_ea
         # A cheaper call starts instead, so a part stays with the worker.
         assert may_start(permits, 0.0, {"usd": 0.2})
         permits.started({"usd": 0.2}, 0.0)
-        permits.returned({"usd": 0.2}, None, 0.0)
+        permits.returned({"usd": 0.2}, None, 0.0, 0.0)
     started = False
     for now in (0.1, 0.2, 0.3):
         for permits in (first, second):
@@ -270,7 +270,7 @@ def test_G6_what_a_dead_worker_held_counts_as_spent_until_it_comes_back() -> Non
     assert coordinator.statistics(budget, 10.0)["units"]["usd"]["used"] == 0.7
     with pytest.raises(BudgetExceeded):
         other.next_start({"usd": 0.4}, 10.0)
-    dead.returned({"usd": 0.7}, {"usd": 0.2}, 11.0)
+    dead.returned({"usd": 0.7}, {"usd": 0.2}, 0.0, 11.0)
     exchange(coordinator, dead, 11.0)
     assert coordinator.statistics(budget, 11.0)["units"]["usd"]["used"] == 0.2
 
@@ -289,7 +289,7 @@ def test_G4_an_estimate_that_was_too_low_is_paid_from_the_next_windows() -> None
     permits.next_start({"tokens": 50.0}, 0.0)
     exchange(coordinator, permits, 0.0)
     permits.started({"tokens": 50.0}, 0.0)
-    permits.returned({"tokens": 50.0}, {"tokens": 120.0}, 0.1, 0.0)
+    permits.returned({"tokens": 50.0}, {"tokens": 120.0}, 0.0, 0.1)
     exchange(coordinator, permits, 0.1)
     assert coordinator.statistics(budget, 0.1)["units"]["tokens"]["used"] == 120
     # 50 leave after the window of the start, 70 after that of the settlement.
@@ -302,7 +302,7 @@ def test_G4_what_an_estimate_was_too_high_comes_back() -> None:
     permits.next_start({"tokens": 90.0}, 0.0)
     exchange(coordinator, permits, 0.0)
     permits.started({"tokens": 90.0}, 0.0)
-    permits.returned({"tokens": 90.0}, {"tokens": 20.0}, 0.1, 0.0)
+    permits.returned({"tokens": 90.0}, {"tokens": 20.0}, 0.0, 0.1)
     assert permits.next_start({"tokens": 75.0}, 0.1) == math.inf
     exchange(coordinator, permits, 0.1)
     assert may_start(permits, 0.101, {"tokens": 75.0})
@@ -334,7 +334,7 @@ def test_G1_a_worker_whose_calls_run_keeps_its_limits() -> None:
     exchange(coordinator, first, 2.1)
     with pytest.raises(ConfigurationError, match="in use with 10 calls per 60 s"):
         exchange(coordinator, second, 3.0)
-    first.returned({}, None, 3.1, 0.0)
+    first.returned({}, None, 0.0, 3.1)
     exchange(coordinator, first, 3.1)
     exchange(coordinator, second, 3.2)
 
@@ -397,7 +397,7 @@ def test_G1_few_slots_pass_from_worker_to_worker() -> None:
         now += 0.01
         for place, permits in enumerate(workers):
             if running == place:
-                permits.returned({}, None, now)
+                permits.returned({}, None, now, now)
                 running = -1
             if may_start(permits, now):
                 assert running == -1
@@ -429,7 +429,7 @@ def test_G2_a_worker_that_rests_gives_all_back_also_if_calls_had_to_wait(budget:
         exchange(coordinator, permits, 0.0)
     permits.started({}, 0.0)
     permits.next_start({}, 0.0)
-    permits.returned({}, None, 0.0)
+    permits.returned({}, None, 0.0, 0.0)
     permits.rest()
     exchange(coordinator, permits, 0.0)
     assert permits.ask_at(0.0) == math.inf
@@ -491,7 +491,7 @@ def test_G8_calls_under_a_spend_limit_that_return_need_no_message_each(
             messages += 1
         permits.started(weights, now)
         now += 0.001
-        permits.returned(weights, settled, now, now - 0.001)
+        permits.returned(weights, settled, now - 0.001, now)
     assert messages <= 50
 
 

@@ -362,7 +362,7 @@ def test_G5_G3_after_a_refusal_the_whole_limit_is_used_again_within_one_window(r
                 refused, left = refused + 1, left + 1
             else:
                 answered.append(started - first)
-            permits.returned({}, None, now, started, billed=not is_refused)
+            permits.returned({}, None, started, now, billed=not is_refused)
         for permits in cluster.permits:
             while left and permits.next_start({}, now) <= now:
                 permits.started({}, now)

@@ -270,7 +270,7 @@ class Worker:
             if self._free:
                 self.permits.free.ended += 1
             else:
-                self.permits.returned(weights, settled, self.local(), started)
+                self.permits.returned(weights, settled, started, self.local())
             self.look()
 
         if not self._stands_still(returned):
