@@ -37,8 +37,7 @@ from asyncio_operator.enricher import (
     verdict,
 )
 from asyncio_operator.services.causes import import_error
-from enrichers.names import opened
-from enrichers.weighing import Weigh, weigh_with
+from enrichers.names import Weigh, opened, weigh_with
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +109,11 @@ class BlockingEnricher(Enricher):
             raise ConfigurationError("function is None; pass it, or function_many, or both")
         if teardown is not None and setup is None:
             raise ConfigurationError("teardown is given but setup is not; there would be no client to tear down")
-        _check_signatures(function, function_many, setup, teardown)
+        client = () if setup is None else ("the client that `setup` gives",)
+        taken = {"function": (*client, "the key"), "function_many": (*client, "a list of keys"), "teardown": client}
+        for name, given in functions.items():
+            if given is not None:
+                takes(name, given, *taken.get(name, ()))
         if max_batch is not None and function_many is None:
             raise ConfigurationError(
                 f"max_batch is {describe(max_batch)}; it needs function_many, a function of many keys"
@@ -192,25 +195,6 @@ class BlockingEnricher(Enricher):
         function = self.function if self.function is not None else self.function_many
         name = function_name(function)
         return f"BlockingEnricher({name}, {', '.join(self._schema.names)})"
-
-
-def _check_signatures(
-    function: Callable[..., Any] | None,
-    function_many: Callable[..., Any] | None,
-    setup: Callable[[], Any] | None,
-    teardown: Callable[[Any], object] | None,
-) -> None:
-    """Check that the functions accept the arguments of their calls."""
-    client = () if setup is None else ("the client that `setup` gives",)
-    calls = (
-        ("function", function, (*client, "the key")),
-        ("function_many", function_many, (*client, "a list of keys")),
-        ("setup", setup, ()),
-        ("teardown", teardown, client),
-    )
-    for name, given, arguments in calls:
-        if given is not None:
-            takes(name, given, *arguments)
 
 
 class _Threads:

@@ -26,7 +26,7 @@ from asyncio_operator.enricher import (
     is_idempotent,
     takes,
 )
-from enrichers.weighing import Weigh, weigh_with
+from enrichers.names import Weigh, weigh_with
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,16 +1,19 @@
-"""Arguments that are names: of columns, of the parts of a key, of a table; how messages name keys; and what else all
-enrichers share."""
+"""Arguments that several enrichers take: names of columns, of the parts of a key, of a table; functions that weigh.
+How messages name keys. And what else all enrichers share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import describe, did_you_mean
+from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator.enricher import describe, did_you_mean, gives_coroutines, takes
 
 T = TypeVar("T")
+
+Weigh = Callable[[Sequence[Any]], Mapping[str, float]]
+"""A function of a user in the place of an enricher's method `weigh`."""
 
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -75,6 +78,25 @@ def optional_of(optional: str | Sequence[str], parts: Sequence[str]) -> tuple[st
     if names and len(parts) == 1:
         raise ConfigurationError(f"optional: {names[0]!r} is the only part of the key, and a null key is a miss")
     return names
+
+
+def weigh_with(enricher: Enricher, weigh: Weigh | None) -> None:
+    """Put a function in the place of an enricher's method `weigh`.
+
+    Without a function the method of `Enricher` stays, which the calls of a run can do without.
+
+    Raises:
+        ConfigurationError: it is not an ordinary function of one argument.
+    """
+    if weigh is None:
+        return
+    if not callable(weigh) or gives_coroutines(weigh):
+        raise ConfigurationError(
+            f"weigh is {describe(weigh)}; it must be an ordinary function of a list of keys, which returns amounts by "
+            'unit, such as {"tokens": 1300}'
+        )
+    takes("weigh", weigh, "the list of keys")
+    object.__setattr__(enricher, "weigh", weigh)  # Some enrichers are frozen.
 
 
 class Keys(Protocol):

@@ -48,6 +48,8 @@ RowConverter = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 _MISFITS = (ValueError, ArithmeticError, RecursionError)
 
+NO_OBJECT = "an object is needed"
+
 _NAMES = (
     (bool, "a boolean"),
     (int | float | Decimal, "a number"),
@@ -209,6 +211,15 @@ def _misfit(error: Exception, value: Any, data_type: pa.DataType, place: str) ->
     return MisfitError(place, value, data_type, str(error))
 
 
+def _raise_first(items: Iterable[tuple[Any, Convert, pa.DataType, str]]) -> None:
+    """Raise the error of the first value that does not fit, of values with their converters, types and places."""
+    for value, convert, data_type, place in items:
+        try:
+            _ = None if value is None else convert(value)
+        except _MISFITS as error:
+            raise _misfit(error, value, data_type, place) from None
+
+
 # -- objects, arrays and maps. Values inside of them are always values of JSON, also if the outermost value is text.
 
 
@@ -223,19 +234,14 @@ def _object(fields: Iterable[pa.Field], source: Source, row: bool = False) -> Ro
 
     def convert(value: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) is not dict and not isinstance(value, Mapping):
-            raise _no_row(value) if row else _no_object(value)
+            raise _no_row(value) if row else ValueError(NO_OBJECT)
         if has_none_of is not None and value and has_none_of(value):
             raise NoColumnError("", value, pa.struct(fields), "no field of it is a column")
         get = value.get
         try:
             made = {name: None if (item := get(name)) is None else to(item) for name, to in columns}
         except _MISFITS:
-            for name, to in columns:
-                item = get(name)
-                try:
-                    _ = None if item is None else to(item)
-                except _MISFITS as error:
-                    raise _misfit(error, item, types[name], place.format(name)) from None
+            _raise_first((get(name), to, types[name], place.format(name)) for name, to in columns)
             raise
         for name in required:
             if made[name] is None:
@@ -248,10 +254,6 @@ def _object(fields: Iterable[pa.Field], source: Source, row: bool = False) -> Ro
 def _no_row(value: Any) -> ValueError:
     kind = "null" if value is None else f"{describe(value)} ({_kind(value)})"
     return ValueError(f"{kind} is not a row: an object with the columns is needed")
-
-
-def _no_object(_: Any) -> ValueError:
-    return ValueError("an object is needed")
 
 
 def _array(data_type: pa.DataType, column: str, source: Source) -> Convert:
@@ -267,11 +269,7 @@ def _array(data_type: pa.DataType, column: str, source: Source) -> Convert:
         try:
             items = [None if item is None else to(item) for item in value]
         except _MISFITS:
-            for number, item in enumerate(value):
-                try:
-                    _ = None if item is None else to(item)
-                except _MISFITS as error:
-                    raise _misfit(error, item, item_type, f"[{number}]") from None
+            _raise_first((item, to, item_type, f"[{number}]") for number, item in enumerate(value))
             raise
         if not nullable and None in items:
             raise MisfitError(f"[{items.index(None)}]", None, item_type, "null is not allowed")
@@ -305,7 +303,7 @@ def _map(data_type: pa.DataType, column: str, source: Source) -> Convert:
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, Mapping):
-            raise _no_object(value)
+            raise ValueError(NO_OBJECT)
         pairs = [pair(name, item) for name, item in value.items()]
         if len({key for key, _ in pairs}) < len(pairs):
             raise ValueError("two of its keys are the same")

@@ -1,4 +1,4 @@
-"""What is known of outside services, for the coordinators of budgets and for enrichers.
+"""What is known of outside services, for the coordinators of budgets, for caches and for enrichers.
 
 | module | what it knows |
 | --- | --- |
@@ -7,6 +7,5 @@
 | `causes` | what an error of a library means |
 | `closing` | how long closing a client may take |
 | `redis_url`, `redis_causes` | URLs and errors of Redis |
-| `sql_url`, `sql_causes` | URLs of SQLAlchemy, and errors of it and its drivers |
 | `postgres_dsn`, `postgres_causes` | connection strings and errors of PostgreSQL |
 """

@@ -23,14 +23,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from math import frexp, inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from asyncio_operator.enricher import CANCEL_TIMEOUT
-from asyncio_operator.services.causes import Cause
+from asyncio_operator.services.causes import Cause, own_words
 from asyncio_operator.services.closing import closed_in_time
+from asyncio_operator.services.secrets import Secrets
 
 IDLE_TIMEOUT = 60.0
 """Seconds after which an unused connection is closed: a server has 100 of them by default, for all its clients."""
@@ -43,22 +45,6 @@ LONGEST_PAUSE = 30.0
 
 LEAVING = 5.0
 """Seconds for which a server may still count an ended connection. It notices a lost client after two seconds."""
-
-
-def warn_of_fewer(
-    logger: logging.Logger, subject: str, held: int, wanted: int, cause: Cause, words: str, size: int, limits: str
-) -> None:
-    """Say what a pool of `size` does that goes on with fewer connections, for `shrunk`. `limits` end the remedy."""
-    logger.warning(
-        "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s%s. "
-        "Lookups wait for the connections that it holds, and it tries again later.%s",
-        subject,
-        held,
-        wanted,
-        cause.text,
-        words,
-        REMEDY.format(size=size, limits=limits) if cause.overload else "",
-    )
 
 
 REMEDY = (
@@ -115,30 +101,22 @@ class PoolSession(Protocol):
 S = TypeVar("S", bound=PoolSession)
 
 
-class Pool(Generic[S]):
+class Pool(ABC, Generic[S]):
     """Up to `size` connections. They are made when lookups need them, and closed when idle for `IDLE_TIMEOUT`.
 
     Args:
-        connect: makes a connection.
-        is_full: whether an error of `connect` says that the server has no place for another connection.
-        shrunk: called once in the life of the pool, when it goes on with fewer connections than its lookups want: with
-            the error, how many it holds, and how many they want.
-        bounded: whether `connect` ends by itself. If not, it ends with the wait of the lookup that it was begun for.
+        subject: names the enricher in the log.
+        bounded: whether `_connect` ends by itself. If not, it ends with the wait of the lookup that it was begun for.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], Awaitable[S]],
-        *,
-        size: int,
-        is_full: Callable[[BaseException], bool],
-        shrunk: Callable[[BaseException, int, int], None],
-        bounded: bool = True,
-    ) -> None:
-        self._connect = connect
+    _logger: ClassVar[logging.Logger]
+    _limits: ClassVar[str]
+    """The limits of a server that may be raised, at the end of `REMEDY`."""
+
+    def __init__(self, subject: str, size: int, *, bounded: bool = True) -> None:
+        self._subject = subject
         self._size = self._limit = size
-        self._is_full = is_full
-        self._shrunk: Callable[[BaseException, int, int], None] | None = shrunk
+        self._shrunk = False
         self._bounded = bounded
         self._pause = FIRST_PAUSE
         self._again = self._lost = -inf
@@ -156,6 +134,18 @@ class Pool(Generic[S]):
         # A connection outlives the call that it was made for, so it must not keep that call's context.
         self._context = contextvars.copy_context()
 
+    @abstractmethod
+    async def _connect(self) -> S:
+        """A new connection."""
+
+    @abstractmethod
+    def _cause(self, problem: BaseException) -> Cause:
+        """The cause of an error of `_connect`. With an overload the server has no place for another connection."""
+
+    @abstractmethod
+    def _secrets(self) -> Secrets:
+        """What the log must not show."""
+
     def __repr__(self) -> str:
         held, idle, wait = len(self._sessions), len(self._idle), len(self._waiters)
         return f"<Pool of {held} connections, {idle} idle, {wait} waiting, limit {self._limit} of {self._size}>"
@@ -164,7 +154,7 @@ class Pool(Generic[S]):
         """A connection for one statement. Return it with `release` or `recover`.
 
         Raises:
-            Exception: what `connect` raised, if the pool holds no connection; `ConnectionAbortedError` if it is closed.
+            Exception: what `_connect` raised, if the pool holds none; `ConnectionAbortedError` if it is closed.
         """
         if self._closed:
             raise ConnectionAbortedError("the pool is closed")
@@ -320,7 +310,7 @@ class Pool(Generic[S]):
     def _failed(self, problem: BaseException) -> None:
         """An attempt has failed: one lookup gets the error, or all go on with the existing connections."""
         now = self._loop.time()
-        full = self._is_full(problem)
+        full = self._cause(problem).overload
         if not full:
             self._lost = now
         if self._sessions or (full and (self._attempts or now - self._lost < LEAVING)):
@@ -329,9 +319,9 @@ class Pool(Generic[S]):
             if now >= self._again:
                 self._again = now + self._pause
                 self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            if self._shrunk is not None and self._sessions and self._waiters and not self._attempts:
-                self._shrunk(problem, len(self._sessions), min(self._size, len(self._sessions) + len(self._waiters)))
-                self._shrunk = None
+            if not self._shrunk and self._sessions and self._waiters and not self._attempts:
+                self._shrunk = True
+                self._warn(problem)
         else:
             # One attempt at a time is enough to find out whether a full server is still full.
             self._limit = 1 if full else max(1, self._limit)
@@ -339,6 +329,20 @@ class Pool(Generic[S]):
             if waiter is not None:
                 waiter.set_exception(problem)
         self._grow()
+
+    def _warn(self, problem: BaseException) -> None:
+        """Say, once in the life of the pool, that it goes on with fewer connections than its lookups want."""
+        cause, held = self._cause(problem), len(self._sessions)
+        self._logger.warning(
+            "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s%s. "
+            "Lookups wait for the connections that it holds, and it tries again later.%s",
+            self._subject,
+            held,
+            min(self._size, held + len(self._waiters)),
+            cause.text,
+            own_words(problem, self._secrets()),
+            REMEDY.format(size=self._size, limits=self._limits) if cause.overload else "",
+        )
 
     # -- taking connections back
 

@@ -36,11 +36,10 @@ from enrichers.http.budget_reports import Reports, Usage, readers
 from enrichers.http.exchange import Exchange
 from enrichers.http.headers import HEADERS, Fresh, HeaderFunction, check_headers, from_function
 from enrichers.http.oauth2 import OAuth2
-from enrichers.http.request_plan import Arguments, Plans, make_plans
+from enrichers.http.request_plan import Planner, Plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS
-from enrichers.names import names_of, opened, optional_of
-from enrichers.weighing import Weigh, weigh_with
+from enrichers.names import Weigh, names_of, opened, optional_of, weigh_with
 
 if TYPE_CHECKING:
     from asyncio_operator.enricher import StructType
@@ -357,21 +356,19 @@ class HttpEnricher(Enricher):
         return Reports(self._subject(), self._usage, self._hints, secrets)
 
     def _make_plans(self) -> Plans:
-        return make_plans(
-            Arguments(
-                url=self._url,
-                parts=self._parts,
-                optional=self.optional_keys,
-                method=self._method,
-                params=self._params,
-                headers=self._headers,
-                json_body=self._json_body,
-                batch_url=self._batch_url,
-                batch_json_body=self._batch_json_body,
-                idempotency_header=self._idempotency_header,
-                max_url_length=self._max_url_length,
-            )
-        )
+        return Planner(
+            url=self._url,
+            parts=self._parts,
+            optional=self.optional_keys,
+            method=self._method,
+            params=self._params,
+            headers=self._headers,
+            json_body=self._json_body,
+            batch_url=self._batch_url,
+            batch_json_body=self._batch_json_body,
+            idempotency_header=self._idempotency_header,
+            max_url_length=self._max_url_length,
+        ).plans()
 
     def _subject(self) -> str:
         plans = self._plans = self._plans or self._make_plans()

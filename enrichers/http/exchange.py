@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from asyncio_operator import EnricherError
 from asyncio_operator.enricher import Found, annotate, billed, verdict
 from asyncio_operator.services.secrets import of_header
-from asyncio_operator.services.span_attributes import server
 from enrichers.http.answers import Answers, UnreadableError
 from enrichers.http.budget_reports import Heard, Reports
 from enrichers.http.error_bodies import lasting_refusal
@@ -32,6 +31,7 @@ from enrichers.http.request_plan import Plan, Plans, Request
 from enrichers.http.session import Answer, Client
 from enrichers.http.url_parts import without_values
 from enrichers.names import shown_keys
+from enrichers.span_attributes import server
 
 T = TypeVar("T")
 

@@ -81,9 +81,25 @@ class Plan:
         return Request(self._method, url, headers, body)
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of the specification that decide what is sent. `parts` are the names of the parts of a key."""
+class Plans(NamedTuple):
+    """The plan for one key, the plan for several or None, their secrets, and the URL as it is shown."""
+
+    single: Plan
+    batch: Plan | None
+    secrets: Secrets
+    shown: str
+
+
+@dataclass(kw_only=True)
+class Planner:
+    """Makes the plans of a specification from the arguments that decide what is sent, and collects its secrets.
+
+    Attributes:
+        parts: the names of the parts of a key.
+
+    Raises:
+        ConfigurationError: it names the wrong argument and the problem. No URL and no value is shown.
+    """
 
     url: str
     parts: Sequence[str]
@@ -97,45 +113,24 @@ class Arguments:
     max_url_length: int
     optional: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        self._secrets = Secrets()
+        self._names = Names(self.parts, one=True, many=self.batch_url is not None, optional=self.optional)
+        self._params = _parameters(self._names, self.params, self._secrets)
+        headers = self.headers if isinstance(self.headers, Mapping) else {}
+        self._headers = _headers(self._names, headers, self._secrets)
 
-class Plans(NamedTuple):
-    """The plan for one key, the plan for several or None, their secrets, and the URL as it is shown."""
+    def plans(self) -> Plans:
+        """The plan for one key, and that for several if there is a `batch_url`."""
+        single = self._single()
+        batch = None if self.batch_url is None else self._batch(self.batch_url)
+        return Plans(single, batch, self._secrets, shown_url(read_url(self.url, "url")))
 
-    single: Plan
-    batch: Plan | None
-    secrets: Secrets
-    shown: str
-
-
-def make_plans(given: Arguments) -> Plans:
-    """The plans of a specification.
-
-    Raises:
-        ConfigurationError: it names the wrong argument and the problem. No URL and no value is shown.
-    """
-    planner = _Planner(given)
-    single = planner.single()
-    batch = None if given.batch_url is None else planner.batch(given.batch_url)
-    return Plans(single, batch, planner.secrets, shown_url(read_url(given.url, "url")))
-
-
-class _Planner:
-    """Makes the plans of one specification, and collects its secrets."""
-
-    def __init__(self, given: Arguments) -> None:
-        self.secrets = Secrets()
-        self._given = given
-        self._names = Names(given.parts, one=True, many=given.batch_url is not None, optional=given.optional)
-        self._params = _parameters(self._names, given.params, self.secrets)
-        headers = given.headers if isinstance(given.headers, Mapping) else {}
-        self._headers = _headers(self._names, headers, self.secrets)
-
-    def single(self) -> Plan:
+    def _single(self) -> Plan:
         """The plan for one key."""
-        given = self._given
-        names = Names(given.parts, one=True, many=False, optional=given.optional)
-        plan, used = self._plan("url", given.url, names, given.method, "json_body", given.json_body)
-        unused = [] if len(given.parts) == 1 and "key" in used else [part for part in given.parts if part not in used]
+        names = Names(self.parts, one=True, many=False, optional=self.optional)
+        plan, used = self._plan("url", self.url, names, self.method, "json_body", self.json_body)
+        unused = [] if len(self.parts) == 1 and "key" in used else [part for part in self.parts if part not in used]
         if unused:
             raise ConfigurationError(
                 f"{{{unused[0]}}} is missing in url, params, headers and json_body, so every key would get the same "
@@ -143,25 +138,24 @@ class _Planner:
             )
         return plan
 
-    def batch(self, url: str) -> Plan:
+    def _batch(self, url: str) -> Plan:
         """The plan for several keys."""
-        given = self._given
-        method, argument, body = given.method, "json_body", given.json_body
-        if given.batch_json_body is not None:
+        method, argument, body = self.method, "json_body", self.json_body
+        if self.batch_json_body is not None:
             method = "POST" if method == "GET" else method
-            argument, body = "batch_json_body", given.batch_json_body
+            argument, body = "batch_json_body", self.batch_json_body
         elif _names_used(self._names, body):
             raise ConfigurationError("json_body is for one key; with a batch_url, pass batch_json_body too")
-        names = Names(given.parts, one=False, many=True)
+        names = Names(self.parts, one=False, many=True)
         plan, used = self._plan("batch_url", url, names, method, argument, body)
         if KEYS not in used:
             raise ConfigurationError(
                 "{keys} is missing in batch_url, params, headers and batch_json_body; write it where the list of "
                 "the keys belongs"
             )
-        if len(given.parts) > 1 and not _holds(given.batch_json_body, f"{{{KEYS}}}"):
+        if len(self.parts) > 1 and not _holds(self.batch_json_body, f"{{{KEYS}}}"):
             raise ConfigurationError(
-                f"the key has {len(given.parts)} parts; several such keys cannot be written as text: pass "
+                f"the key has {len(self.parts)} parts; several such keys cannot be written as text: pass "
                 'batch_json_body with "{keys}", which is replaced by a list of objects'
             )
         return plan
@@ -175,7 +169,7 @@ class _Planner:
         query: list[tuple[tuple[Piece, ...], tuple[int, ...]]] = []
         for text in place.query.split("&") if place.query else ():
             own_names: set[str] = set()
-            item = query_pieces(names, text, where, own_names, self.secrets)
+            item = query_pieces(names, text, where, own_names, self._secrets)
             query.append((item, names.optional_in(own_names)))
             used |= own_names
         for parameter in self._params:
@@ -184,14 +178,14 @@ class _Planner:
                 query.append((parameter.pieces, names.optional_in(parameter.names)))
         pieces += query_of(query, "?" if place.query == "" else "")
         written = None if body is None else json_pieces(names, body, argument, used)
-        self.secrets.add(_secrets_of_json(names, body, argument, ""))
+        self._secrets.add(_secrets_of_json(names, body, argument, ""))
         plan = Plan(
             method,
             pieces,
             self._sent_headers(place, body is not None, own, used),
             written,
-            idempotency_header=self._given.idempotency_header,
-            max_url_length=self._given.max_url_length,
+            idempotency_header=self.idempotency_header,
+            max_url_length=self.max_url_length,
             optional={header.name: names.optional_in(header.names) for header in self._headers},
         )
         return plan, used
@@ -203,7 +197,7 @@ class _Planner:
         if has_body:
             sent["Content-Type"] = ("application/json",)
         if place.authorization is not None:
-            self.secrets.add([place.password, *of_header("Authorization", place.authorization)])
+            self._secrets.add([place.password, *of_header("Authorization", place.authorization)])
             sent["Authorization"] = (place.authorization,)
         for header in self._headers:
             if header.names <= own:

@@ -4,10 +4,9 @@
 | --- | --- |
 | `chat` | `ModelEnricher`: a prompt with columns in it, and a row as the answer |
 | `embeddings` | `EmbeddingEnricher`: a vector for each text, many texts in a request |
-| `endpoint` | what both have: the address, the API key, what a request weighs |
+| `endpoint` | what both have: the address, the API key, what a request weighs, and what no message shows |
 | `row_schema` | the JSON schema of a row, and what in an answer is not of its shape |
 | `tokens` | tokens and dollars: estimates that learn from answers |
-| `prose` | hides the system text and the prompt in what a service says |
 
 Requests, connections, limits and the errors of statuses are those of `HttpEnricher`.
 """

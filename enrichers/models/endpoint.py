@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -30,7 +30,6 @@ from enrichers.http.request_plan import Plan, Plans
 from enrichers.http.session import Client
 from enrichers.http.template import Names, Piece
 from enrichers.http.url_parts import Place, path_pieces, query_pieces, read_url, shown_url
-from enrichers.models.prose import ProseSecrets
 from enrichers.models.tokens import Estimates, Price, checked_price, tokens_in
 
 OPENAI = "https://api.openai.com/v1"
@@ -58,6 +57,11 @@ NOT_HERE = {
 
 LARGEST_ANSWER = 10_000_000
 """Bytes, as `HttpEnricher` allows."""
+
+RUN = 12
+"""Letters in a row that betray a text. Few messages of a service share as many with a prompt by chance."""
+
+_LETTER = re.compile(r"\\u([0-9a-fA-F]{4})|\\.|(\w)", re.DOTALL)
 
 
 def _problem_of_key(text: str) -> str | None:
@@ -258,3 +262,49 @@ def length_of(value: Any) -> int:
 
 def _hash(value: object) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class ProseSecrets(Secrets):
+    """Secrets, and texts of the user, such as a system text, of which no part is shown either.
+
+    A service may repeat what it was sent: the whole request, the beginning of it, one line. So a text is hidden
+    wherever `RUN` of its letters follow each other, whatever stands between them: spaces, line breaks, quotes, escapes
+    of JSON. Shorter texts are hidden as a whole. Credentials are hidden as everywhere, see `Secrets`.
+
+    Args:
+        prose: the texts.
+    """
+
+    def __init__(self, prose: Iterable[str]) -> None:
+        texts = [text.strip() for text in prose]
+        super().__init__([text for text in texts if sum(map(str.isalnum, text)) > 2])
+        self._runs = set()
+        for text in texts:
+            letters = "".join([letter for letter, _, _ in _letters(text)])
+            self._runs |= {letters[i : i + RUN] for i in range(len(letters) - RUN + 1)}
+
+    def hide(self, text: str) -> str:
+        """The text without secrets, and without parts of the texts."""
+        text = super().hide(text)
+        found = _letters(text)
+        letters = "".join([letter for letter, _, _ in found])
+        spans: list[tuple[int, int]] = []
+        for i in range(len(letters) - RUN + 1):
+            if letters[i : i + RUN] in self._runs:
+                start, end = found[i][1], found[i + RUN - 1][2]
+                if spans and start <= spans[-1][1]:
+                    start = spans.pop()[0]
+                spans.append((start, end))
+        for start, end in reversed(spans):
+            text = f"{text[:start]}***{text[end:]}"
+        return text
+
+
+def _letters(text: str) -> list[tuple[str, int, int]]:
+    """The letters and digits of a text in lower case, each with its beginning and end in the text."""
+    found = []
+    for match in _LETTER.finditer(text):
+        letter = chr(int(match[1], 16)) if match[1] else match[2] or ""
+        if letter.isalnum():
+            found.append((letter.lower()[:1], match.start(), match.end()))
+    return found

@@ -6,8 +6,8 @@
 | `connections` | how connections are made, and queries cancelled and limited; queries of the driver |
 | `describe` | the columns of a table or a query, from the server |
 | `statement` | the SQL, and how its rows are assigned to keys |
-| `casts`, `types`, `keys` | what the user wants of a column; how columns and keys are converted |
-| `remedies`, `diagnosis` | what a message says about a type; why the server refused a statement |
+| `casts`, `types` | what the user wants of a column; how columns and keys are converted |
+| `diagnosis` | why the server refused a statement |
 | `columns`, `arrow_keys` | answers in columns: their format, and keys in Arrow arrays |
 | `modifiers` | precision and scale, which asyncpg does not show |
 """

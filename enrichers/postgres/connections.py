@@ -18,12 +18,13 @@ from typing import Any, TypeVar
 import asyncpg
 
 from asyncio_operator.enricher import time_left
-from asyncio_operator.services.causes import own_words
+from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.postgres_causes import cause_of
 from asyncio_operator.services.postgres_client import Session, connect
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, secrets_of
-from enrichers.databases.pool import LimitedSession, Pool, warn_of_fewer
+from asyncio_operator.services.secrets import Secrets
+from enrichers.databases.pool import LimitedSession, Pool
 
 T = TypeVar("T")
 
@@ -67,52 +68,33 @@ class LookupSession(Session, LimitedSession):
             await self.execute("SELECT 1")
 
 
-class Connections:
+class Connections(Pool[LookupSession]):
     """The connections of one worker.
-
-    Args:
-        subject: names the enricher in the log.
 
     Attributes:
         dsn: the connection string that was used last. It is hidden in errors.
     """
 
+    _logger = logger
+    _limits = ": max_connections of the server, CONNECTION LIMIT of role or database, max_client_conn of PgBouncer"
+
     def __init__(
-        self, dsn: Dsn, subject: str, *, size: int, connect_timeout: float | None, statement_cache_size: int
+        self, dsn: Dsn, subject: str, size: int, *, connect_timeout: float | None, statement_cache_size: int
     ) -> None:
+        super().__init__(subject, size, bounded=connect_timeout is not None)
         self._source = dsn
-        self._subject = subject
-        self._size = size
         self._timeout = connect_timeout
         self._statement_cache_size = statement_cache_size
-        self._pool: Pool[LookupSession]
         self.dsn = dsn if isinstance(dsn, str) else ""
-
-    async def open(self) -> None:
-        """Make the pool. It does not connect yet: if the server is down, a lookup fails, which may be retried.
-
-        A function for the connection string is called once. If this process lacks something for it, every lookup would
-        fail, so the error is raised here.
-
-        Raises:
-            ConfigurationError: there is no connection string.
-        """
-        await DSN.get(self._source, self._timeout)
-        bounded = self._timeout is not None
-        self._pool = Pool(self._connect, size=self._size, is_full=self._is_full, shrunk=self._shrunk, bounded=bounded)
 
     async def fetch(self, sql: str, *parameters: Any) -> Any:
         """The rows of a statement, from the first connection that is free."""
         try:
-            return await self._pool.answer(await self._pool.acquire(), sql, *parameters)
+            return await self.answer(await self.acquire(), sql, *parameters)
         except asyncpg.ReadOnlySQLTransactionError:
             # The former primary is a standby now, so all connections to it are useless.
-            self._pool.expire()
+            self.expire()
             raise
-
-    async def close(self) -> None:
-        """Close every connection, cutting those that take longer than `CLOSE_TIMEOUT`."""
-        await self._pool.close()
 
     async def _connect(self) -> LookupSession:
         self.dsn = await DSN.get(self._source, self._timeout)
@@ -125,13 +107,11 @@ class Connections:
         )
         return session
 
-    def _is_full(self, problem: BaseException) -> bool:
-        return cause_of(problem, self.dsn).overload
+    def _cause(self, problem: BaseException) -> Cause:
+        return cause_of(problem, self.dsn)
 
-    def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
-        cause, words = cause_of(problem, self.dsn), own_words(problem, secrets_of(self.dsn))
-        limits = ": max_connections of the server, CONNECTION LIMIT of role or database, max_client_conn of PgBouncer"
-        warn_of_fewer(logger, self._subject, held, wanted, cause, words, self._size, limits)
+    def _secrets(self) -> Secrets:
+        return secrets_of(self.dsn)
 
 
 async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any], Awaitable[T]]) -> T:

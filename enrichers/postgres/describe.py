@@ -20,11 +20,9 @@ from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.postgres_causes import source_error
 from enrichers.databases.enricher import added_columns, check_columns
 from enrichers.postgres.casts import Chosen, ResultColumn, needs_cast, result_columns, would_unescape
-from enrichers.postgres.keys import Part
 from enrichers.postgres.modifiers import Listener
-from enrichers.postgres.remedies import remedy
 from enrichers.postgres.statement import Source, Statement, identifier, make_statement, types_of
-from enrichers.postgres.types import Column, KeyColumn, PgType, column_of, parameter_of
+from enrichers.postgres.types import Column, KeyColumn, Part, PgType, column_of, parameter_of
 
 _TYPE = """
     SELECT t.typname, t.typtype::text AS kind, t.typbasetype, t.typtypmod, n.nspname, e.oid AS element,
@@ -175,7 +173,7 @@ def _columns(selection: Selection, types: Mapping[str, PgType]) -> dict[str, Col
         listed = ", ".join(f"the column {name!r} of type {types[name].sql}" for name in unusable)
         raise ConfigurationError(
             f"{selection.subject}: Spark has no counterpart for {listed}; "
-            + remedy(selection.table, selection.key, types, unusable)
+            + _remedy(selection.table, selection.key, types, unusable)
         )
     return columns
 
@@ -186,7 +184,7 @@ def _key_column(
     if column.key is None:
         raise ConfigurationError(
             f"{selection.subject}: the key column {name!r} is of type {types[name].sql}, which cannot be looked up; "
-            + remedy(selection.table, selection.key, types, [name])
+            + _remedy(selection.table, selection.key, types, [name])
         )
     # A column that is added too stands once in an answer, and has one type there.
     return column if name in added else replace(column, arrow=column.key.arrow or column.arrow)
@@ -301,3 +299,54 @@ async def _tables_instead(connection: asyncpg.Connection, selection: Selection) 
     tables = await connection.fetch(_TABLES)
     names = {row["relname"] for row in tables if row["visible"]} | {f"{row[0]}.{row[1]}" for row in tables}
     return "; " + did_you_mean(".".join(selection.table), sorted(names)) if names else "; the database has no tables"
+
+
+def _remedy(
+    table: Sequence[str] | None, key: Sequence[str], types: Mapping[str, PgType], unusable: Sequence[str]
+) -> str:
+    """What to do about columns of types that Spark does not have, or that cannot be keys: words that users can copy.
+
+    Args:
+        table: the parts of its name; None for a query.
+        types: those of all columns that were wanted, by name.
+        unusable: the columns that have no counterpart, or cannot be looked up.
+    """
+    remedies = []
+    added = [name for name in unusable if name not in key]
+    others = [name for name in types if name not in unusable and name not in key]
+    if added:
+        if others:
+            remedies.append(f"choose the other columns, with columns={others!r}")
+        named = " (with the types of the other columns that you want)" if others else ""
+        remedies.append(f"let the server cast it, with columns={dict.fromkeys(added, 'string')!r}{named}")
+    as_text = {name: f"{identifier(name)}::text" for name in unusable}
+    if table is not None:
+        remedies.append(f"cast it in a query, with query={_casting(table, key, types, unusable)!r}")
+    elif len(added) < len(unusable):
+        selected = ", ".join(f"{sql} AS {identifier(name)}" for name, sql in as_text.items())
+        found = " AND ".join(f"{as_text[name]} = ANY (${key.index(name) + 1})" for name in unusable if name in key)
+        remedies.append(f"cast it in the query, where it is selected and where it is compared: {selected}, {found}")
+    else:
+        selected = ", ".join(f"{sql} AS {identifier(name)}" for name, sql in as_text.items())
+        remedies.append(f"cast it in the query, as in {selected}")
+    return ", or ".join(remedies)
+
+
+def _casting(table: Sequence[str], key: Sequence[str], types: Mapping[str, PgType], unusable: Sequence[str]) -> str:
+    """A query with the same result as the table, in which unusable columns are cast to text."""
+    selected, compared, parameters = [], [], []
+    for name, kind in types.items():
+        column = column_of(kind)
+        as_text = name in unusable or column is None or (name in key and column.key is None)
+        selected.append(f"{identifier(name)}::text AS {identifier(name)}" if as_text else identifier(name))
+    for number, name in enumerate(key, 1):
+        column = None if name in unusable else column_of(types[name])
+        # Keys of an enum are compared as text, so that a label that it does not have is a miss.
+        plain = column.key if column and column.key and column.key.element == "{0}" else None
+        compared.append(identifier(name) + ("" if plain else "::text"))
+        parameters.append((plain.array if plain else "${0}::text[]").format(number))
+    if len(key) == 1:
+        found = f"{compared[0]} = ANY ({parameters[0]})"
+    else:
+        found = f"({', '.join(compared)}) IN (SELECT * FROM unnest({', '.join(parameters)}))"
+    return f"SELECT {', '.join(selected)} FROM {identifier(*table)} WHERE {found}"

@@ -20,7 +20,6 @@ from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.causes import TooLargeError, own_words
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location, secrets_of
-from asyncio_operator.services.span_attributes import database
 from enrichers.databases.enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query, table_name
 from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
@@ -28,9 +27,16 @@ from enrichers.postgres.casts import Chosen, chosen_of
 from enrichers.postgres.columns import AmbiguousError, first_misfit, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Selection, describe
-from enrichers.postgres.diagnosis import accepts, changed_types, uncast_value, unreadable_text
+from enrichers.postgres.diagnosis import (
+    UnheldError,
+    accepts,
+    changed_types,
+    uncast_value,
+    unheld_texts,
+    unreadable_text,
+)
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
-from enrichers.postgres.unheld import UnheldError, unheld_texts
+from enrichers.span_attributes import database
 from enrichers.threads import run_in_thread
 from enrichers.typed import MisfitError
 
@@ -171,7 +177,13 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             EnricherError: see `lookup_many`.
         """
         statement = self._described()
-        return await self._columns_of(statement, self._asked_keys(statement, keys))
+        asked = self._asked_keys(statement, keys)
+        while len(asked):
+            try:
+                return asked.respelled(await self._unspelled(statement, asked))
+            except UnheldError as error:
+                asked = asked.without(error.texts)
+        return statement.answer.empty_table()
 
     def respell(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The keys as the server writes them, such as a UUID as text.
@@ -206,24 +218,14 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         assert table is not None
         return table.select(list(dict.fromkeys([*statement.key_schema.names, *statement.answer.names])))
 
-    async def _columns_of(self, statement: Statement, asked: AskedKeys) -> pa.Table:
-        if not len(asked):
-            return statement.answer.empty_table()
-        try:
-            table = await self._unspelled(statement, asked)
-        except UnheldError as error:
-            rest = asked.without(error.texts)
-        else:
-            return asked.respelled(table)
-        return await self._columns_of(statement, rest)
-
     async def _unspelled(self, statement: Statement, asked: AskedKeys) -> pa.Table:
         """The answer with the keys as the server writes them."""
         table = None
         if len(asked) <= MOST_AS_ROWS or not statement.packed:
             table = await self._in_rows(statement, asked, may_decline=bool(statement.packed))
         if table is None and statement.packed:
-            table = await self._in_columns(statement, asked)
+            parameters = asked.literals() if statement.takes_literals else statement.arrays(asked.values())
+            table = await self._unpacked(statement, statement.packed, parameters, asked)
         if table is None:
             table = await self._in_rows(statement, asked, may_decline=False)
         return table
@@ -235,14 +237,10 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             problem = f"{self._subject()}: {error}; the key is {shown_columns(statement.key_schema)}"
         raise EnricherError(problem, retryable=False, any_key=True)
 
-    async def _in_columns(self, statement: Statement, asked: AskedKeys) -> pa.Table | None:
-        """The answer from the statement for columns, or None if only rows can hold it."""
-        parameters = asked.literals() if statement.takes_literals else statement.arrays(asked.values())
-        return await self._unpacked(statement, statement.packed, parameters, asked)
-
     async def _unpacked(
         self, statement: Statement, sql: str, parameters: Sequence[Any], asked: AskedKeys | tuple[()]
     ) -> pa.Table | None:
+        """The answer from a statement with a result in columns, or None if only rows can hold it."""
         connections, _ = self._opened()
         tables, record, misfit = [], None, None
         try:
@@ -377,14 +375,16 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         raise problem
 
     async def _connect(self, description: Statement) -> tuple[Connections, Collect]:
+        timeout = self._connect_timeout()
+        # If this process lacks something for the connection string, every lookup would fail.
+        await DSN.get(self.dsn, timeout)
         connections = Connections(
             self.dsn,
             self._subject(),
-            size=self.pool_size,
-            connect_timeout=self._connect_timeout(),
+            self.pool_size,
+            connect_timeout=timeout,
             statement_cache_size=self.statement_cache_size,
         )
-        await connections.open()
         return connections, make_collect(description)
 
     def _connect_timeout(self) -> float | None:

@@ -35,8 +35,7 @@ import pyarrow as pa
 
 from enrichers.databases.key_kinds import NAN, canonical_keys
 from enrichers.postgres.columns import packing
-from enrichers.postgres.keys import Part
-from enrichers.postgres.types import Column, KeyColumn
+from enrichers.postgres.types import Column, KeyColumn, Part
 
 Collect = Callable[[Sequence[Any], dict[Any, Any], Callable[[Any, str], NoReturn]], None]
 

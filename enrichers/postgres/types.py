@@ -13,7 +13,9 @@ infinity.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +23,6 @@ import pyarrow.types as kinds
 
 from enrichers.databases import key_kinds
 from enrichers.databases.enricher import MAX_PRECISION, decimal_size
-from enrichers.postgres.keys import Part
 
 FREE_KEY = pa.decimal256(2 * MAX_PRECISION, MAX_PRECISION)  # every decimal of Spark fits, of whatever scale
 
@@ -54,6 +55,48 @@ class Column:
     guard: str = ""
     key: KeyColumn | None = None
     packed: str = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One column of a key: what it holds (`column`), and what the query's parameter takes (`parameter`)."""
+
+    column: key_kinds.Kind
+    parameter: key_kinds.Kind
+
+    def usable(self) -> bool:
+        """Whether keys of the column can be sent as the parameter."""
+        return self.parameter.family in (self.column.family, "text")
+
+    def to_send(self, canonical: Sequence[Any]) -> Sequence[Any]:
+        """Parameters for canonical keys, aligned; None for a key that the parameter cannot hold."""
+        if self.parameter == self.column or self._is_wider():
+            return canonical
+        if self.parameter.family == "text" != self.column.family:
+            return [None if key is None else _as_text(key) for key in canonical]
+        return self.parameter.canonical_many(canonical)
+
+    def _is_wider(self) -> bool:
+        """Whether whatever the column holds fits the parameter as it is."""
+        match self.column, self.parameter:
+            case key_kinds.Integers(bits), key_kinds.Integers(wider):
+                return bits <= wider
+            case key_kinds.Numerics(), key_kinds.Numerics(None):
+                return True
+        return False
+
+
+def _as_text(key: Any) -> str:
+    """A canonical key as text that the server casts back without loss, whatever its settings are."""
+    match key:
+        case bool():
+            return "true" if key else "false"
+        case bytes():
+            return "\\x" + key.hex()
+        case date():
+            return key.isoformat()
+        case _:
+            return str(key)
 
 
 @dataclass(frozen=True)

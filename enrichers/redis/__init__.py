@@ -4,8 +4,7 @@
 | --- | --- |
 | `enricher` | `RedisEnricher`: its arguments, a batch of keys from start to end, values to rows |
 | `key_names` | the names of keys |
-| `connections` | the client, and how many commands run at once |
-| `cluster` | the same for a cluster: keys by slot, nodes that change |
+| `connections` | the client, and how many commands run at once; in a cluster keys by slot, and nodes that change |
 """
 
 from asyncio_operator.enricher import not_installed

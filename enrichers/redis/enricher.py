@@ -18,12 +18,11 @@ from asyncio_operator.enricher import Found, Row, as_schema, describe, duration,
 from asyncio_operator.services.redis_causes import lookup_error
 from asyncio_operator.services.redis_url import URL, Url, check_cluster_url, secrets_of
 from asyncio_operator.services.secret_source import shown_source
-from asyncio_operator.services.span_attributes import database
 from enrichers.names import names_of, opened
-from enrichers.redis.cluster import ClusterConnections
-from enrichers.redis.connections import Connections
+from enrichers.redis.connections import ClusterConnections, Connections
 from enrichers.redis.key_names import Names, is_written_in_one_way
 from enrichers.scalars import JSON, TEXT, scalar
+from enrichers.span_attributes import database
 from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
 if TYPE_CHECKING:

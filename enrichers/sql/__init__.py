@@ -4,10 +4,10 @@
 | --- | --- |
 | `enricher` | `SqlEnricher`: its arguments, a batch of keys from start to end |
 | `connections` | the engine of one worker; how connections are made, and statements cancelled and limited |
-| `inspection` | the columns of a table or a query, from the database |
+| `inspection` | the columns of a table or a query, from the database; the query that a message advises |
 | `key_select` | the SELECT for a batch, in pieces that the dialect can take |
 | `column_types` | types of columns to Arrow, and values and keys |
-| `advice` | the query that a message advises for types that Spark does not have |
+| `urls`, `causes` | URLs; what errors of SQLAlchemy and its drivers mean |
 | `spellings` | how dates and times may be written in SQLite |
 """
 

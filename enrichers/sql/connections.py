@@ -28,13 +28,13 @@ from sqlalchemy.pool import NullPool
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import time_left
-from asyncio_operator.services.causes import own_words
+from asyncio_operator.services.causes import Cause, own_words
 from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.postgres_dsn import OWN_SESSION
 from asyncio_operator.services.secrets import Secrets
-from asyncio_operator.services.sql_causes import cause_of, is_lost
-from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, secrets_of
-from enrichers.databases.pool import LimitedSession, Pool, warn_of_fewer
+from enrichers.databases.pool import LimitedSession, Pool
+from enrichers.sql.causes import cause_of, is_lost
+from enrichers.sql.urls import CONNECT_ARGS, URL, Arguments, Url, secrets_of
 
 T = TypeVar("T")
 
@@ -307,53 +307,36 @@ def _check_file(url: str) -> None:
     raise problem
 
 
-class Connections:
-    """The connections of one worker.
+class Connections(Pool[Session]):
+    """The connections of one worker, which `database` makes."""
 
-    Args:
-        database: makes them. Its `url` is the one that was used last.
-        subject: names the enricher in the log.
-    """
+    _logger = logger
+    _limits = " of the server"
 
     def __init__(self, database: Database, subject: str, size: int) -> None:
+        super().__init__(subject, size)
         self.database = database
-        self._subject = subject
-        self._size = size
-        self._pool: Pool[Session]
-
-    async def open(self) -> None:
-        """Make the pool. It connects at the first lookup.
-
-        Raises:
-            ConfigurationError: there is no URL, or no driver.
-        """
-        await self.database.engine()
-        self._pool = Pool(self.database.connect, size=self._size, is_full=_is_full, shrunk=self._shrunk)
 
     async def fetch(self, statement: Any, parameters: Mapping[str, Any]) -> Any:
         """The result of a statement, from the first connection that is free."""
         asked = asyncio.get_running_loop().time()
         while True:
-            session = await self._pool.acquire()
+            session = await self.acquire()
             try:
-                return await self._pool.answer(session, statement, parameters)
+                return await self.answer(session, statement, parameters)
             except Exception as error:
                 # One that was there before, also if no statement has used it, may have been lost before this one.
                 if session.made >= asked or not is_lost(error):
                     raise
             # The server has probably closed the other connections too.
-            self._pool.expire()
+            self.expire()
             asked = -inf
 
-    async def close(self) -> None:
-        """Close every connection, cutting those that take longer than `CLOSE_TIMEOUT`."""
-        await self._pool.close()
+    async def _connect(self) -> Session:
+        return await self.database.connect()
 
-    def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
-        words = own_words(problem, self.database.secrets)
-        limits = " of the server"
-        warn_of_fewer(logger, self._subject, held, wanted, cause_of(problem), words, self._size, limits)
+    def _cause(self, problem: BaseException) -> Cause:
+        return cause_of(problem)
 
-
-def _is_full(problem: BaseException) -> bool:
-    return cause_of(problem).overload
+    def _secrets(self) -> Secrets:
+        return self.database.secrets

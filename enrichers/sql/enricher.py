@@ -19,15 +19,15 @@ from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import Found, as_schema, duration, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secret_source import location, shown_source
-from asyncio_operator.services.span_attributes import database
-from asyncio_operator.services.sql_causes import is_of_charset, lookup_error, source_error
-from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url
 from enrichers.databases.enricher import DatabaseEnricher, check_table_or_query, shown_query, table_name
 from enrichers.names import names_of, shown_keys
+from enrichers.span_attributes import database
+from enrichers.sql.causes import is_of_charset, lookup_error, source_error
 from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database
 from enrichers.sql.inspection import Selection, describe
 from enrichers.sql.key_select import KEYS, AbsentError, Described, Statement, StrangerError
+from enrichers.sql.urls import CONNECT_ARGS, URL, Arguments, Url
 from enrichers.typed import MisfitError
 
 if TYPE_CHECKING:
@@ -206,8 +206,9 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         raise problem
 
     async def _connect(self, description: Described) -> tuple[Connections, Statement]:
-        connections = Connections(self._database(), self._subject(), self.pool_size)
-        await connections.open()
+        database = self._database()
+        await database.engine()
+        connections = Connections(database, self._subject(), self.pool_size)
         return connections, Statement(description, self.table, self.query)
 
     def _database(self) -> Database:

@@ -20,12 +20,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import describe as shown
-from asyncio_operator.enricher import did_you_mean, shown_type
+from asyncio_operator.enricher import did_you_mean, shown_type, spark_type
 from asyncio_operator.services.secrets import Secrets
-from asyncio_operator.services.sql_causes import source_error
 from enrichers.databases.enricher import added_columns, check_columns
-from enrichers.databases.key_kinds import Instants, Texts
-from enrichers.sql.advice import MYSQLS, as_text
+from enrichers.databases.key_kinds import Instants, Texts, Uuids
+from enrichers.sql.causes import source_error
 from enrichers.sql.column_types import Column, column_for, column_of
 from enrichers.sql.connections import dialect_name
 from enrichers.sql.key_select import KEYS, Described, Statement, table_of
@@ -38,6 +37,14 @@ WRITTEN = {pa.date32().id: "2024-02-29", pa.timestamp("us").id: "2024-02-29 12:3
 
 FLOAT = 4
 """The number of the type FLOAT in the protocol of MySQL."""
+
+MYSQLS = ("mysql", "mariadb")
+
+TEXT = {"mysql": "CHAR", "mariadb": "CHAR", "sqlite": "TEXT", "postgresql": "TEXT"}
+"""The type of texts in a CAST, by dialect."""
+
+GEOMETRIES = ("geometry", "point", "linestring", "polygon", "collection")
+"""How the names of those types of MySQL and MariaDB end that no CAST makes a text of."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ async def _reflected(connection: AsyncConnection, selection: Selection, secrets:
     if unusable:
         table = selection.table or ()
         named = await _catalog(connection, "data_type", table) if dialect in MYSQLS else {}
-        text = as_text(connection.dialect, dialect, table, selection.key, columns, types, named)
+        text = _as_text(connection.dialect, dialect, table, selection.key, columns, types, named)
         listed = ", ".join(f"{name!r} of type {_shown(types[name], named.get(name))}" for name in unusable)
         others = [name for name in columns if name not in {*unusable, *selection.key}]
         choice = f"choose the other columns, with columns={others!r}, or "
@@ -241,3 +248,56 @@ def _problem_of_floats(short_floats: frozenset[str], selection: Selection) -> Co
         f"{selection.subject}: the column {name!r} of the result is a FLOAT, of which the server sends six digits only "
         f"(16777216 comes as 16777200); select it as a double, as in CAST({name} AS DOUBLE) AS {name}"
     )
+
+
+def _as_text(
+    dialect: sa.Dialect,
+    name: str,
+    table: Sequence[str],
+    key: Sequence[str],
+    columns: Mapping[str, Column | None],
+    found: Mapping[str, sa.types.TypeEngine[Any]],
+    named: Mapping[str, str],
+) -> str:
+    """The arguments `query` and `schema` that a message advises for columns whose types Spark does not have: the query
+    selects them as text.
+
+    Args:
+        name: that of the dialect, MariaDB apart from MySQL.
+        columns: by name; None for those without a type of Spark.
+        found: their types in the database.
+        named: the names of types that SQLAlchemy does not know.
+    """
+    terms, selected, schema = {}, [], []
+    for column in dict.fromkeys([*key, *columns]):
+        known, kind, quoted = columns[column], found[column].__visit_name__, _quoted(dialect, column)
+        term, spark = quoted, "string" if known is None else spark_type(known.arrow)
+        if named.get(column, "").endswith(GEOMETRIES):
+            term = f"ST_AsText({quoted})"
+        elif name in MYSQLS and kind == "BIT":
+            term, spark = f"CAST({quoted} AS UNSIGNED)", "decimal(20,0)"
+        elif known is None or (column in key and _differs(known, kind, name, len(key))):
+            term = f"CAST({quoted} AS {TEXT.get(name, 'VARCHAR(4000)')})"
+        terms[column] = term
+        if name in MYSQLS and kind == "FLOAT":
+            term += " * 1e0"  # Of a FLOAT the server sends six digits.
+        selected.append(term if term == quoted else f"{term} AS {quoted}")
+        schema.append(f"`{column.replace('`', '``')}` {spark}")
+    source = ".".join(_quoted(dialect, part) for part in table)
+    keys = ", ".join(terms[column] for column in key)
+    query = f"SELECT {', '.join(selected)} FROM {source} WHERE {keys if len(key) == 1 else f'({keys})'} IN :keys"
+    return f"query={query!r}, schema={', '.join(schema)!r}"
+
+
+def _differs(column: Column, kind: str, name: str, parts: int) -> bool:
+    """Whether a key column compares with a text, as a query sends it, only if it is cast: PostgreSQL has no such
+    operator for other types and pads CHAR; MariaDB misses texts of other character sets in row values."""
+    differs = parts > 1 if name in MYSQLS else name == "postgresql" and kind not in ("VARCHAR", "TEXT")
+    return differs and isinstance(column.kind, Texts | Uuids)
+
+
+def _quoted(dialect: sa.Dialect, name: str) -> str:
+    """A name as a query of the user writes it: there SQLAlchemy doubles per cents itself, and a colon is escaped."""
+    quote = dialect.identifier_preparer.quote
+    quoted = quote(name).replace("%%", "%") if "%%" in quote("%") else quote(name)
+    return quoted.replace(":", "\\:")

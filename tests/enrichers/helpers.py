@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -34,11 +35,40 @@ def asked_in_batches(service: FakeService, **options: Any) -> AbstractAsyncConte
     return asked(service, **({"batch_url": service.url + "/rows?keys={keys}"} | options))
 
 
+@asynccontextmanager
+async def hanging_up_after(sent: bytes) -> AsyncIterator[str]:
+    """The URL of a server that reads the head of a request, sends these bytes and closes the connection."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
 async def failure(enricher: Enricher, *keys: Any) -> EnricherError:
-    """The error of a lookup of one key, or of several."""
+    """The error of a lookup of one key, or of several, in which no secret stands, its causes included."""
     with pytest.raises(EnricherError) as caught:
         await (enricher.lookup(keys[0]) if len(keys) == 1 else enricher.lookup_many(keys))
+    assert "s3cret" not in told(caught.value)
     return caught.value
+
+
+async def cancelled_at_any_turn(enricher: Enricher, row: Callable[[int], Any], rounds: int = 100) -> None:
+    """Lookups of the keys from 0 to 49, some cancelled after any number of turns of the loop: each gets its own row."""
+    for turns in range(rounds):
+        lookups = [asyncio.ensure_future(enricher.lookup(number)) for number in range(6)]
+        for _ in range(turns % 30):
+            await asyncio.sleep(0)
+        for lookup in lookups[turns % 3 :: 2]:
+            lookup.cancel()
+        for number, answer in enumerate(await asyncio.gather(*lookups, return_exceptions=True)):
+            assert isinstance(answer, asyncio.CancelledError) or answer == row(number)
+    found = await asyncio.wait_for(asyncio.gather(*map(enricher.lookup, range(50))), 10)
+    assert found == [row(number) for number in range(50)], "no connection of the pool is lost"
 
 
 async def refused(enricher: Enricher, keys: Sequence[Any]) -> EnricherError:

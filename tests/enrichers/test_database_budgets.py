@@ -14,10 +14,11 @@ from redis import exceptions
 from asyncio_operator import Budget, EnricherError
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.services import postgres_causes, redis_causes, sql_causes
+from asyncio_operator.services import postgres_causes, redis_causes
 from asyncio_operator.services.secrets import Secrets
 from enrichers import SqlEnricher
 from enrichers.postgres import PostgresEnricher
+from enrichers.sql import causes as sql_causes
 from tests.enrichers.conftest import Database
 from tests.mariadb_service import MariadbServer, mariadb
 

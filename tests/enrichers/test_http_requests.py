@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from asyncio_operator import EnricherError
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
-from enrichers.http.request_plan import Arguments, Request, make_plans
+from enrichers.http.request_plan import Planner, Request
 from tests.enrichers.helpers import asked as asked_for
-from tests.enrichers.helpers import failure
+from tests.enrichers.helpers import failure, opened
 
 asked = partial(asked_for, schema="v string")
 
@@ -30,7 +30,7 @@ def plans(**options: Any) -> Any:
         ("params", "headers", "json_body", "batch_url", "batch_json_body", "idempotency_header")
     )
     given_ = {"url": "http://h/{key}", "parts": ("key",), "method": "GET", "max_url_length": 8000}
-    return make_plans(Arguments(**{**defaults, **given_, **options}))
+    return Planner(**{**defaults, **given_, **options}).plans()
 
 
 def request(key: Any, **options: Any) -> Request:
@@ -184,11 +184,9 @@ async def test_what_goes_with_every_request_and_what_the_user_may_replace() -> N
 async def test_credentials_of_the_url_go_into_a_header() -> None:
     async with FakeService({"x": {"v": "1"}}) as service:
         url = service.url.replace("://", "://bob:p%40ss@")
-        enricher = HttpEnricher(f"{url}/rows/{{key}}", schema="v string")
-        await enricher.open()
-        assert await enricher.lookup("x") == {"v": "1"}
-        assert service.requests[0].headers["authorization"] == "Basic Ym9iOnBAc3M="
-        await enricher.close()
+        async with opened(HttpEnricher(f"{url}/rows/{{key}}", schema="v string")) as enricher:
+            assert await enricher.lookup("x") == {"v": "1"}
+            assert service.requests[0].headers["authorization"] == "Basic Ym9iOnBAc3M="
 
 
 async def test_cookies_are_neither_kept_nor_sent() -> None:

@@ -19,7 +19,7 @@ from asyncio_operator.journal.identity import identity_of
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers import EmbeddingEnricher, ModelEnricher
-from enrichers.models.prose import RUN, ProseSecrets
+from enrichers.models.endpoint import RUN, ProseSecrets
 from tests.enrichers.helpers import failure, opened, told
 from tests.enrichers.model_service import completion
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.enricher import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+from asyncio_operator.services.causes import Cause
+from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.testing import VirtualTimeLoop
 from enrichers.databases.pool import IDLE_TIMEOUT, LEAVING, LONGEST_PAUSE, Pool
 
@@ -90,12 +93,22 @@ class Server:
             session.terminate()
 
 
-def make_pool(server: Server, size: int, told: list[tuple[int, int]] | None = None, **options: Any) -> Pool[Session]:
-    def shrunk(problem: BaseException, held: int, wanted: int) -> None:
-        if told is not None:
-            told.append((held, wanted))
+class ServerPool(Pool[Session]):
+    _logger = logging.getLogger("asyncio_operator.postgres")
+    _limits = ""
 
-    return Pool(server.connect, size=size, is_full=lambda error: isinstance(error, FullError), shrunk=shrunk, **options)
+    def __init__(self, connect: Callable[[], Awaitable[Session]], size: int, **options: Any) -> None:
+        super().__init__("a test", size, **options)
+        self._make = connect
+
+    async def _connect(self) -> Session:
+        return await self._make()
+
+    def _cause(self, problem: BaseException) -> Cause:
+        return Cause("it is full", overload=isinstance(problem, FullError))
+
+    def _secrets(self) -> Secrets:
+        return Secrets()
 
 
 async def statement(pool: Pool[Session], seconds: float) -> Any:
@@ -137,7 +150,7 @@ def test_L8_whatever_the_server_does_every_lookup_ends_and_nothing_is_left(
 ) -> None:
     async def test() -> None:
         server = Server(limit, lag, obeys_in)
-        pool = make_pool(server, size)
+        pool = ServerPool(server.connect, size)
         lookups: list[asyncio.Task[str]] = []
         for what, number in events:
             match what:
@@ -176,7 +189,7 @@ def test_L8_whatever_the_server_does_every_lookup_ends_and_nothing_is_left(
 def test_L8_a_connection_that_the_server_still_counts_is_waited_for() -> None:
     async def test() -> None:
         server = Server(limit=1, lag=3.0)
-        pool = make_pool(server, 4)
+        pool = ServerPool(server.connect, 4)
         assert await statement(pool, 0.1) == "done"
         server.lose(1)
         assert await asyncio.gather(*(statement(pool, 0.1) for _ in range(10))) == ["done"] * 10
@@ -195,7 +208,7 @@ def test_L8_another_connection_that_cannot_be_made_fails_no_lookup() -> None:
 
     async def test() -> None:
         server = Server(limit=8)
-        pool = make_pool(server, 8)
+        pool = ServerPool(server.connect, 8)
         assert await statement(pool, 0.1) == "done"
         server.reachable = False
         assert await asyncio.gather(*(statement(pool, 0.1) for _ in range(30))) == ["done"] * 30
@@ -218,7 +231,7 @@ def test_an_attempt_without_a_limit_ends_when_nothing_waits_for_it() -> None:
                 await asyncio.get_running_loop().create_future()
             return await server.connect()
 
-        pool = Pool(connect, size=1, is_full=lambda error: False, shrunk=lambda *_: None, bounded=False)
+        pool = ServerPool(connect, 1, bounded=False)
         for attempts in range(1, 4):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(statement(pool, 0.1), 1)
@@ -236,7 +249,7 @@ def test_an_attempt_without_a_limit_ends_when_nothing_waits_for_it() -> None:
 def test_close_ends_what_waits_and_cuts_what_does_not_end() -> None:
     async def test() -> None:
         server = Server(limit=2, obeys_in=100.0)
-        pool = make_pool(server, 3)
+        pool = ServerPool(server.connect, 3)
         lookups = [asyncio.ensure_future(statement(pool, seconds)) for seconds in (1.0, 1000.0, 1.0, 1.0)]
         await asyncio.sleep(0.5)
         started = asyncio.get_running_loop().time()
@@ -268,7 +281,7 @@ def test_O17_a_connection_is_made_outside_of_the_call_that_waits_for_it() -> Non
             who.set("a call")
             await statement(pool, 0.1)
 
-        pool = Pool(connect, size=1, is_full=lambda error: False, shrunk=lambda *_: None)
+        pool = ServerPool(connect, 1)
         await asyncio.create_task(call())
         assert seen == ["the pool"]
         await pool.close()

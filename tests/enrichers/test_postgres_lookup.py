@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.arrow.answer_tables import answer_tables, ask
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.services import span_attributes
-from enrichers import PostgresEnricher
+from enrichers import PostgresEnricher, span_attributes
 from enrichers.postgres.arrow_keys import asked_keys
 from enrichers.postgres.columns import PART
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import opened
 
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -70,47 +70,6 @@ VALUES: list[tuple[str, list[str], list[Any]]] = [
 ]
 
 TYPES = "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN price AS numeric(9,4)"
-
-
-UNFIT = [
-    ("date", "'infinity'", "infinity"),
-    ("date", "'-infinity'", "-infinity"),
-    ("date", "'10000-01-01'", "10000-01-01"),
-    ("date", "'0044-03-15 BC'", "BC"),
-    ("timestamp", "'infinity'", "infinity"),
-    ("timestamp", "'294276-12-31'", "294276"),
-    ("timestamptz", "'-infinity'", "-infinity"),
-    ("timestamptz", "'4713-01-01 00:00+00 BC'", "BC"),
-    ("numeric", "'NaN'", "NaN"),
-    ("numeric", "'Infinity'", "Infinity"),
-    ("numeric", "1e20", "100000000000000000000"),
-    ("numeric", "0.0000000000000000001", "0.0000000000000000001"),
-    ("numeric(5,2)", "'NaN'", "NaN"),
-    ("numeric(50,10)", "1e28", "1000000"),
-    ("numeric(60,40)", "1e-19", "0.0000000000000000001"),
-    ("int4[]", "'{{1,2},{3,4}}'", "{{1,2},{3,4}}"),
-    ("date[]", "'{2020-01-01,infinity}'", "infinity"),
-    ("date[]", "'{{2020-01-01}}'", "{{2020-01-01}}"),
-    ("numeric(5,2)[]", "'{1,NaN}'", "NaN"),
-    ("timestamptz[]", "'{0044-03-15 BC}'", "BC"),
-]
-
-
-@pytest.mark.parametrize(("name", "literal", "shown"), UNFIT)
-async def test_a_value_that_spark_cannot_hold_is_an_error_of_its_key_alone(
-    database: Database, name: str, literal: str, shown: str
-) -> None:
-    await database.execute(f"CREATE TABLE t (id int, w int, v {name}); INSERT INTO t VALUES (1, 1, {literal}::{name})")
-    await database.execute("INSERT INTO t VALUES (2, 2, NULL)")
-    for source in ({"table": "t"}, {"query": "SELECT * FROM t WHERE id = ANY ($1)"}):
-        async with database.enricher(key="id", **source) as enricher:
-            with pytest.raises(EnricherError) as caught:
-                await enricher.lookup_many([2, 1])
-            assert caught.value.retryable is False, "the batch is split"
-            text = str(caught.value)
-            assert all(piece in text for piece in ("key 1:", "column 'v'", shown))
-            assert await enricher.lookup_many([2]) == [{"w": 2, "v": None}]
-
 
 KEYS: list[tuple[str, str, list[Any], list[Any]]] = [
     ("int2", "7", [7, Decimal(7), 7.0], [8, 2**15, 2**40, 2**63, 2**80, 7.5, NAN, math.inf, Decimal("7.5")]),
@@ -262,16 +221,6 @@ async def test_a_query_may_take_several_arrays(database: Database) -> None:
             None,
             None,
         ]
-
-
-@pytest.mark.parametrize("stranger", ["upper(k)", "NULL"])
-async def test_a_query_that_changes_its_keys_is_an_error_and_no_miss(database: Database, stranger: str) -> None:
-    query = f"SELECT {stranger} AS k, 1 AS v FROM unnest($1::text[]) AS k"
-    async with database.enricher(query=query, key="k") as enricher:
-        assert await enricher.lookup_many([None]) == [None]
-        for keys in (["a"], ["a", None]):
-            with pytest.raises(EnricherError, match=r"not asked for, such as ('A'|None)"):
-                await enricher.lookup_many(keys)
 
 
 async def test_rows_are_plain_dictionaries_in_the_order_of_the_schema(database: Database) -> None:
@@ -443,10 +392,8 @@ def test_any_table_answers_as_a_dictionary_would(postgres: Any, rows: list[Any],
         await connection.execute("CREATE TABLE IF NOT EXISTS model (a int, b text, v int); TRUNCATE model")
         await connection.executemany("INSERT INTO model VALUES ($1, $2, $3)", rows)
         await connection.close()
-        enricher = PostgresEnricher(postgres.dsn, table="model", key=key, columns=["v"])
-        await enricher.open()
-        answers = await enricher.lookup_many(asked)
-        await enricher.close()
+        async with opened(PostgresEnricher(postgres.dsn, table="model", key=key, columns=["v"])) as enricher:
+            answers = await enricher.lookup_many(asked)
         return list(answers)
 
     def model(values: list[int]) -> Any:
@@ -473,12 +420,8 @@ def _sorted(answers: list[Any]) -> list[Any]:
 
 async def test_V4_its_spans_name_the_server_the_table_and_no_secret(database: Database) -> None:
     await database.execute("CREATE TABLE planes (id int PRIMARY KEY, seats int)")
-    enricher = PostgresEnricher(database.dsn, table="planes", key="id")
-    await enricher.open()
-    try:
+    async with opened(PostgresEnricher(database.dsn, table="planes", key="id")) as enricher:
         found = enricher.call_attributes()
-    finally:
-        await enricher.close()
     assert (found["db.system.name"], found["db.query.summary"]) == ("postgresql", "SELECT planes")
 
 

@@ -363,7 +363,7 @@ async def test_V4_requests_and_statements_have_the_durations_of_the_conventions(
 
 
 async def test_V4_a_request_without_a_port_has_that_of_its_scheme() -> None:
-    from asyncio_operator.services.span_attributes import server
+    from enrichers.span_attributes import server
 
     assert server("https://api.test/x") == {"server.address": "api.test", "server.port": 443}
     assert server("http://api.test/x") == {"server.address": "api.test", "server.port": 80}

@@ -13,7 +13,7 @@ from sqlalchemy import exc
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.services.causes import StatementTimeoutError
 from asyncio_operator.services.secrets import Secrets
-from asyncio_operator.services.sql_causes import (
+from enrichers.sql.causes import (
     BUSY,
     FULL,
     LOST,

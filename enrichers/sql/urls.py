@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator import ConfigurationError
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 from asyncio_operator.services.secrets import Secrets, of_named, of_url
 

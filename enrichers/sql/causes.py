@@ -15,7 +15,7 @@ from sqlite3 import Error as SqliteError
 
 from sqlalchemy import exc
 
-from asyncio_operator.errors import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.services import causes
 from asyncio_operator.services.causes import Cause, StatementTimeoutError, TooLargeError, caused, own_words
 from asyncio_operator.services.secrets import Secrets
