@@ -18,6 +18,7 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking
 from enrichers.blocking import BlockingEnricher
+from tests.enrichers.helpers import opened
 
 ROWS: dict[Any, Any] = {"JFK": {"name": "Kennedy"}, "LGA": [{"name": "a"}, {"name": "b"}]}
 
@@ -87,11 +88,11 @@ class Clients:
 
 async def test_each_thread_has_one_client_and_tears_it_down_itself() -> None:
     clients = Clients()
-    enricher = BlockingEnricher(clients.use, "own boolean", 4, setup=clients.make, teardown=clients.tear_down)
-    await enricher.open()
-    found = await asyncio.gather(*(enricher.lookup(key) for key in range(40)))
-    assert found == [{"own": True}] * 40
-    await enricher.close()
+    async with opened(
+        BlockingEnricher(clients.use, "own boolean", 4, setup=clients.make, teardown=clients.tear_down)
+    ) as enricher:
+        found = await asyncio.gather(*(enricher.lookup(key) for key in range(40)))
+        assert found == [{"own": True}] * 40
     assert len(clients.made) == len(set(clients.made)) == 4
     assert sorted(clients.torn_down, key=str) == sorted(((client, client) for client in clients.made), key=str)
     for thread in clients.made:
@@ -106,18 +107,16 @@ async def test_O11_a_cancelled_lookup_ends_with_its_thread() -> None:
         started.set()
         release.wait(10)
 
-    enricher = BlockingEnricher(wait, "a int")
-    await enricher.open()
-    lookup = asyncio.ensure_future(enricher.lookup(1))
-    await asyncio.to_thread(started.wait, 10)
-    lookup.cancel()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not lookup.done()
-    release.set()
-    with pytest.raises(asyncio.CancelledError):
-        await lookup
-    await enricher.close()
+    async with opened(BlockingEnricher(wait, "a int")) as enricher:
+        lookup = asyncio.ensure_future(enricher.lookup(1))
+        await asyncio.to_thread(started.wait, 10)
+        lookup.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not lookup.done()
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await lookup
 
 
 async def test_a_lookup_that_waits_for_a_thread_is_cancelled_at_once_and_never_run() -> None:
@@ -128,19 +127,17 @@ async def test_a_lookup_that_waits_for_a_thread_is_cancelled_at_once_and_never_r
         started.set()
         release.wait(10)
 
-    enricher = BlockingEnricher(wait, "a int", 1)
-    await enricher.open()
-    first, second = (asyncio.ensure_future(enricher.lookup(key)) for key in (1, 2))
-    await asyncio.to_thread(started.wait, 10)
-    second.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await second
-    assert not first.done()
-    release.set()
-    assert await first is None
-    assert await enricher.lookup(3) is None
-    assert asked == [1, 3]
-    await enricher.close()
+    async with opened(BlockingEnricher(wait, "a int", 1)) as enricher:
+        first, second = (asyncio.ensure_future(enricher.lookup(key)) for key in (1, 2))
+        await asyncio.to_thread(started.wait, 10)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert not first.done()
+        release.set()
+        assert await first is None
+        assert await enricher.lookup(3) is None
+        assert asked == [1, 3]
 
 
 @pytest.mark.parametrize("max_workers", [1, 3])
@@ -153,13 +150,11 @@ async def test_close_does_not_wait_for_ever_for_a_thread(max_workers: int, monke
         started.set()
         release.wait(60)
 
-    enricher = BlockingEnricher(
-        wait, "a int", max_workers, setup=lambda: "client", teardown=lambda client: torn_down.set()
-    )
-    await enricher.open()
-    lookup = asyncio.ensure_future(enricher.lookup(1))
-    await asyncio.to_thread(started.wait, 10)
-    await enricher.close()
+    async with opened(
+        BlockingEnricher(wait, "a int", max_workers, setup=lambda: "client", teardown=lambda client: torn_down.set())
+    ) as enricher:
+        lookup = asyncio.ensure_future(enricher.lookup(1))
+        await asyncio.to_thread(started.wait, 10)
     assert not torn_down.is_set()
     assert not lookup.done()
     release.set()
@@ -176,16 +171,16 @@ async def test_a_failing_setup_is_no_keys_fault_and_is_tried_again() -> None:
             raise ConnectionError("no route")
         return "client"
 
-    enricher = BlockingEnricher(
-        lambda client, key: {"a": 1}, "a int", 1, setup=connect, teardown=lambda client: attempts.append(0)
-    )
-    await enricher.open()
-    with pytest.raises(EnricherError, match=": setup failed: ConnectionError: no route") as raised:
-        await enricher.lookup(1)
-    assert (raised.value.retryable, raised.value.any_key) == (None, True)
-    assert isinstance(raised.value.__cause__, ConnectionError)
-    assert await enricher.lookup(1) == {"a": 1}
-    await enricher.close()
+    async with opened(
+        BlockingEnricher(
+            lambda client, key: {"a": 1}, "a int", 1, setup=connect, teardown=lambda client: attempts.append(0)
+        )
+    ) as enricher:
+        with pytest.raises(EnricherError, match=": setup failed: ConnectionError: no route") as raised:
+            await enricher.lookup(1)
+        assert (raised.value.retryable, raised.value.any_key) == (None, True)
+        assert isinstance(raised.value.__cause__, ConnectionError)
+        assert await enricher.lookup(1) == {"a": 1}
     assert attempts == [1, 1, 1, 0]
 
 
@@ -260,11 +255,11 @@ async def test_an_import_that_fails_is_no_keys_fault(function: Any, says: str) -
 
 async def test_a_client_that_is_made_by_open_serves_the_first_lookup() -> None:
     numbers = iter(range(7, 9))
-    enricher = BlockingEnricher(lambda client, key: {"a": client}, "a int", 1, setup=lambda: next(numbers))
-    await enricher.open()
-    assert await enricher.lookup(1) == {"a": 7}
-    assert next(numbers) == 8
-    await enricher.close()
+    async with opened(
+        BlockingEnricher(lambda client, key: {"a": client}, "a int", 1, setup=lambda: next(numbers))
+    ) as enricher:
+        assert await enricher.lookup(1) == {"a": 7}
+        assert next(numbers) == 8
 
 
 @pytest.mark.parametrize("error", [ConnectionError, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
@@ -308,11 +303,9 @@ async def test_a_teardown_that_exits_after_a_late_call_does_not_replace_its_answ
     def leave(client: Any) -> None:
         raise SystemExit("already gone")
 
-    enricher = BlockingEnricher(wait, "a int", 1, setup=lambda: "client", teardown=leave)
-    await enricher.open()
-    lookup = asyncio.ensure_future(enricher.lookup(1))
-    await asyncio.to_thread(started.wait, 10)
-    await enricher.close()
+    async with opened(BlockingEnricher(wait, "a int", 1, setup=lambda: "client", teardown=leave)) as enricher:
+        lookup = asyncio.ensure_future(enricher.lookup(1))
+        await asyncio.to_thread(started.wait, 10)
     release.set()
     assert await lookup == {"a": 1}
     assert "already gone" in caplog.text
@@ -336,12 +329,10 @@ async def test_answers_that_are_not_one_for_each_key_are_no_keys_fault(answers: 
         asked.append(keys)
         return answers
 
-    enricher = BlockingEnricher(None, "a int", function_many=find)
-    await enricher.open()
-    with pytest.raises(EnricherError, match=f"{says}; it must return a list of one answer for each key") as raised:
-        await enricher.lookup_many(["JFK", "LGA"])
-    assert (raised.value.retryable, raised.value.any_key) == (False, True)
-    await enricher.close()
+    async with opened(BlockingEnricher(None, "a int", function_many=find)) as enricher:
+        with pytest.raises(EnricherError, match=f"{says}; it must return a list of one answer for each key") as raised:
+            await enricher.lookup_many(["JFK", "LGA"])
+        assert (raised.value.retryable, raised.value.any_key) == (False, True)
     async with Lookup(enricher) as lookup:
         found = await asyncio.gather(lookup.get("JFK"), lookup.get("LGA"), return_exceptions=True)
     assert [type(error) for error in found] == [EnricherError] * 2

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from enrichers.blocking import BlockingEnricher
-from enrichers.redis import RedisEnricher
-from enrichers.table import TableEnricher
+from enrichers import BlockingEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, SqlEnricher, TableEnricher
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import opened
 from tests.pages import run_programs, section_of
 from tests.redis_service import BINARY, RedisServer
 
@@ -41,11 +40,8 @@ async def country_server() -> AsyncIterator[int]:
 
 
 async def one(enricher: Any, key: Any) -> Any:
-    await enricher.open()
-    try:
+    async with opened(enricher):
         return await enricher.lookup(key)
-    finally:
-        await enricher.close()
 
 
 async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
@@ -91,21 +87,29 @@ async def test_the_example_of_redis_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "documented"),
+    ("page", "section", "documented"),
     [
-        ("Blocking functions", BlockingEnricher),
-        ("Tables in memory", TableEnricher),
-        ("Redis", RedisEnricher),
+        ("http.md", "Options", HttpEnricher),
+        ("postgres.md", "Options", PostgresEnricher),
+        ("sources.md", "SQL databases", SqlEnricher),
+        ("sources.md", "Redis", RedisEnricher),
+        ("sources.md", "Tables in memory", TableEnricher),
+        ("sources.md", "Blocking functions", BlockingEnricher),
     ],
 )
-def test_every_option_is_documented(section: str, documented: Any) -> None:
-    [table] = re.findall(r"^\| option \|.*?\n\n", section_of("sources.md", section), re.DOTALL | re.MULTILINE)
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE))
+def test_every_option_is_documented_with_its_default(page: str, section: str, documented: Any) -> None:
+    [table] = re.findall(r"^\| option \|.*?\n\n", section_of(page, section), re.DOTALL | re.MULTILINE)
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) ?\|", table, re.MULTILINE))
     parameters = inspect.signature(documented).parameters
     assert {*rows} == {*parameters}
     for name, parameter in parameters.items():
-        default = parameter.default
-        if isinstance(default, str | int | float):
-            plain = isinstance(default, int | float) and not isinstance(default, bool)
-            shown = f"{default:g}" if plain else f'"{default}"' if isinstance(default, str) else str(default)
-            assert rows[name].strip("`").removesuffix(" s") == shown
+        match parameter.default:
+            case inspect.Parameter.empty:
+                assert rows[name] == ""
+            case None:
+                words = ("", "none", "never", "100", "1000", "all but the keys", "the whole answer")
+                assert rows[name] in (*words, "the system's", "the source's", "the catalog's")
+            case int() | float() as number if number is not False and number is not True:
+                assert float(rows[name].removesuffix(" s")) == number
+            case other:
+                assert rows[name].replace('"', "'") == f"`{other!r}`"

@@ -139,11 +139,6 @@ def test_X5_no_half_of_a_secret_is_left_where_the_words_of_extract_are_cut(lengt
     assert "hunter" not in str(caught.value)
 
 
-def test_a_path_that_leads_nowhere_is_no_miss() -> None:
-    with pytest.raises(UnreadableError):
-        Answers(as_schema("a int"), "data.row", None).found({"data": {}})
-
-
 # -- over HTTP
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from asyncio_operator import EnricherError
 from enrichers.http import HttpEnricher, OAuth2
 from enrichers.http.bodies import BodyError, decoded
-from tests.enrichers.helpers import failure, opened, refused
+from tests.enrichers.helpers import failure, hanging_up_after, opened, refused
 
 ROW = b'{"v":"x"}'
 
@@ -355,17 +355,11 @@ async def test_a_status_keeps_its_meaning_whatever_its_body(status: int, retryab
 
 @pytest.mark.parametrize("status", ["401 X", "404 X", "500 X"])
 async def test_a_status_keeps_its_meaning_if_its_body_breaks_off(status: str) -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer(b"oops", status).replace(b"Content-Length: 4", b"Content-Length: 40"))
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/{{key}}"
-        async with opened(HttpEnricher(url, schema="v string", missing_statuses=())) as enricher:
+    sent = answer(b"oops", status).replace(b"Content-Length: 4", b"Content-Length: 40")
+    async with hanging_up_after(sent) as url:
+        async with opened(HttpEnricher(url + "/{key}", schema="v string", missing_statuses=())) as enricher:
             assert status[:3] in str(await failure(enricher, "k"))
-        async with opened(HttpEnricher(url, schema="v string")) as enricher:
+        async with opened(HttpEnricher(url + "/{key}", schema="v string")) as enricher:
             if status == "404 X":
                 assert await enricher.lookup("k") is None
 

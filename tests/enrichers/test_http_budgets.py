@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -13,21 +13,14 @@ import pytest
 
 from asyncio_operator import Budget, Limit, Retry
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
+from tests.operator.helpers import virtual
 
 NUMBERS = itertools.count()
 """Budgets of one name share what they have used, so each test has a name of its own."""
 
 LIMITS = [Limit(20, 10.0), Limit(1000, 10.0, "tokens")]
-
-
-def on_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await main()
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run())
 
 
 def budget(*limits: Limit) -> Budget:
@@ -72,85 +65,73 @@ async def all_of(lookups: Sequence[Lookup], texts: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("headers", ["openai", "ietf"])
-def test_G4_G5_with_the_limits_of_the_service_no_request_is_refused(headers: str) -> None:
+@virtual
+async def test_G4_G5_with_the_limits_of_the_service_no_request_is_refused(headers: str) -> None:
     texts = [f"{i:03}" + "x" * (i * 37 % 90) for i in range(100)]
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with FakeService(handler=chat, limits=LIMITS, headers=headers, weigh=size, latency=0.3) as service:
-            options = {"weigh": lambda keys: {"tokens": sum(map(len, keys))}, "usage": {"tokens": "usage.total"}}
-            started = loop.time()
-            async with lookups(service, budget(*LIMITS), 2, **options) as both:
-                await all_of(both, texts)
-            taken = loop.time() - started
-        assert [request.status for request in service.requests] == [200] * 100
-        assert service.windows_exceeded() == []
-        least = max(100 / 20, sum(map(len, texts)) / 1000) - 1
-        assert taken <= 10 * least * 1.1 + 1
-
-    on_virtual_time(main)
+    loop = asyncio.get_running_loop()
+    async with FakeService(handler=chat, limits=LIMITS, headers=headers, weigh=size, latency=0.3) as service:
+        options = {"weigh": lambda keys: {"tokens": sum(map(len, keys))}, "usage": {"tokens": "usage.total"}}
+        started = loop.time()
+        async with lookups(service, budget(*LIMITS), 2, **options) as both:
+            await all_of(both, texts)
+        taken = loop.time() - started
+    assert [request.status for request in service.requests] == [200] * 100
+    assert service.windows_exceeded() == []
+    least = max(100 / 20, sum(map(len, texts)) / 1000) - 1
+    assert taken <= 10 * least * 1.1 + 1
 
 
 @pytest.mark.parametrize("headers", ["openai", "ietf"])
-def test_G3_a_source_that_reports_the_users_own_limit_costs_nothing(headers: str) -> None:
+@virtual
+async def test_G3_a_source_that_reports_the_users_own_limit_costs_nothing(headers: str) -> None:
     """As many calls as three windows hold by what they really weigh, which is less than the estimates."""
     texts = [f"{i:02}" for i in range(50)]
     usage = {"tokens": "usage.total"}
     limits = [Limit(1000, 10.0, "tokens")]
-
-    async def main() -> None:
-        taken = []
-        for hints in (False, True):
-            async with FakeService(
-                handler=lambda _: {"content": "ok", "usage": {"total": 60}},
-                limits=limits,
-                headers=headers,
-                latency=0.3,
-                weigh=lambda _: {"tokens": 100.0},
-                usage=usage,
-            ) as service:
-                started = asyncio.get_running_loop().time()
-                options: dict[str, Any] = {"weigh": lambda keys: {"tokens": 100.0}, "usage": usage, "hints": hints}
-                async with lookups(service, budget(*limits), **options) as one:
-                    await all_of(one, texts)
-                taken.append(asyncio.get_running_loop().time() - started)
-            assert [request.status for request in service.requests] == [200] * len(texts)
-        assert taken[1] == pytest.approx(taken[0], abs=0.1)
-
-    on_virtual_time(main)
+    taken = []
+    for hints in (False, True):
+        async with FakeService(
+            handler=lambda _: {"content": "ok", "usage": {"total": 60}},
+            limits=limits,
+            headers=headers,
+            latency=0.3,
+            weigh=lambda _: {"tokens": 100.0},
+            usage=usage,
+        ) as service:
+            started = asyncio.get_running_loop().time()
+            options: dict[str, Any] = {"weigh": lambda keys: {"tokens": 100.0}, "usage": usage, "hints": hints}
+            async with lookups(service, budget(*limits), **options) as one:
+                await all_of(one, texts)
+            taken.append(asyncio.get_running_loop().time() - started)
+        assert [request.status for request in service.requests] == [200] * len(texts)
+    assert taken[1] == pytest.approx(taken[0], abs=0.1)
 
 
 @pytest.mark.parametrize("headers", ["openai", "azure", "anthropic", "ietf"])
-def test_G3_a_source_that_rounds_its_reset_to_seconds_costs_nothing_in_windows_of_a_second(headers: str) -> None:
+@virtual
+async def test_G3_a_source_that_rounds_its_reset_to_seconds_costs_nothing_in_windows_of_a_second(headers: str) -> None:
     limits = [Limit(20, 1.0)]
-
-    async def main() -> None:
-        taken = []
-        for hints in (False, True):
-            async with FakeService(handler=chat, limits=limits, headers=headers, latency=0.05) as service:
-                started = asyncio.get_running_loop().time()
-                async with lookups(service, budget(*limits), hints=hints) as one:
-                    await all_of(one, [str(i) for i in range(70)])
-                taken.append(asyncio.get_running_loop().time() - started)
-            assert {request.status for request in service.requests} == {200}
-        assert taken[1] == pytest.approx(taken[0], abs=0.1)
-
-    on_virtual_time(main)
+    taken = []
+    for hints in (False, True):
+        async with FakeService(handler=chat, limits=limits, headers=headers, latency=0.05) as service:
+            started = asyncio.get_running_loop().time()
+            async with lookups(service, budget(*limits), hints=hints) as one:
+                await all_of(one, [str(i) for i in range(70)])
+            taken.append(asyncio.get_running_loop().time() - started)
+        assert {request.status for request in service.requests} == {200}
+    assert taken[1] == pytest.approx(taken[0], abs=0.1)
 
 
-def test_G4_what_answers_weighed_takes_the_place_of_estimates() -> None:
+@virtual
+async def test_G4_what_answers_weighed_takes_the_place_of_estimates() -> None:
     shared = budget(Limit(10_000, 60.0, "tokens"))
-
-    async def main() -> None:
-        async with FakeService(handler=chat) as service:
-            options: dict[str, Any] = {"weigh": lambda keys: {"tokens": 1000.0}, "usage": {"tokens": "usage.total"}}
-            async with lookups(service, shared, **options) as one:
-                await all_of(one, ["a", "bb", "cccc"])
-                assert shared.statistics().units["tokens"].used <= 3000
-                await asyncio.sleep(1.0)
-                assert shared.statistics().units["tokens"].used == 7
-
-    on_virtual_time(main)
+    async with FakeService(handler=chat) as service:
+        options: dict[str, Any] = {"weigh": lambda keys: {"tokens": 1000.0}, "usage": {"tokens": "usage.total"}}
+        async with lookups(service, shared, **options) as one:
+            await all_of(one, ["a", "bb", "cccc"])
+            assert shared.statistics().units["tokens"].used <= 3000
+            await asyncio.sleep(1.0)
+            assert shared.statistics().units["tokens"].used == 7
 
 
 @pytest.mark.parametrize(
@@ -168,41 +149,37 @@ def test_G4_what_answers_weighed_takes_the_place_of_estimates() -> None:
     ],
     ids=["Retry-After", "retry-after-ms", "RetryInfo", "RateLimit", "x-ratelimit"],
 )
-def test_G5_what_one_lookup_hears_stops_the_others_within_half_a_second(answer: FakeAnswer) -> None:
-    async def main() -> None:
-        async with FakeService(handler=chat) as service, lookups(service, budget(Limit(1000, 1.0)), 2) as both:
+@virtual
+async def test_G5_what_one_lookup_hears_stops_the_others_within_half_a_second(answer: FakeAnswer) -> None:
+    async with FakeService(handler=chat) as service, lookups(service, budget(Limit(1000, 1.0)), 2) as both:
 
-            async def asks(lookup: Lookup, name: str) -> None:
-                for i in range(200):
-                    await lookup.get(f"{name} {i}")
-                    await asyncio.sleep(0.05)
+        async def asks(lookup: Lookup, name: str) -> None:
+            for i in range(200):
+                await lookup.get(f"{name} {i}")
+                await asyncio.sleep(0.05)
 
-            async def hears() -> float:
-                await asyncio.sleep(1.0)
-                service.answer_next(answer)
-                return asyncio.get_running_loop().time() - start
+        async def hears() -> float:
+            await asyncio.sleep(1.0)
+            service.answer_next(answer)
+            return asyncio.get_running_loop().time() - start
 
-            start = asyncio.get_running_loop().time()
-            _, _, told = await asyncio.gather(asks(both[0], "a"), asks(both[1], "b"), hears())
-        times = [request.time for request in service.requests if told + 0.6 < request.time]
-        assert told + 8.5 <= min(times) <= told + 10.5
-
-    on_virtual_time(main)
+        start = asyncio.get_running_loop().time()
+        _, _, told = await asyncio.gather(asks(both[0], "a"), asks(both[1], "b"), hears())
+    times = [request.time for request in service.requests if told + 0.6 < request.time]
+    assert told + 8.5 <= min(times) <= told + 10.5
 
 
-def test_G5_without_hints_nothing_stops() -> None:
-    async def main() -> None:
-        async with FakeService(handler=chat) as service, lookups(service, budget(Limit(9, 1.0)), hints=False) as one:
-            service.answer_next(FakeAnswer({}, 429, {"Retry-After": "9"}))
-            began = asyncio.get_running_loop().time()
-            first = asyncio.ensure_future(one[0].get("a"))
-            await asyncio.sleep(0.2)
-            await one[0].get("b")
-            assert asyncio.get_running_loop().time() - began < 2
-            await first
-            assert asyncio.get_running_loop().time() - began == pytest.approx(9, abs=0.5)
-
-    on_virtual_time(main)
+@virtual
+async def test_G5_without_hints_nothing_stops() -> None:
+    async with FakeService(handler=chat) as service, lookups(service, budget(Limit(9, 1.0)), hints=False) as one:
+        service.answer_next(FakeAnswer({}, 429, {"Retry-After": "9"}))
+        began = asyncio.get_running_loop().time()
+        first = asyncio.ensure_future(one[0].get("a"))
+        await asyncio.sleep(0.2)
+        await one[0].get("b")
+        assert asyncio.get_running_loop().time() - began < 2
+        await first
+        assert asyncio.get_running_loop().time() - began == pytest.approx(9, abs=0.5)
 
 
 WINDOWS = (
@@ -213,11 +190,13 @@ WINDOWS = (
 
 
 @pytest.mark.parametrize(("headers", "status"), [*((one, 429) for one in WINDOWS), (WINDOWS[0], 403)])
-def test_G5_a_refusal_that_says_only_when_its_window_ends_stops_all_calls(
+@virtual
+async def test_G5_a_refusal_that_says_only_when_its_window_ends_stops_all_calls(
     headers: Callable[[float], dict[str, str]], status: int
 ) -> None:
     """Of a source that refuses all calls for one second in three, though the budget's own limit is as low as its."""
     refused = []
+    first: dict[str, float] = {}
 
     def answer(request: FakeRequest) -> Any:
         since = (request.time - first.setdefault("at", request.time)) % 3
@@ -226,60 +205,50 @@ def test_G5_a_refusal_that_says_only_when_its_window_ends_stops_all_calls(
         refused.append(since)
         return FakeAnswer({}, status, headers(2 - since))
 
-    async def main() -> None:
-        shared = budget(Limit(200, 1.1))
-        async with (
-            FakeService(handler=answer, latency=0.01) as service,
-            lookups(service, shared, 2, retry=Retry(20)) as both,
-        ):
-            await all_of(both, [str(i) for i in range(600)])
-        assert max(request.time for request in service.requests) - first["at"] < 4.8
-
-    first: dict[str, float] = {}
-    on_virtual_time(main)
+    shared = budget(Limit(200, 1.1))
+    async with (
+        FakeService(handler=answer, latency=0.01) as service,
+        lookups(service, shared, 2, retry=Retry(20)) as both,
+    ):
+        await all_of(both, [str(i) for i in range(600)])
+    assert max(request.time for request in service.requests) - first["at"] < 4.8
     assert 1 <= len(refused) <= 0.05 * 600
 
 
 @pytest.mark.parametrize("headers", ["openai", "ietf"])
-def test_G5_a_limit_that_was_not_known_is_learnt_from_the_service(headers: str) -> None:
+@virtual
+async def test_G5_a_limit_that_was_not_known_is_learnt_from_the_service(headers: str) -> None:
     """The budget is ten times too large. Few requests leave before the first answers, and few are refused."""
-
-    async def main() -> None:
-        options: dict[str, Any] = {"limits": [Limit(20, 60.0)], "headers": headers, "latency": 0.3}
-        shared = budget(Limit(200, 60.0))
-        async with (
-            FakeService(handler=chat, **options) as service,
-            lookups(service, shared, retry=Retry(10, on="retryable")) as one,
-        ):
-            await all_of(one, [str(i) for i in range(100)])
-        refused = [request.time for request in service.requests if request.status == 429]
-        assert len([time for time in refused if time < 1.0]) <= 5
-        assert len([time for time in refused if time > 1.0]) <= 10
-        assert max(request.time for request in service.requests) < 4 * 60 + 10
-
-    on_virtual_time(main)
+    options: dict[str, Any] = {"limits": [Limit(20, 60.0)], "headers": headers, "latency": 0.3}
+    shared = budget(Limit(200, 60.0))
+    async with (
+        FakeService(handler=chat, **options) as service,
+        lookups(service, shared, retry=Retry(10, on="retryable")) as one,
+    ):
+        await all_of(one, [str(i) for i in range(100)])
+    refused = [request.time for request in service.requests if request.status == 429]
+    assert len([time for time in refused if time < 1.0]) <= 5
+    assert len([time for time in refused if time > 1.0]) <= 10
+    assert max(request.time for request in service.requests) < 4 * 60 + 10
 
 
 @pytest.mark.parametrize("headers", ["ietf", "openai", "anthropic", "azure"])
-def test_G5_a_lower_limit_of_the_source_is_kept_from_then_on(headers: str) -> None:
+@virtual
+async def test_G5_a_lower_limit_of_the_source_is_kept_from_then_on(headers: str) -> None:
     """The budget allows five times as much. What the source says with every answer bounds the next windows."""
-
-    async def main() -> None:
-        options: dict[str, Any] = {"limits": [Limit(60, 1.0)], "headers": headers, "latency": 0.1}
-        shared = budget(Limit(300, 1.0))
-        async with (
-            FakeService(handler=chat, **options) as service,
-            lookups(service, shared, 4, retry=Retry(50, on="retryable")) as four,
-        ):
-            began = asyncio.get_running_loop().time()
-            await all_of(four, [str(i) for i in range(600)])
-        last = max(request.time for request in service.requests)
-        late = [request for request in service.requests if request.time - began > 1.5]
-        refused = sum(request.status == 429 for request in late)
-        assert refused <= 0.05 * len(late)
-        assert (len(late) - refused) / (last - began - 1.5) >= 0.8 * 60
-
-    on_virtual_time(main)
+    options: dict[str, Any] = {"limits": [Limit(60, 1.0)], "headers": headers, "latency": 0.1}
+    shared = budget(Limit(300, 1.0))
+    async with (
+        FakeService(handler=chat, **options) as service,
+        lookups(service, shared, 4, retry=Retry(50, on="retryable")) as four,
+    ):
+        began = asyncio.get_running_loop().time()
+        await all_of(four, [str(i) for i in range(600)])
+    last = max(request.time for request in service.requests)
+    late = [request for request in service.requests if request.time - began > 1.5]
+    refused = sum(request.status == 429 for request in late)
+    assert refused <= 0.05 * len(late)
+    assert (len(late) - refused) / (last - began - 1.5) >= 0.8 * 60
 
 
 BILLED = {"content": "ok", "usage": {"usd": 0.02}}
@@ -302,62 +271,53 @@ ENDS: dict[str, tuple[FakeAnswer, float]] = {
 
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("end", ENDS)
-def test_G11_what_a_request_has_used_follows_from_its_answer(end: str, batch: bool) -> None:
+@virtual
+async def test_G11_what_a_request_has_used_follows_from_its_answer(end: str, batch: bool) -> None:
     answer, cost = ENDS[end]
     spec = Budget(f"http {next(NUMBERS)}", Limit(1000, 60.0, "usd"), spend={"usd": 5.0})
-
-    async def main() -> None:
-        async with FakeService(handler=lambda _: answer) as service:
-            options: dict[str, Any] = {}
-            if batch:
-                options = {"batch_url": service.url + "/both", "batch_json_body": {"keys": "{keys}"}, "max_batch": 2}
-            enricher = HttpEnricher(
-                service.url + "/{key}",
-                schema="content string",
-                weigh=lambda keys: {"usd": 0.1 * max(1, len(keys))},
-                usage={"usd": "usage.usd"},
-                **options,
-            )
-            async with Lookup(enricher, budget=spec, retry=None) as lookup:
-                await asyncio.gather(*(lookup.get(f"k{n}") for n in range(2)), return_exceptions=True)
-            calls = len(service.requests)
-        figures = spec.statistics().units["usd"]
-        assert figures.reserved == 0
-        if not batch:
-            assert figures.used == pytest.approx(2 * cost)
-        elif cost < 0.1:
-            # A failed batch is asked for again key by key.
-            assert figures.used == pytest.approx(calls * cost)
-
-    on_virtual_time(main)
+    async with FakeService(handler=lambda _: answer) as service:
+        options: dict[str, Any] = {}
+        if batch:
+            options = {"batch_url": service.url + "/both", "batch_json_body": {"keys": "{keys}"}, "max_batch": 2}
+        enricher = HttpEnricher(
+            service.url + "/{key}",
+            schema="content string",
+            weigh=lambda keys: {"usd": 0.1 * max(1, len(keys))},
+            usage={"usd": "usage.usd"},
+            **options,
+        )
+        async with Lookup(enricher, budget=spec, retry=None) as lookup:
+            await asyncio.gather(*(lookup.get(f"k{n}") for n in range(2)), return_exceptions=True)
+        calls = len(service.requests)
+    figures = spec.statistics().units["usd"]
+    assert figures.reserved == 0
+    if not batch:
+        assert figures.used == pytest.approx(2 * cost)
+    elif cost < 0.1:
+        # A failed batch is asked for again key by key.
+        assert figures.used == pytest.approx(calls * cost)
 
 
 @pytest.mark.parametrize("key", ["", ".", ".."])
-def test_G11_a_key_that_is_not_sent_costs_nothing(key: Any) -> None:
+@virtual
+async def test_G11_a_key_that_is_not_sent_costs_nothing(key: Any) -> None:
     spec = Budget(f"http {next(NUMBERS)}", spend={"usd": 5.0})
-
-    async def main() -> None:
-        async with FakeService() as service:
-            enricher = HttpEnricher(
-                service.url + "/rows/{key}", schema="x int", empty_key="miss", weigh=lambda keys: {"usd": 0.1}
-            )
-            async with Lookup(enricher, budget=spec, retry=None) as lookup:
-                await asyncio.gather(lookup.get(key), return_exceptions=True)
-            assert service.requests == []
-        assert spec.statistics().units["usd"].used == 0
-
-    on_virtual_time(main)
+    async with FakeService() as service:
+        enricher = HttpEnricher(
+            service.url + "/rows/{key}", schema="x int", empty_key="miss", weigh=lambda keys: {"usd": 0.1}
+        )
+        async with Lookup(enricher, budget=spec, retry=None) as lookup:
+            await asyncio.gather(lookup.get(key), return_exceptions=True)
+        assert service.requests == []
+    assert spec.statistics().units["usd"].used == 0
 
 
-def test_G11_a_request_that_the_deadline_cuts_keeps_its_estimate() -> None:
+@virtual
+async def test_G11_a_request_that_the_deadline_cuts_keeps_its_estimate() -> None:
     spec = Budget(f"http {next(NUMBERS)}", spend={"usd": 5.0})
-
-    async def main() -> None:
-        async with FakeService({"a": {"x": 1}}, latency=60.0) as service:
-            enricher = HttpEnricher(service.url + "/rows/{key}", schema="x int", weigh=lambda keys: {"usd": 0.1})
-            async with Lookup(enricher, budget=spec, retry=None, timeout=1.0) as lookup:
-                with pytest.raises(TimeoutError):
-                    await lookup.get("a")
-        assert spec.statistics().units["usd"].used == 0.1
-
-    on_virtual_time(main)
+    async with FakeService({"a": {"x": 1}}, latency=60.0) as service:
+        enricher = HttpEnricher(service.url + "/rows/{key}", schema="x int", weigh=lambda keys: {"usd": 0.1})
+        async with Lookup(enricher, budget=spec, retry=None, timeout=1.0) as lookup:
+            with pytest.raises(TimeoutError):
+                await lookup.get("a")
+    assert spec.statistics().units["usd"].used == 0.1

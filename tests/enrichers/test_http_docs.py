@@ -1,19 +1,17 @@
-"""The examples of docs/http.md run, and its table of options is that of the code."""
+"""The examples of docs/http.md run, and its table of statuses is that of the code."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator import EnricherError
 from asyncio_operator.testing import FakeRequest, FakeService
-from enrichers.http import HttpEnricher
 from enrichers.http.errors import cause_of_status
+from tests.enrichers.helpers import failure, opened
 from tests.pages import DOCS, run_programs
 
 TEXT = (DOCS / "http.md").read_text(encoding="utf-8")
@@ -58,39 +56,17 @@ async def test_the_examples_run(spark: SparkSession) -> None:
             "quotes": ("ABC", {"price": 1.5}),
         }
         for name, (key, row) in expected.items():
-            await names[name].open()
-            assert await names[name].lookup(key) == row
-            await names[name].close()
-        await names["quotes"].open()
-        with pytest.raises(EnricherError, match="the exchange says busy") as caught:
-            await names["quotes"].lookup("XYZ")
-        assert caught.value.retryable is True
-        await names["quotes"].close()
+            async with opened(names[name]) as enricher:
+                assert await enricher.lookup(key) == row
+        async with opened(names["quotes"]) as quotes:
+            error = await failure(quotes, "XYZ")
+        assert "the exchange says busy" in str(error)
+        assert error.retryable is True
         for name, answers in {"many": [JFK, None], "posted": [{"name": "JFK"}, {"name": "XXX"}]}.items():
-            await names[name].open()
-            assert await names[name].lookup_many(["JFK", "XXX"]) == answers
-            await names[name].close()
+            async with opened(names[name]) as enricher:
+                assert await enricher.lookup_many(["JFK", "XXX"]) == answers
         assert service.requests[-1].method == "POST"
     assert names["topics"].weigh(["three words here"]) == {"tokens": 25}
-
-
-def test_every_option_is_documented_with_its_default() -> None:
-    _, _, text = TEXT.partition("## Options")
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) ?\|", text.partition("\n## ")[0], re.MULTILINE)
-    documented: dict[str, str] = dict(rows)
-    options = inspect.signature(HttpEnricher).parameters
-    assert [*documented] == [*options]
-    for name, option in options.items():
-        match option.default:
-            case inspect.Parameter.empty:
-                assert documented[name] == ""
-            case None:
-                said = ("none", "the whole answer", "the system's", "100")
-                assert documented[name] in said
-            case int() | float() as number if number is not False and number is not True:
-                assert float(documented[name].removesuffix(" s")) == number
-            case other:
-                assert documented[name].replace('"', "'") == f"`{other!r}`"
 
 
 def test_the_table_of_statuses_is_that_of_the_code() -> None:

@@ -14,11 +14,12 @@ import pytest
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.services.secrets import Secrets, of_header, of_named
-from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.errors import failure as mapped
 from enrichers.http.proxies import proxy_for
-from tests.enrichers.helpers import asked, failure, opened, told
+from tests.enrichers.helpers import asked, failure, hanging_up_after, opened, told
+from tests.operator.helpers import virtual
 
 ROWS = {"x": {"a": 1}, "y": {"a": 2}}
 
@@ -75,22 +76,18 @@ async def test_what_the_service_says_is_cut_and_made_printable() -> None:
 async def test_nobody_there_is_retryable_and_no_keys_fault() -> None:
     async with FakeService(ROWS) as service, asked(service) as enricher:
         assert await enricher.lookup("x") == {"a": 1}
-    service_gone = HttpEnricher(f"{service.url}/rows/{{key}}", schema="a int")
-    await service_gone.open()
-    error = await failure(service_gone, "x")
-    assert (error.retryable, error.any_key) == (True, True)
-    assert "the service is not reachable" in str(error)
-    assert isinstance(error.__cause__, aiohttp.ClientConnectorError)
-    async with service:
-        assert await service_gone.lookup("y") == {"a": 2}, "it comes back"
-    await service_gone.close()
+    async with asked(service) as service_gone:
+        error = await failure(service_gone, "x")
+        assert (error.retryable, error.any_key) == (True, True)
+        assert "the service is not reachable" in str(error)
+        assert isinstance(error.__cause__, aiohttp.ClientConnectorError)
+        async with service:
+            assert await service_gone.lookup("y") == {"a": 2}, "it comes back"
 
 
 async def test_a_name_that_cannot_be_resolved_is_retryable() -> None:
-    enricher = HttpEnricher("http://no-such-host.invalid/{key}", schema="a int")
-    await enricher.open()
-    assert (await failure(enricher, "x")).retryable is True
-    await enricher.close()
+    async with opened(HttpEnricher("http://no-such-host.invalid/{key}", schema="a int")) as enricher:
+        assert (await failure(enricher, "x")).retryable is True
 
 
 @pytest.mark.parametrize(("method", "requests"), [("GET", 2), ("POST", 1)])
@@ -105,55 +102,36 @@ async def test_a_reset_is_retryable_and_only_get_is_sent_again_by_itself(method:
 @pytest.mark.parametrize(("said", "retryable"), [("", True), ("Content-Length: 9\r\n", False)])
 async def test_an_answer_that_may_have_been_cut_off_is_retryable(said: str, retryable: bool) -> None:
     """Without a length it ends where the connection does, as with HTTP/1.0."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(f'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n{said}\r\n{{"v": "x1'.encode())
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x/{{key}}"
-        async with opened(HttpEnricher(url, schema="v string")) as enricher:
-            error = await failure(enricher, "JFK")
+    sent = f'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n{said}\r\n{{"v": "x1'.encode()
+    async with hanging_up_after(sent) as url, opened(HttpEnricher(url + "/x/{key}", schema="v string")) as enricher:
+        error = await failure(enricher, "JFK")
     assert "is not JSON" in str(error)
     assert error.retryable is retryable
     assert ("it may have been cut off" in str(error)) is retryable
 
 
 async def test_what_does_not_speak_http_is_told() -> None:
-    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 mail.example ESMTP\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        enricher = HttpEnricher(f"http://127.0.0.1:{port}/{{key}}", schema="a int")
-        await enricher.open()
-        error = await failure(enricher, "x")
-        assert error.retryable is not False
-        await enricher.close()
+    async with (
+        hanging_up_after(b"220 mail.example ESMTP\r\n") as url,
+        opened(HttpEnricher(url + "/{key}", schema="a int")) as enricher,
+    ):
+        assert (await failure(enricher, "x")).retryable is not False
 
 
-def test_a_cancelled_lookup_ends_at_once_and_its_connection_is_not_used_again() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with FakeService(ROWS, latency=100.0) as service, asked(service) as enricher:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(5):
-                    await enricher.lookup("x")
-            assert loop.time() < 6
-            service.answer_next(FakeAnswer({"a": 7}, slow=100.0))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(50):
-                    await enricher.lookup("x")
-            assert await enricher.lookup("y") == {"a": 2}
-            assert (service.connections, service.abandoned) == (3, 2), "the service heard of it each time"
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
+@virtual
+async def test_a_cancelled_lookup_ends_at_once_and_its_connection_is_not_used_again() -> None:
+    loop = asyncio.get_running_loop()
+    async with FakeService(ROWS, latency=100.0) as service, asked(service) as enricher:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await enricher.lookup("x")
+        assert loop.time() < 6
+        service.answer_next(FakeAnswer({"a": 7}, slow=100.0))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(50):
+                await enricher.lookup("x")
+        assert await enricher.lookup("y") == {"a": 2}
+        assert (service.connections, service.abandoned) == (3, 2), "the service heard of it each time"
 
 
 async def test_close_ends_what_runs_and_may_come_twice() -> None:
@@ -323,12 +301,10 @@ async def test_a_proxy_of_the_environment_is_used_if_asked_for(environment: pyte
 
     async with FakeService(handler=forward) as proxy:
         environment.setenv("http_proxy", proxy.url.replace("://", "://bob:p%40ss@"))
-        enricher = HttpEnricher("http://far.example/rows/{key}", schema="a int", trust_env=True)
-        await enricher.open()
-        assert await enricher.lookup("x") == {"a": 7}
-        assert proxy.requests[0].headers["proxy-authorization"] == "Basic Ym9iOnBAc3M="
-        assert proxy.requests[0].headers["host"] == "far.example"
-        await enricher.close()
+        async with opened(HttpEnricher("http://far.example/rows/{key}", schema="a int", trust_env=True)) as enricher:
+            assert await enricher.lookup("x") == {"a": 7}
+            assert proxy.requests[0].headers["proxy-authorization"] == "Basic Ym9iOnBAc3M="
+            assert proxy.requests[0].headers["host"] == "far.example"
     async with FakeService(ROWS) as service:
         environment.setenv("no_proxy", "127.0.0.1")
         async with asked(service, trust_env=True) as enricher:
@@ -453,29 +429,29 @@ async def test_X5_no_secret_reaches_an_error_or_a_log(fault: str, caplog: pytest
 
     async with FakeService(ROWS) as service:
         url = service.url.replace("://", f"://bob:{SECRET}-1@") + f"/rows/{{key}}?token={SECRET}-2"
-        enricher = HttpEnricher(
-            url,
-            schema="a int",
-            headers={"X-Api-Key": f"{SECRET}-3"},
-            params={"sig": f"{SECRET}-4"},
-            extract=tell if fault == "extract" else None,
-        )
-        await enricher.open()
-        echo = f"you sent {SECRET}-1 {SECRET}-2 {SECRET}-3 {SECRET}-4"
-        planned = {
-            "status": [FakeAnswer(echo, 400)],
-            "redirect": [FakeAnswer(status=302, headers={"Location": f"http://{SECRET}-2@h/?{SECRET}-3"})],
-            "json": [FakeAnswer({"a": echo})],
-            "stranger": [FakeAnswer(f'"{echo}"')],
-            "cut": [FakeAnswer(echo, truncated=True)],
-            "reset": [FakeAnswer(reset=True)] * 2,
-        }.get(fault, [])
-        service.answer_next(*planned)
-        if fault == "gone":
-            await service.__aexit__(None, None, None)
-        error = await failure(enricher, "x")
-        shown = told(error) + repr(enricher) + caplog.text + repr(error.__cause__) + repr(error.__context__)
-        await enricher.close()
+        async with opened(
+            HttpEnricher(
+                url,
+                schema="a int",
+                headers={"X-Api-Key": f"{SECRET}-3"},
+                params={"sig": f"{SECRET}-4"},
+                extract=tell if fault == "extract" else None,
+            )
+        ) as enricher:
+            echo = f"you sent {SECRET}-1 {SECRET}-2 {SECRET}-3 {SECRET}-4"
+            planned = {
+                "status": [FakeAnswer(echo, 400)],
+                "redirect": [FakeAnswer(status=302, headers={"Location": f"http://{SECRET}-2@h/?{SECRET}-3"})],
+                "json": [FakeAnswer({"a": echo})],
+                "stranger": [FakeAnswer(f'"{echo}"')],
+                "cut": [FakeAnswer(echo, truncated=True)],
+                "reset": [FakeAnswer(reset=True)] * 2,
+            }.get(fault, [])
+            service.answer_next(*planned)
+            if fault == "gone":
+                await service.__aexit__(None, None, None)
+            error = await failure(enricher, "x")
+            shown = told(error) + repr(enricher) + caplog.text + repr(error.__cause__) + repr(error.__context__)
         if fault == "gone":
             await service.__aenter__()
         assert SECRET not in shown

@@ -149,17 +149,6 @@ async def test_a_token_service_that_is_not_there_is_retryable(service: FakeServi
     assert (error.retryable, error.any_key) == (True, True)
 
 
-async def test_a_lookup_that_is_cancelled_leaves_the_token_to_others(tokens: Tokens, service: FakeService) -> None:
-    tokens.hold = asyncio.Event()
-    async with asked(service, headers=OAuth2(tokens.url, "me", SECRET)) as enricher:
-        first, second = asyncio.ensure_future(enricher.lookup("x")), asyncio.ensure_future(enricher.lookup("x"))
-        await tokens.asked.wait()
-        first.cancel()
-        tokens.hold.set()
-        assert await second == {"a": 1}
-    assert len(tokens.requests) == 1
-
-
 async def test_a_lookup_that_closes_while_a_token_is_on_its_way_waits_for_nothing(
     tokens: Tokens, service: FakeService
 ) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,9 +18,10 @@ from asyncio_operator import (
 )
 from asyncio_operator.enricher import Found
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing import FakeAnswer, FakeService, VirtualTimeLoop
+from asyncio_operator.testing import FakeAnswer, FakeService
 from enrichers import FunctionEnricher, PostgresEnricher
 from enrichers.http import HttpEnricher
+from tests.operator.helpers import virtual
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
 ROWS = {"x": {"a": 1}}
 DOWN = FakeAnswer({"error": "down"}, 503)
 LATER = FakeAnswer({"error": "later"}, 429, {"Retry-After": "5"})
-
-
-def on_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await main()
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run())
 
 
 async def looked_up(service: FakeService, **options: Any) -> Found | BaseException:
@@ -66,17 +58,15 @@ async def looked_up(service: FakeService, **options: Any) -> Found | BaseExcepti
         ([FakeAnswer({"a": 1}, delay=9)], {"timeout": 2}, 1, False),
     ],
 )
-def test_errors_that_may_pass_get_three_attempts_unless_the_caller_says_otherwise(
+@virtual
+async def test_errors_that_may_pass_get_three_attempts_unless_the_caller_says_otherwise(
     answers: list[FakeAnswer], options: dict[str, Any], requests: int, found: bool
 ) -> None:
-    async def main() -> None:
-        async with FakeService(ROWS) as service:
-            service.answer_next(*answers)
-            row = await looked_up(service, **options)
-            assert (row == {"a": 1}) == found, row
-            assert len(service.requests) == requests
-
-    on_virtual_time(main)
+    async with FakeService(ROWS) as service:
+        service.answer_next(*answers)
+        row = await looked_up(service, **options)
+        assert (row == {"a": 1}) == found, row
+        assert len(service.requests) == requests
 
 
 class Picky(Enricher):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import traceback
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 from asyncio_operator import EnricherError
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
-from tests.enrichers.helpers import failure, opened, told
+from tests.enrichers.helpers import failure, hanging_up_after, opened, told
 
 
 @pytest.mark.parametrize(
@@ -51,16 +50,8 @@ def test_X5_an_item_of_a_query_without_a_name_is_not_shown() -> None:
 
 
 async def test_X5_an_error_of_the_client_that_names_the_url_as_sent_is_not_shown() -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"garbage\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x/{{key}}"
-        error = await error_of(HttpEnricher(url, schema="v string", params={"token": "c2VjcmV0/+x=="}))
+    async with hanging_up_after(b"garbage\r\n\r\n") as url:
+        error = await error_of(HttpEnricher(url + "/x/{key}", schema="v string", params={"token": "c2VjcmV0/+x=="}))
     assert "c2VjcmV0" not in told(error)
 
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from asyncio_operator import Budget, BudgetExceeded, Enricher, EnricherError, Limit
 from asyncio_operator.journal.identity import identity_of
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers import EmbeddingEnricher, ModelEnricher
 from enrichers.models.tokens import CHARACTERS, MOST_LENGTHS, Estimates, Tokens, tokens_in
 from tests.enrichers.helpers import opened
 from tests.enrichers.model_service import asked_of, completion, model, used, vectors
+from tests.operator.helpers import virtual
 
 NUMBERS = itertools.count()
 
@@ -74,23 +75,19 @@ async def test_M3_a_spend_limit_ends_before_it_is_passed_without_code_of_the_use
 
 
 @pytest.mark.parametrize("headers", ["openai", "azure"])
-def test_M3_with_the_limits_of_the_service_no_request_is_refused(headers: str) -> None:
+@virtual
+async def test_M3_with_the_limits_of_the_service_no_request_is_refused(headers: str) -> None:
     limits = [Limit(20, 10.0), Limit(2_000, 10.0, "tokens")]
-
-    async def main() -> None:
-        options: dict[str, Any] = {"headers": headers, "usage": {"tokens": "usage.total_tokens"}, "latency": 0.3}
-        async with (
-            FakeService(handler=counting(), limits=limits, weigh=lambda _: {"tokens": 100}, **options) as service,
-            Lookup(
-                model(service, price=(1.0, 1.0)),
-                budget=budget(Limit(20, 10.0), Limit(1_900, 10.0, "tokens")),
-            ) as lookup,
-        ):
-            await asyncio.gather(*(lookup.get(f"{n:03}" + "x" * 80) for n in range(60)))
-            assert not service.windows_exceeded()
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
+    options: dict[str, Any] = {"headers": headers, "usage": {"tokens": "usage.total_tokens"}, "latency": 0.3}
+    async with (
+        FakeService(handler=counting(), limits=limits, weigh=lambda _: {"tokens": 100}, **options) as service,
+        Lookup(
+            model(service, price=(1.0, 1.0)),
+            budget=budget(Limit(20, 10.0), Limit(1_900, 10.0, "tokens")),
+        ) as lookup,
+    ):
+        await asyncio.gather(*(lookup.get(f"{n:03}" + "x" * 80) for n in range(60)))
+        assert not service.windows_exceeded()
 
 
 async def test_M3_an_estimate_learns_from_answers() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
@@ -333,6 +333,7 @@ def test_X12_a_number_of_http_arrives_as_it_is(drawn: list[Decimal]) -> None:
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=st.lists(numbers | st.sampled_from(ALWAYS), min_size=1, max_size=5))
+@example(drawn=[Decimal("12345678901234567890.123456789012345678")])
 def test_X12_a_number_of_redis_arrives_as_it_is(redis_server: RedisServer, drawn: list[Decimal]) -> None:
     async def found(kind: str) -> Any:
         enricher = RedisEnricher(redis_server.url, schema="n decimal(38,18)", kind=kind)  # type: ignore[arg-type]

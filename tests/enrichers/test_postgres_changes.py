@@ -35,6 +35,7 @@ CHANGES = [
     ("int[]", "'{1}'", "bigint[]", "integer[]", "bigint[]"),
     ("text[]", "'{1}'", "text USING v::text", "text[]", "text"),
     ("int", "1", "interval USING '1 day'", "integer", "interval"),
+    ("int", "1", "bool USING true", "integer", "boolean"),
     ("price", "1", "numeric(9,4)", "price", "numeric"),
 ]
 

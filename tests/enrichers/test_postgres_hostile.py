@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from asyncio_operator import ConfigurationError, EnricherError
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import opened
 from tests.servers import PostgresServer
 
 NAMES = [
@@ -204,9 +205,5 @@ async def test_a_query_with_a_zero_byte_is_refused(database: Database) -> None:
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=20, unique=True))
 async def test_any_text_finds_itself(database: Database, texts: list[str]) -> None:
     query = "SELECT k, k AS v FROM unnest($1::text[]) AS k"
-    enricher = PostgresEnricher(database.dsn, query=query, key="k", pool_size=1)
-    await enricher.open()
-    try:
+    async with opened(PostgresEnricher(database.dsn, query=query, key="k", pool_size=1)) as enricher:
         assert await enricher.lookup_many(texts) == [{"v": text} for text in texts]
-    finally:
-        await enricher.close()

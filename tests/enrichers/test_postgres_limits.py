@@ -8,7 +8,7 @@ import signal
 import struct
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator
 from enrichers import PostgresEnricher
+from tests.enrichers.helpers import opened
 from tests.servers import PostgresServer
 
 ROOT = Path(__file__).parents[2]
@@ -102,35 +103,31 @@ async def limits(enricher: PostgresEnricher, *timeouts: float | None) -> list[An
     return found
 
 
-async def opened(dsn: str, **options: Any) -> PostgresEnricher:
-    enricher = PostgresEnricher(dsn, query=SETTING, key="id", pool_size=1, **options)
-    await enricher.open()
-    return enricher
+def asked(dsn: str, **options: Any) -> AbstractAsyncContextManager[PostgresEnricher]:
+    return opened(PostgresEnricher(dsn, query=SETTING, key="id", pool_size=1, **options))
 
 
 @pytest.mark.parametrize("cache", [0, 100])
 async def test_a_limit_is_set_once_and_when_it_grows(direct: tuple[str, Pooler], cache: int) -> None:
     dsn, listener = direct
-    enricher = await opened(dsn, statement_cache_size=cache)
-    assert await limits(enricher, *[3] * 5) == ["4s"] * 5
-    assert len(listener.asked) == WATCHES + 1
-    assert await limits(enricher, 30, 0.01, 3, 30) == ["32s"] * 4
-    assert len(listener.asked) == WATCHES + 2
-    assert await limits(enricher, None, 30, 10**8) == ["0"] * 3
-    assert len(listener.asked) == WATCHES + 3
-    await enricher.close()
+    async with asked(dsn, statement_cache_size=cache) as enricher:
+        assert await limits(enricher, *[3] * 5) == ["4s"] * 5
+        assert len(listener.asked) == WATCHES + 1
+        assert await limits(enricher, 30, 0.01, 3, 30) == ["32s"] * 4
+        assert len(listener.asked) == WATCHES + 2
+        assert await limits(enricher, None, 30, 10**8) == ["0"] * 3
+        assert len(listener.asked) == WATCHES + 3
 
 
 async def test_without_a_deadline_the_server_is_asked_to_look_for_its_client_and_nothing_else(
     direct: tuple[str, Pooler],
 ) -> None:
     dsn, listener = direct
-    enricher = await opened(dsn)
-    assert await limits(enricher, None, None) == ["0"] * 2
-    assert await enricher.lookup(1) == {"v": "0"}
-    assert len(listener.asked) == WATCHES
-    assert all("client_connection_check_interval" in sql for sql in listener.asked)
-    await enricher.close()
+    async with asked(dsn) as enricher:
+        assert await limits(enricher, None, None) == ["0"] * 2
+        assert await enricher.lookup(1) == {"v": "0"}
+        assert len(listener.asked) == WATCHES
+        assert all("client_connection_check_interval" in sql for sql in listener.asked)
 
 
 async def test_the_server_looks_for_its_client_unless_somebody_has_said_how_often(postgres: PostgresServer) -> None:
@@ -142,33 +139,28 @@ async def test_the_server_looks_for_its_client_unless_somebody_has_said_how_ofte
         (f"{postgres.dsn}&client_connection_check_interval=7000", "7s"),
         (behind, "0"),
     ):
-        enricher = PostgresEnricher(dsn, query=LOOKS, key="id", statement_cache_size=0)
-        await enricher.open()
-        assert await enricher.lookup(1) == {"v": interval}
-        await enricher.close()
+        async with opened(PostgresEnricher(dsn, query=LOOKS, key="id", statement_cache_size=0)) as enricher:
+            assert await enricher.lookup(1) == {"v": interval}
     await pooler.close()
 
 
 async def test_a_limit_of_the_dsn_is_lowered_and_never_raised(direct: tuple[str, Pooler]) -> None:
     dsn, _ = direct
-    enricher = await opened(f"{dsn}&statement_timeout=5000")
-    assert await limits(enricher, 3, 30, 30, None, 3) == ["4s", "4s", "4s", "4s", "4s"]
-    await enricher.close()
-    enricher = await opened(f"{dsn}&statement_timeout=5000")
-    assert await limits(enricher, 30, 30, None, 3) == ["5s"] * 4
-    await enricher.close()
+    async with asked(f"{dsn}&statement_timeout=5000") as enricher:
+        assert await limits(enricher, 3, 30, 30, None, 3) == ["4s", "4s", "4s", "4s", "4s"]
+    async with asked(f"{dsn}&statement_timeout=5000") as enricher:
+        assert await limits(enricher, 30, 30, None, 3) == ["5s"] * 4
 
 
 async def test_a_new_connection_is_told_anew(postgres: PostgresServer) -> None:
-    enricher = await opened(f"{postgres.dsn}&application_name=anew")
-    assert await limits(enricher, 3) == ["4s"]
-    connection = await asyncpg.connect(postgres.dsn)
-    await connection.execute(
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'anew'"
-    )
-    await connection.close()
-    assert await limits(enricher, 30) == ["32s"]
-    await enricher.close()
+    async with asked(f"{postgres.dsn}&application_name=anew") as enricher:
+        assert await limits(enricher, 3) == ["4s"]
+        connection = await asyncpg.connect(postgres.dsn)
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'anew'"
+        )
+        await connection.close()
+        assert await limits(enricher, 30) == ["32s"]
 
 
 async def test_behind_a_pooler_no_session_is_changed(postgres: PostgresServer) -> None:
@@ -176,10 +168,9 @@ async def test_behind_a_pooler_no_session_is_changed(postgres: PostgresServer) -
     pooler = Pooler(postgres.port, lies=True)
     port = await pooler.start()
     dsn = postgres.tcp_dsn().replace(str(postgres.port), str(port)) + "?sslmode=disable"
-    enricher = await opened(dsn, statement_cache_size=0)
-    assert await limits(enricher, 3, 30, 300) == ["0"] * 3
-    assert len(pooler.asked) == WATCHES, "it is found out once per connection"
-    await enricher.close()
+    async with asked(dsn, statement_cache_size=0) as enricher:
+        assert await limits(enricher, 3, 30, 300) == ["0"] * 3
+        assert len(pooler.asked) == WATCHES, "it is found out once per connection"
     await pooler.close()
 
 
@@ -198,14 +189,12 @@ async def until_a_statement(postgres: PostgresServer, name: str, state: Literal[
 async def test_a_statement_ends_at_the_deadline_of_its_lookup(postgres: PostgresServer) -> None:
     query = "SELECT k AS id, pg_backend_pid() AS v, pg_sleep(k) FROM unnest($1::int[]) AS k"
     dsn = f"{postgres.dsn}&application_name=late"
-    enricher = PostgresEnricher(dsn, query=query, key="id", columns=["v"], pool_size=1)
-    await enricher.open()
-    process = await enricher.lookup(0)
-    operator = AsyncWaitOperator(enricher.lookup, timeout=0.05, on_timeout=lambda key: "late")
-    assert [row async for row in operator.process([600])] == ["late"]
-    await until_a_statement(postgres, "late", "is over")
-    assert await enricher.lookup(0) == process, "the connection is still of use"
-    await enricher.close()
+    async with opened(PostgresEnricher(dsn, query=query, key="id", columns=["v"], pool_size=1)) as enricher:
+        process = await enricher.lookup(0)
+        operator = AsyncWaitOperator(enricher.lookup, timeout=0.05, on_timeout=lambda key: "late")
+        assert [row async for row in operator.process([600])] == ["late"]
+        await until_a_statement(postgres, "late", "is over")
+        assert await enricher.lookup(0) == process, "the connection is still of use"
 
 
 CHILD = """

@@ -87,22 +87,20 @@ async def test_L8_a_pool_at_the_servers_limit_waits_for_the_connection_that_it_h
 
 async def test_L8_the_pool_grows_when_the_server_gives_more_and_shrinks_when_it_gives_less(role: Role) -> None:
     slow = "SELECT k AS id, -k AS v, pg_sleep(0.001)::text AS s FROM unnest($1::int[]) AS k"
-    enricher = PostgresEnricher(role.dsn, query=slow, key="id", columns=["v"], pool_size=4)
-    await enricher.open()
-    most: list[int] = []
-    operator = AsyncWaitOperator(
-        enricher.lookup, capacity=30, retry=Retry(max_attempts=4, backoff=FixedBackoff(0.0)), timeout=30
-    )
-    rows = operator.process(itertools.count())
-    for limit in (1, 3, 1, 4, 2):
-        await role.limit(limit)
-        # Those that are connected stay; what is over the limit has to go.
-        await role.terminate(max(0, await role.connected() - limit))
-        while await role.connected() != limit:
-            assert set(await anext(rows)) == {"v"}
-        most.append(limit)
-    await rows.aclose()
-    await enricher.close()
+    async with opened(PostgresEnricher(role.dsn, query=slow, key="id", columns=["v"], pool_size=4)) as enricher:
+        most: list[int] = []
+        operator = AsyncWaitOperator(
+            enricher.lookup, capacity=30, retry=Retry(max_attempts=4, backoff=FixedBackoff(0.0)), timeout=30
+        )
+        rows = operator.process(itertools.count())
+        for limit in (1, 3, 1, 4, 2):
+            await role.limit(limit)
+            # Those that are connected stay; what is over the limit has to go.
+            await role.terminate(max(0, await role.connected() - limit))
+            while await role.connected() != limit:
+                assert set(await anext(rows)) == {"v"}
+            most.append(limit)
+        await rows.aclose()
     assert most == [1, 3, 1, 4, 2]
 
 
@@ -142,22 +140,20 @@ async def test_L8_a_lookup_waits_for_a_connection_until_its_deadline_and_leaves_
     role: Role,
 ) -> None:
     query = "SELECT k AS id, -k AS v, CASE WHEN k < 0 THEN pg_sleep(600) END::text AS s FROM unnest($1::int[]) AS k"
-    enricher = PostgresEnricher(role.dsn, query=query, key="id", columns=["v"], pool_size=8)
-    await enricher.open()
-    assert await enricher.lookup(1) == {"v": -1}
-    busy = asyncio.ensure_future(enricher.lookup(-1))
-    operator = AsyncWaitOperator(enricher.lookup, timeout=0.2, on_timeout=lambda key: "late")
-    assert [row async for row in operator.process(range(50))] == ["late"] * 50
-    waiting = asyncio.ensure_future(enricher.lookup(2))
-    left = asyncio.ensure_future(enricher.lookup(3))
-    await asyncio.sleep(0)
-    left.cancel()
-    busy.cancel()
-    assert await waiting == {"v": -2}
-    for lookup in (left, busy):
-        with pytest.raises(asyncio.CancelledError):
-            await lookup
-    await enricher.close()
+    async with opened(PostgresEnricher(role.dsn, query=query, key="id", columns=["v"], pool_size=8)) as enricher:
+        assert await enricher.lookup(1) == {"v": -1}
+        busy = asyncio.ensure_future(enricher.lookup(-1))
+        operator = AsyncWaitOperator(enricher.lookup, timeout=0.2, on_timeout=lambda key: "late")
+        assert [row async for row in operator.process(range(50))] == ["late"] * 50
+        waiting = asyncio.ensure_future(enricher.lookup(2))
+        left = asyncio.ensure_future(enricher.lookup(3))
+        await asyncio.sleep(0)
+        left.cancel()
+        busy.cancel()
+        assert await waiting == {"v": -2}
+        for lookup in (left, busy):
+            with pytest.raises(asyncio.CancelledError):
+                await lookup
 
 
 @pytest.mark.parametrize(
@@ -214,14 +210,14 @@ async def test_X7_a_lookup_that_ends_while_it_connects_leaves_nothing_for_the_lo
     for turns in range(20):
         connect_timeout = 0 if how == "cancelled" else 10
         query = "SELECT k, 1 AS v FROM unnest($1::int[]) AS k"
-        enricher = PostgresEnricher(postgres.tcp_dsn(), query=query, key="k", connect_timeout=connect_timeout)
-        await enricher.open()
-        lookup = asyncio.ensure_future(enricher.lookup(1))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        if how == "cancelled":
-            lookup.cancel()
-        await enricher.close()
+        async with opened(
+            PostgresEnricher(postgres.tcp_dsn(), query=query, key="k", connect_timeout=connect_timeout)
+        ) as enricher:
+            lookup = asyncio.ensure_future(enricher.lookup(1))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if how == "cancelled":
+                lookup.cancel()
         await asyncio.wait([lookup])
         # On a busy machine it is answered within some turns, and closing ends no lookup that has its answer.
         answered = turns > 0 and not lookup.cancelled() and lookup.exception() is None

@@ -13,7 +13,7 @@ import pytest
 from asyncio_operator import AsyncWaitOperator, EnricherError, FixedBackoff, Retry
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
-from tests.enrichers.helpers import failure
+from tests.enrichers.helpers import failure, opened
 from tests.servers import PostgresServer, Standby
 
 ALIVE = "SELECT k AS id, -k AS v FROM unnest($1::int[]) AS k"
@@ -32,11 +32,11 @@ def server() -> Iterator[Standby]:
 
 @pytest.fixture
 async def enricher(server: Standby) -> AsyncIterator[PostgresEnricher]:
-    enricher = PostgresEnricher(f"{server.tcp_dsn()}?application_name=lookups", query=ALIVE, key="id", pool_size=3)
-    await enricher.open()
-    assert await asyncio.gather(*map(enricher.lookup, (1, 2, 3))) == [{"v": -1}, {"v": -2}, {"v": -3}]
-    yield enricher
-    await enricher.close()
+    async with opened(
+        PostgresEnricher(f"{server.tcp_dsn()}?application_name=lookups", query=ALIVE, key="id", pool_size=3)
+    ) as enricher:
+        assert await asyncio.gather(*map(enricher.lookup, (1, 2, 3))) == [{"v": -1}, {"v": -2}, {"v": -3}]
+        yield enricher
 
 
 RETRY = Retry(max_attempts=4, backoff=FixedBackoff(0.0))
@@ -71,20 +71,18 @@ async def test_a_server_that_cannot_connect_now_is_retryable(server: Standby, en
 async def test_a_failover_to_read_only_is_retryable_and_makes_new_connections(server: Standby) -> None:
     await asyncio.to_thread(server.fetch, "DROP SEQUENCE IF EXISTS s")
     await asyncio.to_thread(server.fetch, "CREATE SEQUENCE s")
-    enricher = PostgresEnricher(server.dsn, query=WHO, key="id", pool_size=1)
-    await enricher.open()
-    await enricher.lookup(-1)
-    server.demote(answers=True)
-    before = await reading(enricher)
-    error = await failure(enricher, -1)
-    assert (error.retryable, error.any_key) == (True, True)
-    assert "the server is read-only" in str(error)
-    assert isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError)
-    after = await reading(enricher)
-    assert after["v"] != before["v"], "the old connection leads to what is a standby now"
-    assert await asyncio.to_thread(server.fetch, "SELECT pg_promote()") == [(True,)]
-    assert (await enricher.lookup(-1))["n"] is not None  # type: ignore[index,call-overload]
-    await enricher.close()
+    async with opened(PostgresEnricher(server.dsn, query=WHO, key="id", pool_size=1)) as enricher:
+        await enricher.lookup(-1)
+        server.demote(answers=True)
+        before = await reading(enricher)
+        error = await failure(enricher, -1)
+        assert (error.retryable, error.any_key) == (True, True)
+        assert "the server is read-only" in str(error)
+        assert isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError)
+        after = await reading(enricher)
+        assert after["v"] != before["v"], "the old connection leads to what is a standby now"
+        assert await asyncio.to_thread(server.fetch, "SELECT pg_promote()") == [(True,)]
+        assert (await enricher.lookup(-1))["n"] is not None  # type: ignore[index,call-overload]
 
 
 async def reading(enricher: PostgresEnricher) -> Any:
@@ -98,17 +96,15 @@ async def test_of_several_hosts_the_primary_is_taken_and_waited_for(server: Stan
     """With target_session_attrs a pool follows a failover by itself."""
     hosts = f"127.0.0.1:{server.port},127.0.0.1:{server.port}"
     dsn = f"postgresql://postgres:hunter2@{hosts}/postgres?target_session_attrs=primary"
-    enricher = PostgresEnricher(dsn, query=ALIVE, key="id", pool_size=1)
-    await enricher.open()
-    server.demote(answers=True)
-    error = await failure(enricher, 1)
-    assert error.retryable is True
-    error = await failure(enricher, 1)
-    assert error.retryable is True
-    assert "target_session_attrs" in str(error)
-    server.promote()
-    assert await enricher.lookup(1) == {"v": -1}
-    await enricher.close()
+    async with opened(PostgresEnricher(dsn, query=ALIVE, key="id", pool_size=1)) as enricher:
+        server.demote(answers=True)
+        error = await failure(enricher, 1)
+        assert error.retryable is True
+        error = await failure(enricher, 1)
+        assert error.retryable is True
+        assert "target_session_attrs" in str(error)
+        server.promote()
+        assert await enricher.lookup(1) == {"v": -1}
 
 
 async def test_a_lock_that_is_not_given_in_time_is_retryable(database: Database) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 import traceback
@@ -17,6 +16,7 @@ from asyncio_operator import ConfigurationError
 from enrichers import PostgresEnricher
 from enrichers.postgres.describe import Selection, describe
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import opened
 
 TYPES = [
     ("int2", pa.int16()),
@@ -65,27 +65,8 @@ TYPES = [
     ("numbers", pa.list_(pa.int32())),
 ]
 
-UNUSABLE = [
-    "interval",
-    "time",
-    "time with time zone",
-    "inet",
-    "money",
-    "int4range",
-    "point",
-    "xml",
-    "tsvector",
-    "bit(3)",
-    "oid",
-    "pair",
-    "interval[]",
-    "int2vector",
-    "pair[]",
-]
-
 MORE_TYPES = """
     CREATE TYPE mood AS ENUM ('sad', 'ok');
-    CREATE TYPE pair AS (a int, b text);
     CREATE DOMAIN price AS numeric(9,4);
     CREATE DOMAIN dear AS price CHECK (VALUE > 100);
     CREATE DOMAIN numbers AS int[];
@@ -113,19 +94,6 @@ async def test_a_computed_numeric_of_a_query_has_the_free_size(database: Databas
     query = "SELECT k AS id, 1.5 * k AS a, (1.5 * k)::numeric(7,3) AS b FROM unnest($1::int[]) AS k"
     schema = PostgresEnricher(database.dsn, query=query, key="id").schema()
     assert schema.types == [pa.decimal128(38, 18), pa.decimal128(7, 3)]
-
-
-@pytest.mark.parametrize("name", UNUSABLE)
-async def test_X4_any_other_type_is_refused_with_the_column_the_type_and_the_remedy(
-    database: Database, name: str
-) -> None:
-    await database.execute(f"{MORE_TYPES}; CREATE TABLE t (id int, x {name}, y int)")
-    text = str(problem_with(database.dsn, table="t", key="id"))
-    assert "column 'x'" in text
-    assert name.partition("(")[0].partition("[")[0] in text
-    assert "query" in text
-    assert PostgresEnricher(database.dsn, table="t", key="id", columns=["y"]).schema().names == ["y"]
-    assert "'x'" in str(problem_with(database.dsn, table="t", key="x", columns=["y"]))
 
 
 @pytest.mark.parametrize("name", ["json", "jsonb", "int4[]", '"char"'])
@@ -266,24 +234,6 @@ async def test_whatever_gives_rows_and_only_reads_is_a_query(database: Database,
     )
 
 
-async def test_X4_all_columns_without_counterpart_are_told_at_once_with_a_query_that_works(database: Database) -> None:
-    await database.execute("""
-        CREATE TABLE t (id int, "at night" interval, net inet, v int, spent money);
-        INSERT INTO t VALUES (1, '1 s', '10.0.0.1', 2, NULL), (2, NULL, NULL, 3, NULL);
-    """)
-    for key, wanted in [("id", 1), (["v", "id"], (2, 1)), (["net", "id"], ("10.0.0.1/32", 1))]:
-        text = str(problem_with(database.dsn, table="t", key=key))
-        for name, kind in [("at night", "interval"), ("net", "inet"), ("spent", "money")]:
-            assert f"the column {name!r} of type {kind}" in text
-        if key == "id":
-            assert "with columns=['v']" in text
-        [query] = re.findall(r"with query='(.*)'$", text)
-        async with database.enricher(query=query, key=key, columns=["at night", "spent"]) as enricher:
-            assert await enricher.lookup(wanted) == {"at night": "00:00:01", "spent": None}
-    text = str(problem_with(database.dsn, query="SELECT * FROM t WHERE id = ANY ($1)", key="id"))
-    assert '"at night"::text AS "at night"' in text
-
-
 async def test_an_asyncpg_that_does_not_show_modifiers_costs_precision_and_breaks_nothing(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -393,7 +343,5 @@ async def test_nothing_is_written_and_a_query_is_not_run(database: Database) -> 
 
 async def test_open_asks_the_server_where_nobody_has_asked_before(database: Database) -> None:
     await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
-    enricher = PostgresEnricher(database.dsn, table="t", key="id")
-    await enricher.open()
-    assert await enricher.lookup(1) == {"v": 2}
-    await enricher.close()
+    async with opened(PostgresEnricher(database.dsn, table="t", key="id")) as enricher:
+        assert await enricher.lookup(1) == {"v": 2}

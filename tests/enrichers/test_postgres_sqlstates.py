@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import AsyncIterator
-from typing import Any
 
 import asyncpg
 import pytest
@@ -14,6 +13,7 @@ from asyncio_operator import EnricherError
 from asyncio_operator.policies.batching import splits
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import failure
 
 FAIL = """
     CREATE FUNCTION fail(state text) RETURNS int LANGUAGE plpgsql AS $$
@@ -62,12 +62,6 @@ async def failing(database: Database) -> AsyncIterator[PostgresEnricher]:
     query = "SELECT k AS state, fail(k) AS v FROM unnest($1::text[]) AS k"
     async with database.enricher(query=query, key="state", pool_size=1) as enricher:
         yield enricher
-
-
-async def failure(enricher: PostgresEnricher, *keys: Any) -> EnricherError:
-    with pytest.raises(EnricherError) as caught:
-        await enricher.lookup_many(keys)
-    return caught.value
 
 
 @pytest.mark.parametrize("state", RETRYABLE)

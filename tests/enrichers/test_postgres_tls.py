@@ -16,6 +16,7 @@ import pytest
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, EnricherError
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import opened
 from tests.servers import PostgresServer
 
 trustme = pytest.importorskip("trustme", reason="makes the certificates of these tests")
@@ -101,12 +102,8 @@ def refusal(dsn: str, **options: Any) -> ConfigurationError:
 
 
 async def answer(dsn: str) -> Any:
-    enricher = PostgresEnricher(dsn, query=QUERY, key="id", pool_size=1)
-    await enricher.open()
-    try:
+    async with opened(PostgresEnricher(dsn, query=QUERY, key="id", pool_size=1)) as enricher:
         return await enricher.lookup(1)
-    finally:
-        await enricher.close()
 
 
 async def test_every_mode_that_fits_connects(server: TlsServer) -> None:
@@ -139,13 +136,11 @@ async def test_a_client_certificate_in_place_of_a_password(server: TlsServer) ->
 async def test_a_cancelled_lookup_is_cancelled_on_the_server_over_tls_too(server: TlsServer) -> None:
     query = "SELECT k AS id, pg_sleep(k)::text AS v FROM unnest($1::int[]) AS k"
     dsn = server.tcp_dsn() + server.tls("verify-full", sslrootcert="authority.pem")
-    enricher = PostgresEnricher(dsn, query=query, key="id", pool_size=1)
-    await enricher.open()
-    await enricher.lookup(0)
-    operator = AsyncWaitOperator(enricher.lookup, timeout=0.05, on_timeout=lambda key: "late")
-    assert [row async for row in operator.process([600])] == ["late"]
-    assert await enricher.lookup(0) == {"v": ""}
-    await enricher.close()
+    async with opened(PostgresEnricher(dsn, query=query, key="id", pool_size=1)) as enricher:
+        await enricher.lookup(0)
+        operator = AsyncWaitOperator(enricher.lookup, timeout=0.05, on_timeout=lambda key: "late")
+        assert [row async for row in operator.process([600])] == ["late"]
+        assert await enricher.lookup(0) == {"v": ""}
 
 
 def test_X4_a_certificate_that_does_not_verify_is_told(server: TlsServer) -> None:

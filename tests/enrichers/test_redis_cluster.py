@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import traceback
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from redis.crc import key_slot
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.testing import check_enricher
 from enrichers.redis import RedisEnricher
+from tests.enrichers import helpers
+from tests.enrichers.helpers import failure
 from tests.redis_cluster import RedisCluster, cluster
 from tests.redis_service import RedisServer, needs_redis, redis_server
 
@@ -24,21 +25,8 @@ __all__ = ["cluster", "redis_server"]
 COLUMN: dict[str, Any] = {"schema": "n int", "kind": "string"}
 
 
-@contextlib.asynccontextmanager
-async def opened(source: RedisCluster | RedisServer, **options: Any) -> AsyncIterator[RedisEnricher]:
-    enricher = RedisEnricher(**{"url": source.url, "cluster": True, **COLUMN} | options)
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
-
-
-async def failure(enricher: RedisEnricher, *keys: Any) -> EnricherError:
-    with pytest.raises(EnricherError) as raised:
-        await enricher.lookup_many(keys)
-    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
-    return raised.value
+def opened(source: RedisCluster | RedisServer, **options: Any) -> AbstractAsyncContextManager[RedisEnricher]:
+    return helpers.opened(RedisEnricher(**{"url": source.url, "cluster": True, **COLUMN} | options))
 
 
 @pytest.mark.parametrize("kind", ["json", pytest.param("hash", marks=pytest.mark.faults)])
@@ -170,18 +158,10 @@ async def test_a_replica_takes_over_from_a_node_that_is_gone(how: str) -> None:
 
 
 async def test_X7_cancelled_lookups_leave_no_answer_for_another_one(cluster: RedisCluster) -> None:
-    for number in range(20):
+    for number in range(50):
         cluster.set(f"c{number}", str(number))
     async with opened(cluster, key_template="c{key}", pool_size=2) as enricher:
-        for turns in range(60):
-            lookups = [asyncio.ensure_future(enricher.lookup(number)) for number in range(6)]
-            for _ in range(turns % 30):
-                await asyncio.sleep(0)
-            for lookup in lookups[turns % 3 :: 2]:
-                lookup.cancel()
-            for number, answer in enumerate(await asyncio.gather(*lookups, return_exceptions=True)):
-                assert isinstance(answer, asyncio.CancelledError) or answer == {"n": number}
-        assert await asyncio.gather(*map(enricher.lookup, range(20))) == [{"n": number} for number in range(20)]
+        await helpers.cancelled_at_any_turn(enricher, lambda number: {"n": number}, rounds=60)
 
 
 async def test_wrong_credentials_and_servers_without_cluster_are_not_retryable(
@@ -212,13 +192,11 @@ async def test_a_function_gives_the_url_and_tls_reaches_every_node(cluster: Redi
     async with opened(cluster, url=url) as enricher:
         assert await enricher.lookup_many(range(1000, 1030)) == [None] * 30
         assert len(asked) > 2, "for every connection"
-    enricher = RedisEnricher("rediss://:s3cret@host:6379?ssl_check_hostname=false", cluster=True, **COLUMN)
-    await enricher.open()
-    assert enricher._runtime is not None
-    options = enricher._runtime[0]._client.redis.connection_kwargs
-    assert options["connection_class"] is SSLConnection
-    assert options["ssl_check_hostname"] is False
-    await enricher.close()
+    async with opened(cluster, url="rediss://:s3cret@host:6379?ssl_check_hostname=false") as enricher:
+        assert enricher._runtime is not None
+        options = enricher._runtime[0]._client.redis.connection_kwargs
+        assert options["connection_class"] is SSLConnection
+        assert options["ssl_check_hostname"] is False
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import json
-import traceback
 import uuid
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError
 from asyncio_operator.testing import check_enricher
 from enrichers.redis import RedisEnricher
+from tests.enrichers import helpers
+from tests.enrichers.helpers import failure
 from tests.redis_service import RedisServer, needs_redis, redis_server
 
 __all__ = ["redis_server"]
@@ -30,23 +30,8 @@ def server(redis_server: RedisServer) -> RedisServer:
     return redis_server
 
 
-@contextlib.asynccontextmanager
-async def opened(server: RedisServer, **options: Any) -> AsyncIterator[RedisEnricher]:
-    enricher = RedisEnricher(**{"url": server.url, "schema": SCHEMA} | options)
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
-
-
-async def failure(enricher: RedisEnricher, *keys: Any) -> EnricherError:
-    """The error of a lookup, in which no secret stands, its causes included."""
-    with pytest.raises(EnricherError) as raised:
-        await enricher.lookup_many(keys)
-    shown = "".join(traceback.format_exception(raised.value, chain=True))
-    assert "s3cret" not in shown
-    return raised.value
+def opened(server: RedisServer, **options: Any) -> AbstractAsyncContextManager[RedisEnricher]:
+    return helpers.opened(RedisEnricher(**{"url": server.url, "schema": SCHEMA} | options))
 
 
 @pytest.mark.parametrize("max_batch", [1, 500])
@@ -103,12 +88,6 @@ async def test_keys_are_written_as_the_template_says(server: RedisServer) -> Non
             assert "2 parts origin, hour" in str(await failure(enricher, wrong))
         for wrong in (True, 1.0, Decimal(1), datetime.datetime(2024, 2, 29), (1,)):
             assert (await failure(enricher, ("JFK", wrong))).retryable is False
-
-
-async def test_decimals_of_json_lose_no_digit(server: RedisServer) -> None:
-    server.command("SET", "k", '{"a": 12345678901234567890.123456789012345678, "b": 0.1}')
-    async with opened(server, schema="a decimal(38,18), b double") as enricher:
-        assert await enricher.lookup("k") == {"a": Decimal("12345678901234567890.123456789012345678"), "b": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -229,17 +208,7 @@ async def test_cancelled_lookups_lose_no_place_in_the_pool(server: RedisServer) 
     for number in range(50):
         server.command("SET", str(number), str(number))
     async with opened(server, pool_size=2, kind="string", schema="n int") as enricher:
-        for turns in range(100):
-            lookups = [asyncio.ensure_future(enricher.lookup(number)) for number in range(6)]
-            for _ in range(turns % 25):
-                await asyncio.sleep(0)
-            for lookup in lookups[turns % 3 :: 2]:
-                lookup.cancel()
-            found = await asyncio.gather(*lookups, return_exceptions=True)
-            for number, answer in enumerate(found):
-                assert isinstance(answer, asyncio.CancelledError) or answer == {"n": number}
-        found = await asyncio.wait_for(asyncio.gather(*map(enricher.lookup, range(50))), 10)
-        assert found == [{"n": number} for number in range(50)]
+        await helpers.cancelled_at_any_turn(enricher, lambda number: {"n": number})
 
 
 @pytest.mark.parametrize("kind", ["json", "hash"])

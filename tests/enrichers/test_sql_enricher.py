@@ -10,8 +10,7 @@ import math
 import os
 import sqlite3
 import threading
-import traceback
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,13 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError
 from asyncio_operator.testing import check_enricher
 from enrichers import SqlEnricher, TableEnricher
 from enrichers.sql import connections
 from enrichers.sql import key_select as statements
+from tests.enrichers import helpers
+from tests.enrichers.helpers import failure, told
 
 MOST_OF_SQLITE = 32_766
 
@@ -48,21 +49,8 @@ def execute(path: Path, *statements: str, rows: list[Any] | None = None) -> None
         connection.commit()
 
 
-@contextlib.asynccontextmanager
-async def opened(url: Any, **options: Any) -> AsyncIterator[SqlEnricher]:
-    enricher = SqlEnricher(url, **({"key": "id"} | options))
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
-
-
-async def failure(enricher: SqlEnricher, *keys: Any) -> EnricherError:
-    with pytest.raises(EnricherError) as raised:
-        await enricher.lookup_many(keys)
-    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
-    return raised.value
+def opened(url: Any, **options: Any) -> AbstractAsyncContextManager[SqlEnricher]:
+    return helpers.opened(SqlEnricher(url, **({"key": "id"} | options)))
 
 
 HOSTILE = ["' OR 1=1 --", '"; DROP TABLE t; --', "\0", "%s %(x)s :keys ?", "\ud800", "ü\U0001f600", "\\", "x" * 100_000]
@@ -255,7 +243,7 @@ async def test_a_wrong_statement_or_table_is_an_error_that_names_what_there_is(p
     for options, says in cases:
         with pytest.raises(ConfigurationError, match=says) as raised:
             SqlEnricher(url, **({"key": "id"} | options)).schema()
-        assert "sqlalche.me" not in "".join(traceback.format_exception(raised.value))
+        assert "sqlalche.me" not in told(raised.value)
 
 
 def test_a_wrong_path_is_an_error_and_makes_no_file(path: Path, url: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -357,15 +345,7 @@ async def test_X7_cancelled_lookups_lose_no_place_in_the_pool(path: Path, url: s
     execute(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)", "INSERT INTO t VALUES (?, ?)", rows=rows)
     before = threads()
     async with opened(url, table="t", pool_size=2) as enricher:
-        for turns in range(30):
-            lookups = [asyncio.ensure_future(enricher.lookup(number)) for number in range(6)]
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            for lookup in lookups[turns % 3 :: 2]:
-                lookup.cancel()
-            for number, answer in enumerate(await asyncio.gather(*lookups, return_exceptions=True)):
-                assert isinstance(answer, asyncio.CancelledError) or answer == {"v": number}
-        assert await asyncio.gather(*map(enricher.lookup, range(50))) == [{"v": number} for number in range(50)]
+        await helpers.cancelled_at_any_turn(enricher, lambda number: {"v": number}, rounds=30)
     await gone(before)
 
 
@@ -373,12 +353,8 @@ async def test_a_table_can_be_kept_in_memory(path: Path, url: str) -> None:
     execute(
         path, "CREATE TABLE t (id INTEGER, v TEXT)", "INSERT INTO t VALUES (1, 'a'), (1, 'b'), (NULL, 'c'), (2, 'd')"
     )
-    table = TableEnricher(SqlEnricher(url, table="t", key="id"), key="id")
-    await table.open()
-    try:
+    async with helpers.opened(TableEnricher(SqlEnricher(url, table="t", key="id"), key="id")) as table:
         assert await table.lookup_many([1, 2, 3]) == [[{"v": "a"}, {"v": "b"}], {"v": "d"}, None]
-    finally:
-        await table.close()
     async with opened(url, query="SELECT id, v FROM t WHERE id IN :keys", schema="id int, v string") as enricher:
         with pytest.raises(ConfigurationError, match="a query takes keys"):
             await enricher.rows()
@@ -392,7 +368,7 @@ def test_X5_no_secret_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("aiomysql")
     with pytest.raises(ConfigurationError, match="not reachable") as raised:
         enricher.schema()
-    assert "s3cret" not in "".join(traceback.format_exception(raised.value)) + caplog.text
+    assert "s3cret" not in told(raised.value) + caplog.text
 
     def function() -> str:
         return url

@@ -18,19 +18,11 @@ from enrichers import SqlEnricher
 from enrichers.scalars import JSON, scalar
 from enrichers.sql.column_types import column_for
 from enrichers.sql.spellings import MOST, moments, spellings_of, zoned
-from tests.enrichers.test_sql_enricher import opened
+from tests.enrichers.test_sql_enricher import opened, path, url
+
+__all__ = ["path", "url"]
 
 AT = datetime(2024, 2, 29, 12)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t.db"
-
-
-@pytest.fixture
-def url(path: Path) -> str:
-    return f"sqlite+aiosqlite:///{path}"
 
 
 def fill(path: Path, kind: str, values: list[Any]) -> None:

@@ -16,6 +16,7 @@ import pytest
 from asyncio_operator import ConfigurationError
 from enrichers import SqlEnricher
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import opened
 from tests.mariadb_service import MariadbServer, mariadb
 
 __all__ = ["mariadb"]
@@ -33,12 +34,8 @@ async def found(url: str, *keys: Any, **options: Any) -> list[Any]:
     suggested = re.search(r"Spark has no counterpart for the columns .* table=: query=(.*), schema=(.*)$", text)
     assert suggested is not None, text
     query, schema = map(ast.literal_eval, suggested.groups())
-    enricher = SqlEnricher(url, **{**options, "table": None, "query": query, "schema": schema})
-    await enricher.open()
-    try:
+    async with opened(SqlEnricher(url, **{**options, "table": None, "query": query, "schema": schema})) as enricher:
         return list(await enricher.lookup_many(keys))
-    finally:
-        await enricher.close()
 
 
 MARIADB = [

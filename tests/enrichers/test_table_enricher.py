@@ -26,6 +26,7 @@ from asyncio_operator.testing import FakeEnricher, check_enricher
 from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher
 from tests.arrow.test_key_identity import COLUMNS, rows_of
+from tests.enrichers.helpers import opened
 from tests.servers import PostgresServer
 
 AIRPORTS = pa.table(
@@ -86,11 +87,9 @@ def test_every_source_keeps_the_contract(name: str, path: str, directory: Path) 
 
 async def test_columns_are_chosen_and_may_be_of_the_key(path: str) -> None:
     for source in (path, give_table, give_rows):
-        enricher = TableEnricher(source, "faa", ["height", "faa"])
-        await enricher.open()
-        assert await enricher.lookup("JFK") == {"height": 4, "faa": "JFK"}
-        assert enricher.schema().names == ["height", "faa"]
-        await enricher.close()
+        async with opened(TableEnricher(source, "faa", ["height", "faa"])) as enricher:
+            assert await enricher.lookup("JFK") == {"height": 4, "faa": "JFK"}
+            assert enricher.schema().names == ["height", "faa"]
 
 
 async def test_composite_keys() -> None:
@@ -234,10 +233,8 @@ async def test_columns_that_are_not_used_may_have_one_name() -> None:
 
 
 async def test_a_key_column_of_nulls_has_no_row() -> None:
-    enricher = TableEnricher(pa.table({"k": pa.nulls(2), "v": ["a", "b"]}), "k")
-    await enricher.open()
-    assert await enricher.lookup_many([1, 2]) == [None, None]
-    await enricher.close()
+    async with opened(TableEnricher(pa.table({"k": pa.nulls(2), "v": ["a", "b"]}), "k")) as enricher:
+        assert await enricher.lookup_many([1, 2]) == [None, None]
 
 
 async def test_the_schema_of_an_asynchronous_source_is_asked_for_within_a_running_loop() -> None:
@@ -369,10 +366,8 @@ async def test_a_zone_is_neither_invented_nor_lost(zone: str | None) -> None:
     moment = datetime.datetime(2020, 1, 1, tzinfo=None if zone is None else datetime.UTC)
     table = pa.table({"k": [1], "at": pa.array([moment], pa.timestamp("us", zone))})
     right, wrong = ("timestamp_ntz", "timestamp") if zone is None else ("timestamp", "timestamp_ntz")
-    enricher = TableEnricher(table, "k", schema=f"k long, at {right}")
-    await enricher.open()
-    assert await enricher.lookup(1) == {"at": moment}
-    await enricher.close()
+    async with opened(TableEnricher(table, "k", schema=f"k long, at {right}")) as enricher:
+        assert await enricher.lookup(1) == {"at": moment}
     enricher = TableEnricher(table, "k", schema=f"k long, at {wrong}")
     told = rf"column 'at' is timestamp\[us.*\] in the table and timestamp\[us.*\] in schema=.*declare it as {right}"
     with pytest.raises(ConfigurationError, match=told):

@@ -6,20 +6,15 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from asyncio_operator import EnricherError
-from asyncio_operator.testing import VirtualTimeLoop
 from enrichers.table import TableEnricher
-
-
-def on_virtual_time(main: Callable[[], Any]) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
+from tests.enrichers.helpers import opened
+from tests.operator.helpers import virtual
 
 
 class Loads:
@@ -41,37 +36,27 @@ def numbers(*values: Any) -> Any:
     return [{"k": 1, "v": value} for value in values]
 
 
-def test_it_is_loaded_again_on_schedule_in_a_thread() -> None:
+@virtual
+async def test_it_is_loaded_again_on_schedule_in_a_thread() -> None:
     loads = Loads(numbers(10), numbers(20), numbers(30, 31))
-
-    async def main() -> None:
-        enricher = TableEnricher(loads, "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
+    loads.results.append(ConnectionError())  # for the time after the last look
+    async with opened(TableEnricher(loads, "k", reload_every=60, schema="k int, v int")) as enricher:
         found = []
         for _ in range(3):
             found.append(await enricher.lookup(1))
             await asyncio.sleep(61)
-        await enricher.close()
-        assert found == [{"v": 10}, {"v": 20}, [{"v": 30}, {"v": 31}]]
-
-    loads.results.append(ConnectionError())  # for the time after the last look
-    on_virtual_time(main)
+    assert found == [{"v": 10}, {"v": 20}, [{"v": 30}, {"v": 31}]]
     assert threading.main_thread() not in loads.threads
 
 
-def test_a_reload_adds_changes_and_removes_keys() -> None:
+@virtual
+async def test_a_reload_adds_changes_and_removes_keys() -> None:
     first = [{"k": 1, "v": 10}, {"k": 4, "v": 40}]
     second = [{"k": 2, "v": 20}, {"k": 4, "v": 44}]
-
-    async def main() -> None:
-        enricher = TableEnricher(Loads(first, second), "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
+    async with opened(TableEnricher(Loads(first, second), "k", reload_every=60, schema="k int, v int")) as enricher:
         assert [await enricher.lookup(key) for key in (1, 2, 4)] == [{"v": 10}, None, {"v": 40}]
         await asyncio.sleep(61)
         assert [await enricher.lookup(key) for key in (1, 2, 4)] == [None, {"v": 20}, {"v": 44}]
-        await enricher.close()
-
-    on_virtual_time(main)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +72,19 @@ def test_a_reload_adds_changes_and_removes_keys() -> None:
         (7, "the source gave 7"),
     ],
 )
-def test_a_reload_that_fails_leaves_the_old_table_and_a_warning(
+@virtual
+async def test_a_reload_that_fails_leaves_the_old_table_and_a_warning(
     failure: Any, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     loads = Loads(numbers(10), failure, failure, numbers(40))
-
-    async def main() -> None:
-        enricher = TableEnricher(loads, "k", reload_every=60, schema=pa.schema([("k", "i4", False), ("v", "i4")]))
-        await enricher.open()
+    caplog.set_level(logging.WARNING, "asyncio_operator")
+    async with opened(
+        TableEnricher(loads, "k", reload_every=60, schema=pa.schema([("k", "i4", False), ("v", "i4")]))
+    ) as enricher:
         await asyncio.sleep(121)
         assert await enricher.lookup(1) == {"v": 10}
         await asyncio.sleep(60)
         assert await enricher.lookup(1) == {"v": 40}
-        await enricher.close()
-
-    with caplog.at_level(logging.WARNING, "asyncio_operator"):
-        on_virtual_time(main)
     first, second = (record.getMessage() for record in caplog.records)
     assert "of 60 s ago stays" in first
     assert "of 120 s ago stays" in second
@@ -144,16 +126,15 @@ async def test_close_ends_an_asynchronous_reload() -> None:
         finally:
             cancelled.set()
 
-    enricher = TableEnricher(load, "k", reload_every=0.001, schema="k int, v int")
-    await enricher.open()
-    await waiting.wait()
-    assert await enricher.lookup(1) == {"v": 1}
-    await enricher.close()
+    async with opened(TableEnricher(load, "k", reload_every=0.001, schema="k int, v int")) as enricher:
+        await waiting.wait()
+        assert await enricher.lookup(1) == {"v": 1}
     assert cancelled.is_set()
 
 
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-def test_an_asynchronous_source_that_ends_itself_does_not_end_reloading(
+@virtual
+async def test_an_asynchronous_source_that_ends_itself_does_not_end_reloading(
     ending: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     loads = Loads(numbers(10), ending("no file today"), numbers(30))
@@ -162,22 +143,18 @@ def test_an_asynchronous_source_that_ends_itself_does_not_end_reloading(
         await asyncio.sleep(1)
         return loads()
 
-    async def main() -> None:
-        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
+    async with opened(TableEnricher(load, "k", reload_every=60, schema="k int, v int")) as enricher:
         await asyncio.sleep(100)
         assert await enricher.lookup(1) == {"v": 10}
         await asyncio.sleep(60)
         assert await enricher.lookup(1) == {"v": 30}
-        await enricher.close()
-        assert len(asyncio.all_tasks()) == 1
-
-    on_virtual_time(main)
+    assert len(asyncio.all_tasks()) == 1
     assert f"{ending.__name__}: no file today" in caplog.text
 
 
 @pytest.mark.parametrize("swallowed", [1, 3])
-def test_a_source_that_swallows_its_cancellation_sets_no_table_after_close(swallowed: int) -> None:
+@virtual
+async def test_a_source_that_swallows_its_cancellation_sets_no_table_after_close(swallowed: int) -> None:
     """Nor does it take the place of the table of the next `open`, and it is not asked again."""
     asked = 0
 
@@ -193,24 +170,20 @@ def test_a_source_that_swallows_its_cancellation_sets_no_table_after_close(swall
                 await asyncio.sleep(30)
         return numbers(2)
 
-    async def main() -> None:
-        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
+    async with opened(TableEnricher(load, "k", reload_every=60, schema="k int, v int")) as enricher:
         await asyncio.sleep(61)
-        await enricher.close()
-        await asyncio.sleep(1e7)
-        with pytest.raises(EnricherError, match="not open"):
-            await enricher.lookup(1)
-        assert asked == 2
-        assert len(asyncio.all_tasks()) == 1
-        await enricher.open()
-        assert await enricher.lookup(1) == {"v": 3}
-        await enricher.close()
-
-    on_virtual_time(main)
+    await asyncio.sleep(1e7)
+    with pytest.raises(EnricherError, match="not open"):
+        await enricher.lookup(1)
+    assert asked == 2
+    assert len(asyncio.all_tasks()) == 1
+    await enricher.open()
+    assert await enricher.lookup(1) == {"v": 3}
+    await enricher.close()
 
 
-def test_a_reload_of_an_earlier_open_never_takes_the_place_of_a_later_table() -> None:
+@virtual
+async def test_a_reload_of_an_earlier_open_never_takes_the_place_of_a_later_table() -> None:
     asked = 0
 
     async def load() -> Any:
@@ -224,31 +197,24 @@ def test_a_reload_of_an_earlier_open_never_takes_the_place_of_a_later_table() ->
                 await asyncio.sleep(30)
         return numbers(number)
 
-    async def main() -> None:
-        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
+    async with opened(TableEnricher(load, "k", reload_every=60, schema="k int, v int")) as enricher:
         await asyncio.sleep(61)
-        await enricher.close()
-        await enricher.open()
-        await asyncio.sleep(40)
-        assert await enricher.lookup(1) == {"v": 3}
-        await enricher.close()
-
-    on_virtual_time(main)
+    await enricher.open()
+    await asyncio.sleep(40)
+    assert await enricher.lookup(1) == {"v": 3}
+    await enricher.close()
 
 
-def test_opened_twice_it_reloads_once_and_close_ends_that() -> None:
+@virtual
+async def test_opened_twice_it_reloads_once_and_close_ends_that() -> None:
     async def later() -> Any:
         await asyncio.sleep(0.01)
         return numbers(1)
 
-    async def main() -> None:
-        enricher = TableEnricher(later, "k", reload_every=60)
-        await enricher.open()
-        await enricher.open()
-        await asyncio.sleep(1)
-        assert len(asyncio.all_tasks()) == 2
-        await enricher.close()
-        assert len(asyncio.all_tasks()) == 1
-
-    on_virtual_time(main)
+    enricher = TableEnricher(later, "k", reload_every=60)
+    await enricher.open()
+    await enricher.open()
+    await asyncio.sleep(1)
+    assert len(asyncio.all_tasks()) == 2
+    await enricher.close()
+    assert len(asyncio.all_tasks()) == 1

@@ -115,10 +115,6 @@ def test_X12_an_empty_text_is_null(kind: str) -> None:
     assert value == {"c": None}
 
 
-def test_X12_blanks_around_a_text_are_no_part_of_its_value() -> None:
-    assert typed_row({"c": " 7\r\n"}, as_schema("c int"), TEXT) == {"c": 7}
-
-
 @pytest.mark.parametrize("kind", ["double", "decimal(10,2)", "int"])
 @pytest.mark.parametrize("text", ['{"v":1,"v":2}', '[{"v":1},{"w":{"a":1,"a":1}}]', '{"v":1,"\\u0076":1}'])
 def test_X12_an_object_with_two_values_of_one_name_is_an_error(kind: str, text: str) -> None:

@@ -178,7 +178,7 @@ def test_a_message_of_a_huge_value_is_short() -> None:
 TEXTS: list[tuple[str, Any, Any]] = [
     ("boolean", "TRUE", True),
     ("boolean", b"0", False),
-    ("int", b" -7 ", -7),
+    ("int", b" -7\r\n", -7),
     ("int", "", None),
     ("double", "1e3", 1000.0),
     ("double", "-inf", float("-inf")),
