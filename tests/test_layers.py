@@ -427,7 +427,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/coordinators": 831,
     "asyncio_operator/engine": 4_625,
     "asyncio_operator/journal": 2_641,
-    "asyncio_operator/lookup": 4_314,
+    "asyncio_operator/lookup": 4_294,
     "asyncio_operator/loop": 948,
     "asyncio_operator/operator": 1_839,
     "asyncio_operator/policies": 1_301,

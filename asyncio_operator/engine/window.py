@@ -28,7 +28,7 @@ class CallWindow:
         final: see `Window`.
     """
 
-    instant = single = True
+    instant = True
     results: list[Any] | None = None
 
     def __init__(self, owner: Owner, attempts: Attempts, plain: bool, final: bool) -> None:
@@ -52,8 +52,7 @@ class CallWindow:
         plain, clock, held = self._plain, gate.now, self._attempts.held
         take: Callable[..., float] = gate.take if plain else self._attempts.take
         free = gate.free if plain else FreeStarts()
-        # A value may be a slice of several, which the gate counts.
-        weighs = gate.weighs and not plain and self.single
+        weighs = gate.weighs and not plain
         # Law R10: calls start in order.
         while not held and (call := next(calls, None)) is not None:
             now, refusal = clock(), None

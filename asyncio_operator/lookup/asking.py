@@ -48,6 +48,7 @@ class Asking(ABC):
 
     Attributes:
         attempts: make the calls for the keys.
+        context: that in which the run was started.
     """
 
     def __init__(self, pending: PendingKeys, known: Sequence[KnownAnswers]) -> None:
@@ -60,7 +61,7 @@ class Asking(ABC):
         self._waiting = 0
         self._questions: dict[asyncio.Task[None], None] = {}
         self._held_up: asyncio.Task[None] | None = None
-        self._context = copy_context()
+        self.context = copy_context()
 
     @abstractmethod
     def cut(self, most: int) -> Piece | None:
@@ -106,7 +107,7 @@ class Asking(ABC):
         for known in self.known:
             if not known.has_room:
                 if self._held_up is None:
-                    self._held_up = start_task(known.room(), self._context.copy())
+                    self._held_up = start_task(known.room(), self.context.copy())
                     self._held_up.add_done_callback(self._goes_on)
                 return False
         return True
@@ -152,7 +153,7 @@ class Asking(ABC):
             self._start(self._find(pieces))
 
     def _start(self, asking: Any) -> None:
-        question = start_task(asking, self._context.copy())
+        question = start_task(asking, self.context.copy())
         self._questions[question] = None
         question.add_done_callback(self._answered)
 

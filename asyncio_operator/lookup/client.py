@@ -44,7 +44,7 @@ from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
-    from asyncio_operator.arrow.answer_tables import AnswerTables
+    from asyncio_operator.engine.contracts import Allowance
 
 
 class Lookup:
@@ -186,30 +186,14 @@ class _Engine:
     """The parts of an open lookup: cache, calls, and the task that runs them."""
 
     def __init__(
-        self,
-        enricher: Enricher,
-        options: LookupOptions,
-        check: AnswerCheck,
-        cache: LookupCache | None,
-        tables: AnswerTables | None,
-        limited: Limited,
+        self, enricher: Enricher, cache: LookupCache | None, allowance: Allowance | None, pipeline: LookupPipeline
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
         self._cache = cache
         self._optional = optional_parts(enricher)
-        self._allowance = limited.allowance
-        self._pipeline = pipeline = LookupPipeline(
-            enricher,
-            as_input(_endless()),
-            lambda *_: None,
-            options,
-            cache,
-            check,
-            tables=tables,
-            limited=limited,
-            single=True,
-        )
+        self._allowance = allowance
+        self._pipeline = pipeline
         self._places, self._pending, self._attempts = pipeline.places, pipeline.pending, pipeline.attempts
         self._failure: BaseException | None = None
         self._running = asyncio.ensure_future(self._run())
@@ -256,11 +240,8 @@ class _Engine:
         try:
             return await waiter
         except asyncio.CancelledError:
-            abandoned = self._pending.leave(key, waiter)
-            if abandoned is not None and abandoned.handed:
+            if (abandoned := self._pending.leave(key, waiter)) is not None:
                 self._attempts.abandon(abandoned)
-            elif abandoned is not None:
-                abandoned.ended = True
             raise
 
     def answer(self, position: asyncio.Future[Any], outcome: Any) -> None:
@@ -324,7 +305,11 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
 
         # Keys of unknown type have Python's types.
         tables = answer_tables(enricher.key_schema(), schema, optional_parts(enricher))
-    return _Engine(enricher, options, check, cache, tables, limited)
+    source = as_input(_endless())
+    pipeline = LookupPipeline(
+        enricher, source, lambda *_: None, options, cache, check, tables=tables, limited=limited, single=True
+    )
+    return _Engine(enricher, cache, limited.allowance, pipeline)
 
 
 def _own(answer: Any) -> Any:

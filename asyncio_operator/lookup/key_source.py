@@ -50,7 +50,6 @@ class OpenBatch(CallWindow):
         # A place keeps what calls have weighed.
         plain = final and not (source.timed or gate.listens or (gate.weighs and source.keeps))
         super().__init__(self, source.attempts, plain, final)
-        self.single = not source.slices
         self.batch = batch
         self.positions = positions
         self.missing = len(positions)
@@ -212,7 +211,7 @@ class OpenBatch(CallWindow):
         if self._source.pending.places.survives:
             self._source.settle_one(self)
         elif len(self._latencies) == 1:
-            self._source.settle_soon(self)
+            asyncio.get_running_loop().call_soon(self._source.settle_one, self, context=self._source.context)
 
     def _arrived_heard(self, call: Call, result: Any, started: float) -> None:
         """The same, where a limit hears of the call, or the outcome says how long it took."""
@@ -317,7 +316,6 @@ class KeySource(Asking):
         self._ended: deque[OpenBatch] = deque()
         # As long as keys ascend, none is open already.
         self._ascent = Ascent()
-        self._loop = asyncio.get_running_loop()
 
     @property
     def over(self) -> bool:
@@ -382,7 +380,7 @@ class KeySource(Asking):
 
     def _open(self, batch: KeyBatch) -> None:
         places = self.pending.places
-        current = OpenBatch(batch, range(len(batch.keys)) if self.slices else places.recall(batch), self)
+        current = OpenBatch(batch, places.recall(batch), self)
         earlier = () if self.slices else self._share(current)
         self.delivery.take(batch)
         self._current = current
@@ -490,10 +488,6 @@ class KeySource(Asking):
             owner.store(positions, some)
             start = stop
         return True
-
-    def settle_soon(self, opened: OpenBatch) -> None:
-        """Settle a batch in the next turn of the loop."""
-        self._loop.call_soon(self.settle_one, opened, context=self._context)
 
     def settle_one(self, opened: OpenBatch) -> None:
         try:

@@ -194,7 +194,8 @@ class PendingKeys(OpenKeys):
         return pending
 
     def leave(self, key: Any, position: Any) -> OpenKey | None:
-        """One stops waiting. Returns the flight, to be abandoned, if none is left. A refresh goes on."""
+        """One stops waiting. Returns a flight that was handed out, to be abandoned, if none is left. A refresh goes
+        on."""
         pending: OpenKey | None = self.running.get(self.name_of(key))
         if pending is None:
             return None
@@ -202,7 +203,10 @@ class PendingKeys(OpenKeys):
         if pending.waiters or pending.refreshing:
             return None
         self.forget(pending)
-        return pending
+        if pending.handed:
+            return pending
+        pending.ended = True
+        return None
 
     def end_all(self, outcome: Any) -> None:
         """Give all waiters this outcome."""

@@ -59,13 +59,13 @@ class Places:
         self._known = known
         self._timed = timed
         # In the order in which they are asked: what the first one has touches no other (law L14).
-        self._at_hand: list[Callable[[KeyBatch], Sequence[int] | None]] = [
-            partial(self._recall_from, memory) for memory in memories
+        self._at_hand: list[tuple[Callable[[KeyBatch], Sequence[int] | None], bool]] = [
+            (memory.recall, memory.cached) for memory in memories
         ]
         if cache is not None:
             # Each use counts where answers expire after their last one.
             place = 0 if cache.counts_uses else len(memories)
-            self._at_hand.insert(place, partial(self._recall_cached, cache))
+            self._at_hand.insert(place, (partial(self._recall_cached, cache), True))
         # A journal, and the keys whose answers it has already.
         self._keeper: KnownAnswers | None = None
         self._kept: NotedKeys | None = None
@@ -81,33 +81,30 @@ class Places:
         if batch.known:
             self.figures.journal_hits += batch.known
             asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
-        for recall in self._at_hand:
-            if asked is None:
-                asked = recall(batch)
-            elif asked:
+        for recall, is_cache in self._at_hand:
+            if asked is not None and not asked:
+                break
+            rest = batch
+            if asked is not None:
                 rest = KeyBatch([batch.keys[i] for i in asked], 0, None, batch.ascending)
-                left = recall(rest)
-                if left is not None:
-                    for i, outcome in zip(asked, rest.outcomes, strict=True):
-                        batch.outcomes[i] = outcome
-                    asked = [asked[i] for i in left]
-        return range(len(batch.keys)) if asked is None else asked
-
-    def _recall_from(self, memory: Memory, batch: KeyBatch) -> Sequence[int] | None:
-        asked = memory.recall(batch)
-        if asked is not None:
-            known = len(batch.keys) - len(asked)
-            if memory.cached:
-                self.figures.cache_hits += known
+            left = recall(rest)
+            if left is None:
+                continue
+            if is_cache:
+                self.figures.cache_hits += len(rest.keys) - len(left)
             else:
-                self.figures.shared += known
-        return asked
+                self.figures.shared += len(rest.keys) - len(left)
+            if asked is not None:
+                for i, outcome in zip(asked, rest.outcomes, strict=True):
+                    batch.outcomes[i] = outcome
+                left = [asked[i] for i in left]
+            asked = left
+        return range(len(batch.keys)) if asked is None else asked
 
     def _recall_cached(self, cache: LookupCache, batch: KeyBatch) -> Sequence[int]:
         keys = batch.keys
         outcomes = cache.get_many(keys, PENDING)
         asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
-        self.figures.cache_hits += len(outcomes) - len(asked)
         if len(asked) < len(outcomes) and (self._kept is not None or self.refreshes):
             for key, outcome in zip(keys, outcomes, strict=True):
                 if outcome is not PENDING:
