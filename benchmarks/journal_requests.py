@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import Journal
 from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.journal.answers import AnswerBatch
-from asyncio_operator.journal.compaction import compact
+from asyncio_operator.journal.compaction import Compactor
 from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
@@ -29,7 +29,7 @@ from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.spark import enrich
-from asyncio_operator.spark.driver.journal_files import contents_of
+from asyncio_operator.spark.driver.journaled import contents_of
 from benchmarks import Row, Rows
 from enrichers import FunctionEnricher
 from examples.stage import local_spark, workspace
@@ -102,9 +102,13 @@ def _of_files(store: CountingStore, spark: SparkSession, place: Place, descripti
     with store.counted(starting):
         assert len(contents_of(spark, location, description).live) == FILES
     with store.counted(compacting):
-        assert compact(place, description).files_written == 1
+        compactor = Compactor(place, description)
+        inputs = compactor.inputs()
+        name, _ = compactor.write(pa.concat_tables([table for one in inputs for table in compactor.read(one)]))
+        assert name is not None
+        compactor.commit([name], inputs)
     with store.counted(deleting):
-        assert compact(place, description, grace=0).files_deleted == FILES
+        assert Compactor(place, description).delete_replaced(0.0) == FILES
     yield _row("write a file", writing, FILES)
     yield _row("look for later files, each second of a task", looking, 1)
     yield _row("read the answers of later files of others, for each", reading, FILES)
@@ -114,11 +118,11 @@ def _of_files(store: CountingStore, spark: SparkSession, place: Place, descripti
 
 
 def _write(place: Place, description: Description) -> None:
-    writer = JournalWriter(place, description, flush_every=3600)
+    writer = JournalWriter(place, description, flush_every=0.0, drive=JournalWriter.write_due)
     for first in range(0, FILES * IN_A_FILE, IN_A_FILE):
         numbers = np.arange(first, first + IN_A_FILE)
-        writer.append(AnswerBatch(pa.array(numbers), in_order(pa.table({"v": numbers})), time.time()))
-        writer.flush()
+        batch = AnswerBatch(pa.array(numbers), in_order(pa.table({"v": numbers})), time.time())
+        writer.append(lambda batch=batch: batch, len(numbers), numbers.nbytes)  # type: ignore[misc]
     writer.close()
 
 

@@ -145,7 +145,13 @@ def read_data() -> dict[str, pa.Table]:
 
 def flights_of(spark: SparkSession, flights: pa.Table, rows: int | None) -> DataFrame:
     """The flights, or the first `rows` of them, as a DataFrame. `time_hour` is an instant, as in PostgreSQL."""
-    return spark.createDataFrame(flights.slice(0, rows)).coalesce(PARTITIONS)
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    given: Any = flights.slice(0, rows)
+    if spark.version.startswith("3."):
+        # PySpark takes an Arrow table since 4.0.
+        given = list(zip(*(column.to_pylist() for column in given.columns), strict=True))
+    return spark.createDataFrame(given, from_arrow_schema(flights.schema)).coalesce(PARTITIONS)
 
 
 @contextlib.contextmanager

@@ -71,8 +71,7 @@ LAYERS = (
     core("spark.worker", ""),
     core("spark.driver", ""),
     core("testing", "pyspark"),
-    # `asyncio_operator.spark` loads `send` on first use.
-    core("spark sending", ""),
+    core("spark", ""),
     Row((f"{PROOF}.history",), (CORE, "asyncio", "pyspark", "random")),
     Row((PROOF,), ("pyspark",)),
     Row(("enrichers",), ("pyspark", "asyncio_operator.spark")),
@@ -86,12 +85,11 @@ FENCES = {
     "time": ("asyncio_operator.clock",),
     "mmh3": ("asyncio_operator.state.key_groups",),
     "rocksdict": ("asyncio_operator.state.rocksdb",),
-    "pyspark": ("asyncio_operator.spark", "asyncio_operator.sending"),
+    "pyspark": ("asyncio_operator.spark",),
     "pyarrow": (
         "asyncio_operator.arrow",
         "asyncio_operator.enricher",
         "asyncio_operator.journal",  # it is made of Parquet files on Arrow's file systems
-        "asyncio_operator.sending",
         "asyncio_operator.spark",
         "asyncio_operator.testing",
         PROOF,
@@ -402,7 +400,7 @@ ALLOWED = [
     ("asyncio_operator/testing/fake_service/server.py", "from aiohttp import web\nfrom asyncio_operator import Retry"),
     ("asyncio_operator/testing/__init__.py", "if TYPE_CHECKING:\n    from asyncio_operator_proof import history"),
     (
-        "asyncio_operator/spark/worker/enrich_task.py",
+        "asyncio_operator/spark/worker/link.py",
         "import pyarrow, pyspark\nfrom asyncio_operator.loop.thread import run",
     ),
     (
@@ -432,7 +430,6 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/operator": 1_839,
     "asyncio_operator/policies": 1_301,
     "asyncio_operator/queues": 435,
-    "asyncio_operator/sending": 446,
     "asyncio_operator/services": 1_425,
     "asyncio_operator/spark": 9_128,
     "asyncio_operator/state": 7_831,

@@ -12,7 +12,7 @@ from asyncio_operator import CircuitBreaker, FixedBackoff, Retry
 from asyncio_operator.engine.lent import Lent
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.policies.circuit_breaker import Breaker
-from asyncio_operator.spark.worker.clients import Client, opened
+from asyncio_operator.spark.worker.process import Client, opened
 from enrichers import FunctionEnricher, PostgresEnricher
 
 

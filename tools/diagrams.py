@@ -365,7 +365,7 @@ def house() -> str:
     """The folders of the package, each above those that it may import."""
     floors: tuple[tuple[tuple[str, str], ...], ...] = (
         (("enrichers", "PostgreSQL, HTTP, Redis, tables, functions: public names only"),),
-        (("spark", "enrich, register_lookup, async_udf, map_partitions, plan"), ("sending", "send")),
+        (("spark", "enrich, send, register_lookup, async_udf, map_partitions, plan"),),
         (
             ("spark/driver", "options become tasks"),
             ("spark/worker", "links of a task"),

@@ -19,7 +19,7 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.live_page import LivePage
 from asyncio_operator.spark.driver.live_samples import LiveSamples
-from asyncio_operator.spark.worker.task_report import Origin, TaskReport
+from asyncio_operator.spark.worker.reporting import Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace
 

@@ -16,7 +16,7 @@ import numpy as np
 from asyncio_operator.arrow.column_answers import ColumnAnswers, Piece, joined
 
 if TYPE_CHECKING:
-    from asyncio_operator.arrow.arrow_keys import ArrowKeys
+    from asyncio_operator.arrow.key_index import ArrowKeys
 
 
 class Block:

@@ -1,5 +1,7 @@
 """Finds rows by their keys, many keys at a time, without a Python object for a key or a row.
 
+`ArrowKeys` are keys that become Python keys only when they are read one by one.
+
 A `KeyIndex` is made once of the keys of a table, and asked many times. It holds the hashes of the keys in order, the
 number of the row of each, and where the hashes with the same first bits begin: 14 to 20 bytes for a row. Few hashes
 have the same first bits, and every hit is compared with the key itself. A key of one column of integers, dates or times
@@ -14,7 +16,8 @@ the hashes of an index begin with a random word, so that many of one hash cannot
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.column_answers import runs
-from asyncio_operator.arrow.key_arrays import Ints, canonical_array, distinct, joint_numbers
+from asyncio_operator.arrow.key_arrays import Ints, canonical_array, distinct, joint_numbers, key_values, python_keys
 from asyncio_operator.arrow.key_fit import fit_keys
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
@@ -260,6 +263,58 @@ def _bits(array: pa.Array) -> pa.Array:
 def _small(numbers: Ints) -> Any:
     """The numbers in 32 bits if they fit."""
     return numbers.astype(np.int32) if not len(numbers) or numbers.max() < 2**31 else numbers
+
+
+class ArrowKeys(Sequence[Any]):
+    """The keys of an array, as of `distinct`, which become Python keys only when they are read."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array = array
+
+    @cached_property
+    def names(self) -> list[int]:
+        """A number for each key: equal for equal keys of one type, and hardly ever for others; see `same`."""
+        names: list[int] = key_hashes(self.array).tolist()
+        return names
+
+    def at(self, places: Ints | Sequence[int]) -> ArrowKeys:
+        """The keys at these places."""
+        return type(self)(self.array.take(pa.array(places, pa.int64())))
+
+    def copied(self) -> ArrowKeys:
+        """The same keys in memory of their own: a part of a batch would keep all of its columns."""
+        return self._with(self.at(np.arange(len(self))).array, slice(None))
+
+    def joined(self, others: Sequence[ArrowKeys]) -> ArrowKeys:
+        """These keys and those of others of the same type."""
+        return type(self)(pa.concat_arrays([self.array, *(other.array for other in others)]))
+
+    def same(self, places: Ints | Sequence[int], others: ArrowKeys, other_places: Ints | Sequence[int]) -> Mask:
+        """Whether the keys at places are those of others at theirs."""
+        return equal_keys(self.at(places).array, others.at(other_places).array)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return self._with(self.array[place], place)
+        return next(iter(ArrowKeys(self.array.slice(place % len(self), 1))))
+
+    def _with(self, array: pa.Array, place: slice) -> ArrowKeys:
+        """A slice of the keys. It has their numbers, if they are known."""
+        keys = type(self)(array)
+        if "names" in vars(self):
+            keys.names = self.names[place]
+        return keys
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            return iter(python_keys(self.array))
+        except (ValueError, OverflowError):
+            if not kinds.is_struct(self.array.type):
+                return iter(key_values(self.array))
+            return iter(list(zip(*map(key_values, self.array.flatten()), strict=True)))
 
 
 # -- hashes

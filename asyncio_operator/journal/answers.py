@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,19 +29,6 @@ NEVER = np.iinfo(np.int64).max
 _MICROSECONDS = 1_000_000
 
 
-class NewAnswers(Protocol):
-    """Answers of some calls, which become columns when they are written: in the writer's thread."""
-
-    @property
-    def nbytes(self) -> int:
-        """About the memory that they take."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self) -> AnswerBatch:
-        """The same answers in columns, in any order. Those whose key the journal cannot hold may be left out."""
-
-
 @dataclass(frozen=True, slots=True)
 class AnswerBatch:
     """Answers of some calls, in any order.
@@ -60,18 +47,6 @@ class AnswerBatch:
     attempts: pa.Array | None = None
     latency_ms: pa.Array | None = None
     weights: pa.Array | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """About the memory that it takes."""
-        return int(self.keys.nbytes + self.answers.table.nbytes + 32 * len(self.keys))
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def batch(self) -> AnswerBatch:
-        """Itself: see `NewAnswers`."""
-        return self
 
     def without_misses(self) -> AnswerBatch:
         """The answers that have rows."""

@@ -6,41 +6,27 @@ the record, it leaves files whose answers are in two places, and count once. Not
 compactions at once both write everything; the next one merges that. A replaced file that comes back, because a listing
 lags or a record is gone, changes no answer: what was dropped had expired, or lived no longer than a later answer.
 
-`compact` needs the memory of one bucket of keys, and as much disk as the rows take. `Compactor` has the steps, for an
-engine that brings the rows of a key together itself.
+`Compactor` has the steps, for an engine that brings the rows of a key together itself.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
-import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.key_arrays import key_array
-from asyncio_operator.arrow.key_index import key_hashes
 from asyncio_operator.clock import Clock, wall
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal.answers import worth_keeping
 from asyncio_operator.journal.files import Listing, check_description, list_journal, open_file, read_columns
-from asyncio_operator.journal.format import COMPACTED, DIRECTORY, FORMAT, MEGABYTE, Description, encode, file_name
+from asyncio_operator.journal.format import COMPACTED, DIRECTORY, FORMAT, Description, encode, file_name
 from asyncio_operator.journal.storage import Place
 
 logger = logging.getLogger("asyncio_operator.journal")
-
-BUCKET = 256 * MEGABYTE
-"""Bytes of rows, uncompressed, that are in memory at once. Ordering them takes about four times as much."""
-
-MOST_BUCKETS = 512
-"""Files that are open at once, while rows are sorted into buckets."""
 
 PART_LIFE = 86_400.0
 """Seconds after which a file that never got its name is deleted. No write takes a day."""
@@ -199,86 +185,6 @@ class Compactor:
         return round(self._clock() * 1000)
 
 
-def compact(
-    place: Place,
-    description: Description,
-    *,
-    grace: float = 3600.0,
-    bucket: int = BUCKET,
-    spill: str | Path | None = None,
-    clock: Clock = wall,
-) -> Compacted:
-    """Compact a journal in this process.
-
-    Args:
-        place: of the journal.
-        description: of the journal.
-        grace: seconds for which replaced files stay readable. A job that lists files reads them within it.
-        bucket: bytes of rows in memory at once.
-        spill: a directory for rows that are sorted into buckets; None: the system's for temporary files.
-        clock: seconds since the epoch.
-
-    Raises:
-        OSError: the place does not answer.
-        StateError: a file is of another journal or format.
-    """
-    for attempt in range(TRIES):
-        compactor = Compactor(place, description, clock=clock)
-        try:
-            return _compact(compactor, grace, bucket, spill, len(description.keys))
-        except FileNotFoundError:
-            if attempt == TRIES - 1:
-                raise
-    raise AssertionError
-
-
-def _compact(compactor: Compactor, grace: float, bucket: int, spill: str | Path | None, width: int) -> Compacted:
-    deleted = compactor.delete_replaced(grace)
-    inputs = compactor.inputs()
-    if is_compact(inputs):
-        return Compacted(len(inputs), 0, deleted, 0, 0)
-    count = min(MOST_BUCKETS, math.ceil(max(1, compactor.memory(inputs)) / bucket))
-    written, rows = [], 0
-    with tempfile.TemporaryDirectory(prefix="journal-", dir=spill) as directory:
-        for table in _by_bucket(compactor, list(inputs), count, Path(directory), width):
-            name, kept = compactor.write(table)
-            rows += kept
-            if name is not None:
-                written.append(name)
-    compactor.commit(written, inputs)
-    read = sum(rows for rows, _ in inputs.values())
-    # With no grace, what has just been replaced goes at once.
-    deleted += compactor.delete_replaced(grace) if not grace else 0
-    return Compacted(len(inputs), len(written), deleted, read, rows)
-
-
 def is_compact(inputs: Collection[str]) -> bool:
     """Whether a compaction of these files would change nothing."""
     return not inputs or (len(inputs) == 1 and next(iter(inputs)).startswith(COMPACTED))
-
-
-def _by_bucket(compactor: Compactor, names: list[str], count: int, directory: Path, width: int) -> Iterator[pa.Table]:
-    """The rows of files, in tables that each have all rows of their keys."""
-    if count == 1:
-        yield pa.concat_tables([table for name in names for table in compactor.read(name)])
-        return
-    with ExitStack() as stack:
-        writers: dict[int, pa.RecordBatchStreamWriter] = {}
-        for name in names:
-            for table in compactor.read(name):
-                keys = key_array([column.combine_chunks() for column in table.columns[:width]])
-                buckets = (key_hashes(keys) % np.uint64(count)).astype(np.int64)
-                order = np.argsort(buckets, kind="stable")
-                ordered = table.take(pa.array(order))
-                ends = np.cumsum(np.bincount(buckets, minlength=count))
-                for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-                    if start < end:
-                        if number not in writers:
-                            path = str(directory / str(number))
-                            writers[number] = stack.enter_context(pa.ipc.new_stream(path, table.schema))
-                        writers[number].write_table(ordered.slice(start, end - start))
-    for number in writers:
-        spilled = directory / str(number)
-        with pa.ipc.open_stream(pa.memory_map(str(spilled))) as reader:
-            yield reader.read_all()
-        spilled.unlink()

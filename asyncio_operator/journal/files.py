@@ -84,11 +84,6 @@ class Listing:
         """The files that must be read: all but those that others in this listing replace. Older ones come first."""
         return [entry for entry in self.files if entry.name not in self._replaced]
 
-    @property
-    def seen(self) -> Seen:
-        """All files, also replaced ones: what is read from `live` holds their answers."""
-        return Seen.of(entry.name for entry in self.files)
-
     def known_from(self, seen: Seen) -> frozenset[str]:
         """The files that were seen, and those that hold nothing but the answers of such files."""
         known = {entry.name for entry in self.files if entry.name in seen}

@@ -3,23 +3,30 @@
 A `Place` writes a file whole or not at all. Where there is a rename (local disks, HDFS), the bytes go into a name that
 readers ignore, and the rename makes them visible; on local disks the file is synced before the rename and its directory
 after it. On object stores a put is atomic, and there is no rename. `docs/journal-format.md` has the laws.
+
+A place may hang, such as a network file system whose server is gone, and a thread that waits for it cannot be ended. So
+work on a place is done `beside` its caller, in a thread of its own, and the caller waits only as long as the work goes
+on (`goes_on`). Law J2: a reader or writer that gives up fails its task or its job, because answers that it cannot read
+or write would be paid for again.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from asyncio_operator.errors import ConfigurationError, describe_error
 from asyncio_operator.journal.format import JournalError
-from asyncio_operator.journal.locations import GS, HDFS, LOCAL, S3, Location
+from asyncio_operator.journal.options import GS, HDFS, LOCAL, S3, Location
 
 
 class Entry(NamedTuple):
@@ -324,3 +331,118 @@ def _made(name: str, location: Location, make: Callable[[Any], pafs.FileSystem])
         # Arrow's message for HDFS has a line for each place where it has looked.
         first = describe_error(error).partition("\n")[0]
         raise JournalError(f"the journal {location} cannot be reached ({first}); {_NEEDS[location.kind]}") from error
+
+
+ONE_READ = 120.0
+"""Seconds that one use of a place takes at most: a list, or the reading of a file. It is as long as a writer waits."""
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class WatchedPlace:
+    """A `Place` that counts how often it is used.
+
+    Attributes:
+        progress: grows within `ONE_READ` seconds while the place is read, or the place hangs.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.shown = place.shown
+        self.progress = 0
+        self._place = place
+
+    def list(self, directory: str = "") -> list[Entry]:
+        self.progress += 1
+        return self._place.list(directory)
+
+    def directories(self) -> Sequence[str]:
+        self.progress += 1
+        return self._place.directories()
+
+    def put(self, name: str, data: bytes) -> None:
+        self.progress += 1
+        self._place.put(name, data)
+
+    def open(self, name: str) -> pa.NativeFile:
+        self.progress += 1
+        return self._place.open(name)
+
+    def delete(self, name: str) -> None:
+        self.progress += 1
+        self._place.delete(name)
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        self.progress += 1
+        return self._place.parts()
+
+    def hanging(self) -> JournalError:
+        """The error for a place that hangs."""
+        return JournalError(
+            f"the journal {self.shown} did not answer for {ONE_READ:g} seconds while it was read, and its answers "
+            "would be paid for again: check the place, and start the job again"
+        )
+
+
+def ask_place(place: Place, ask: Callable[[WatchedPlace], T]) -> T:
+    """The result of a function that reads a place, or its error.
+
+    Raises:
+        JournalError: the place hangs.
+    """
+    watched = WatchedPlace(place)
+    asked = beside(lambda: ask(watched))
+    for _ in goes_on(asked.done, lambda: watched.progress):
+        wait([asked], ONE_READ)
+    if not asked.done():
+        raise watched.hanging()
+    return asked.result()
+
+
+def start_thread(work: Callable[[], None], name: str) -> None:
+    """Do work on a thread of its own, which does not hold up the end of the process, as that of an executor would."""
+    threading.Thread(target=work, name=name, daemon=True).start()
+
+
+def beside(work: Callable[[], T], start: Callable[[Callable[[], None], str], None] = start_thread) -> Future[T]:
+    """The result of a function that uses a place, which runs on a thread of its own, or as `start` starts it."""
+    done: Future[T] = Future()
+    # It cannot be cancelled.
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    start(run, "asyncio-operator-journal")
+    return done
+
+
+def goes_on(is_done: Callable[[], bool], progress: Callable[[], int]) -> Iterator[None]:
+    """Yields when the caller should wait: until all is done, or there was no progress in one wait."""
+    before = -1
+    while not is_done() and before != progress():
+        before = progress()
+        yield
+
+
+def in_parallel(work: Callable[[Item], T], items: Iterable[Item], threads: int) -> list[T]:
+    """The results of a function for items, in their order, or its first error."""
+    everything = list(items)
+    waiting = iter(range(len(everything)))
+    results: dict[int, T] = {}
+
+    def some() -> None:
+        # The interpreter makes a step of this iterator in one piece.
+        for number in waiting:
+            results[number] = work(everything[number])
+
+    runs = [beside(some) for _ in range(min(threads, len(everything)))]
+    wait(runs)
+    for run in runs:
+        run.result()
+    return [results[number] for number in range(len(everything))]

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import StateError, describe_error
-from asyncio_operator.journal.answers import NewAnswers, to_table
+from asyncio_operator.journal.answers import AnswerBatch, to_table
 from asyncio_operator.journal.files import check_description
 from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
-from asyncio_operator.journal.storage import Place
+from asyncio_operator.journal.storage import Place, goes_on
 
 logger = logging.getLogger("asyncio_operator.journal")
 
@@ -88,7 +88,7 @@ class JournalWriter:
         clock: Clock = wall,
         monotonic: Clock = monotonic,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-        drive: Callable[[JournalWriter], None] | None = None,
+        drive: Callable[[JournalWriter], object] | None = None,
     ) -> None:
         self._place = place
         self._description = description
@@ -105,13 +105,12 @@ class JournalWriter:
         self._drive = drive
         self._changed = threading.Condition()
         # Guarded by `_changed`.
-        self._waiting: list[NewAnswers] = []
+        self._waiting: list[Callable[[], AnswerBatch]] = []
         self._waiting_bytes = 0
         self._writing_bytes = 0
         self._oldest = 0.0
         self._appended = 0
         self._acknowledged = 0
-        self._flush_until = 0
         self._stalled = False
         self._closed = False
         self._aborted = False
@@ -121,8 +120,14 @@ class JournalWriter:
 
     # -- any thread
 
-    def append(self, batch: NewAnswers) -> int:
+    def append(self, columns: Callable[[], AnswerBatch], count: int, nbytes: int) -> int:
         """Take answers over; they are written soon. It does not wait.
+
+        Args:
+            columns: returns the answers in columns, without those whose key the journal cannot hold. It is called when
+                they are written, in the writer's thread.
+            count: their number.
+            nbytes: about the memory that they take.
 
         Returns:
             The number of answers that were appended by now. They are all acknowledged when `acknowledged` is as much.
@@ -135,11 +140,11 @@ class JournalWriter:
             self.check()
             if self._closed:
                 raise StateError("the writer of a journal is closed")
-            self._appended += len(batch)
+            self._appended += count
             if not self._waiting:
                 self._oldest = self._now()
-            self._waiting.append(batch)
-            self._waiting_bytes += batch.nbytes
+            self._waiting.append(columns)
+            self._waiting_bytes += nbytes
             if self._drive is not None:
                 self._drive(self)
             elif self._thread is None:
@@ -169,19 +174,6 @@ class JournalWriter:
         waiting = self._waiting_bytes + self._writing_bytes
         return waiting < MOST_WAITING and not self._stalled and self._error is None
 
-    def flush(self, timeout: float | None = None) -> bool:
-        """Write what was appended, and wait until it is acknowledged. Whether that was so in time.
-
-        Raises:
-            JournalError: a write has failed for good.
-        """
-        with self._changed:
-            wanted = self._flush_until = self._appended
-            self._changed.notify_all()
-            done = self._changed.wait_for(lambda: self._acknowledged >= wanted or self._error is not None, timeout)
-            self.check()
-            return done
-
     def close(self, timeout: float | None = None) -> None:
         """Write everything that was appended, and end the thread. Another call does nothing.
 
@@ -199,12 +191,8 @@ class JournalWriter:
             self.write_due()
         else:
             seconds = self.hangs_after if timeout is None else timeout
-            begun = -1
-            while thread.is_alive() and begun != self.progress:
-                begun = self.progress
+            for _ in goes_on(lambda: not thread.is_alive(), lambda: self.progress if timeout is None else 0):
                 thread.join(seconds)
-                if timeout is not None:
-                    break
             if thread.is_alive():
                 self.abort()
                 raise self.hanging(seconds)
@@ -261,7 +249,7 @@ class JournalWriter:
         """Seconds until `write_due` has something to write, 0 for now; None: that is not known before a change."""
         if not self._waiting:
             return None
-        early = self._closed or self._acknowledged < self._flush_until or self._waiting_bytes >= FULL_FILE
+        early = self._closed or self._waiting_bytes >= FULL_FILE
         return 0.0 if early else max(0.0, self._oldest + self._flush_every - self._now())
 
     def write_due(self) -> bool:
@@ -271,7 +259,7 @@ class JournalWriter:
                 return True
             batches, size, last = self._waiting, self._waiting_bytes, self._appended
             self._waiting, self._waiting_bytes, self._writing_bytes = [], 0, size
-        error = self._write(batches, last)
+        error = self._write(batches, self._acknowledged)
         with self._changed:
             had_room = self.takes_more
             self._writing_bytes, self._stalled = 0, False
@@ -283,29 +271,29 @@ class JournalWriter:
                 self._waiting_bytes = 0
             self._changed.notify_all()
         if self._on_room is not None and (error is not None or (not had_room and self.has_room)):
-            self._tell_of_room()
+            try:
+                self._on_room()
+            except Exception as problem:
+                # Such as a loop that was closed. The answers are written all the same.
+                logger.warning("on_room of the journal %s failed: %s", self._place.shown, describe_error(problem))
         return error is None and not self._aborted
 
-    def _tell_of_room(self) -> None:
-        try:
-            assert self._on_room is not None
-            self._on_room()
-        except Exception as error:
-            # Such as a loop that was closed. The answers are written all the same.
-            logger.warning("on_room of the journal %s failed: %s", self._place.shown, describe_error(error))
+    def _write(self, batches: list[Callable[[], AnswerBatch]], first: int) -> JournalError | None:
+        """Make a file of batches. Returns the error that ends the writer, or None.
 
-    def _write(self, batches: list[NewAnswers], last: int) -> JournalError | None:
-        """Make a file of batches. Returns the error that ends the writer, or None."""
+        Args:
+            first: the number of the first answer in its run.
+        """
         try:
-            tables, first = [], last - sum(map(len, batches))
-            for batch in (one.batch() for one in batches):
+            tables = []
+            for batch in (columns() for columns in batches):
                 kept = batch if self._keep_missing else batch.without_misses()
-                if len(kept):
+                if len(kept.keys):
                     table = to_table(
                         kept, self._description, run=self.run, first=first, expire_after=self._expire_after
                     )
                     tables.append(table)
-                first += len(batch)
+                first += len(batch.keys)
             if not tables:
                 return None
             data = encode(pa.concat_tables(tables))

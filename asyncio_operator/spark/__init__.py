@@ -1,7 +1,6 @@
 """The functions for DataFrames: `enrich` and the functions around it. Only this package knows pyspark."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from asyncio_operator.hints import not_installed
 
@@ -10,20 +9,17 @@ for _needed in ("pyspark", "pyarrow"):
         raise not_installed("asyncio_operator.spark", _needed, "spark")
 
 from asyncio_operator.figures import EnrichmentStatistics  # noqa: E402
-from asyncio_operator.lazy import lazy  # noqa: E402
+from asyncio_operator.spark.driver.chain import StageLookup, StageLookups, lookups_of  # noqa: E402
 from asyncio_operator.spark.driver.live_page import LivePage  # noqa: E402
 from asyncio_operator.spark.driver.plan_figures import EnrichmentPlan  # noqa: E402
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.journal import compact_journal, read_journal  # noqa: E402
-from asyncio_operator.spark.labels import StageLookup, StageLookups, lookups_of  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics  # noqa: E402
 from asyncio_operator.spark.plan import plan  # noqa: E402
 from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
+from asyncio_operator.spark.send import SendReport, send  # noqa: E402
 from asyncio_operator.spark.sql import register_lookup  # noqa: E402
 from asyncio_operator.spark.udf import async_udf  # noqa: E402
-
-if TYPE_CHECKING:
-    from asyncio_operator.sending.send import SendReport, send
 
 __all__ = [
     "EnrichmentMetrics",
@@ -44,7 +40,3 @@ __all__ = [
     "register_lookup",
     "send",
 ]
-
-if not TYPE_CHECKING:
-    # It imports modules of this package, also in a worker that imports it first.
-    __getattr__, __dir__ = lazy(__name__, {"asyncio_operator.sending.send": "SendReport send"})

@@ -28,7 +28,6 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
-from asyncio_operator.spark.driver.as_of import session_zone
 from asyncio_operator.spark.driver.build_task import (
     OPTIONS,
     EnrichOptions,
@@ -39,12 +38,12 @@ from asyncio_operator.spark.driver.build_task import (
     enrich_task,
 )
 from asyncio_operator.spark.driver.chain import extended
-from asyncio_operator.spark.driver.columns import On, key_columns, plain_text, require_dataframe
+from asyncio_operator.spark.driver.columns import On, key_columns, plain_text, require_dataframe, session_zone
 from asyncio_operator.spark.driver.journaled import Join, with_journal
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import EnrichmentMetrics, reporting_to
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.trace import Trace
 

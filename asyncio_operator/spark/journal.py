@@ -22,11 +22,9 @@ from asyncio_operator.checks import Duration, duration
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.journal.compaction import TRIES, Compacted, Compactor, is_compact
 from asyncio_operator.journal.format import MEGABYTE, Description, JournalError
-from asyncio_operator.journal.locations import Location
-from asyncio_operator.journal.options import Journal
+from asyncio_operator.journal.options import Journal, Location
 from asyncio_operator.journal.storage import Place, open_place
-from asyncio_operator.spark.driver.journal_files import Contents, at_place, contents_of, location_of, quoted
-from asyncio_operator.spark.driver.known_answers import latest
+from asyncio_operator.spark.driver.journaled import Contents, at_place, contents_of, latest, location_of, quoted
 from asyncio_operator.spark.driver.sessions import described
 
 BUCKET = 64 * MEGABYTE
@@ -102,10 +100,10 @@ def _compacted(spark: SparkSession, contents: Contents, grace: float) -> Compact
     location, description = contents.location, contents.description
     ask = partial(at_place, spark, location)
     begun = ask(partial(_begin, description.text, grace))
-    inputs = {name: tuple(sizes) for name, sizes in begun["inputs"].items()}
+    inputs = begun["inputs"]
     if is_compact(inputs):
         return Compacted(len(inputs), 0, begun["deleted"], 0, 0)
-    read = replace(contents, live=tuple(inputs)).rows(spark)
+    read = replace(contents, live=[*inputs]).rows(spark)
     keys = [F.col(quoted(name)) for name in description.keys.names]
     together = read.repartition(max(1, ceil(begun["memory"] / BUCKET)), *keys)
     with described(spark, "compact_journal"):

@@ -1,6 +1,6 @@
 """`EnrichmentMetrics`: the figures of enrichments, on the driver.
 
-Every task reports its figures once a second (`live_figures`), and when it ends, through an accumulator of the
+Every task reports its figures once a second, over a connection, and when it ends, through an accumulator of the
 SparkContext (`reports`). A `Ledger` on the driver collects them, and says which attempts count. Percentiles come from
 merged histograms, not from averages. All reports of a micro-batch arrive before Spark publishes its progress.
 """
@@ -29,9 +29,8 @@ from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.live_page import LivePage
 from asyncio_operator.spark.driver.reports import reported_to
-from asyncio_operator.spark.worker.live_figures import LiveMetrics
-from asyncio_operator.spark.worker.reporting import Reporting
-from asyncio_operator.spark.worker.task_report import LONGEST_NAME, MicroBatch
+from asyncio_operator.spark.worker.driver_wire import DriverAddress
+from asyncio_operator.spark.worker.reporting import LONGEST_NAME, MicroBatch, Reporting
 from asyncio_operator.spark.worker.versions import micro_batch_of
 from asyncio_operator.trace import Trace
 from asyncio_operator.view.progress import Watch, display_here
@@ -55,7 +54,7 @@ class EnrichmentMetrics:
             f"EnrichmentMetrics needs a classic Spark session, but was given {describe(spark)}. Spark Connect has no "
             "accumulators: use the status column there",
         )
-        self._live = _live_metrics(spark, self._ledger)
+        self._live = _driver(spark)
         self._context = spark.sparkContext
         self._part: str | None = None
 
@@ -192,26 +191,36 @@ def reporting_to(
         enricher, budget, trace: what the metrics show beside the figures.
 
     Raises:
-        ConfigurationError: it is neither an `EnrichmentMetrics` nor None.
+        ConfigurationError: see `checked_metrics`.
     """
+    metrics = checked_metrics(metrics)
     if metrics is None:
         return None
-    if not isinstance(metrics, EnrichmentMetrics):
-        raise ConfigurationError(
-            f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics, as in EnrichmentMetrics(spark)"
-        )
     part = metrics._part or ""
     enrichment = metrics._ledger.begin(Lookup(describe(enricher, LONGEST_NAME), part, budget, trace))
     return Reporting(metrics._destination, part, enrichment, metrics._live)
 
 
-def _live_metrics(spark: SparkSession, ledger: Ledger) -> LiveMetrics | None:
+def checked_metrics(metrics: object) -> EnrichmentMetrics | None:
+    """The metrics.
+
+    Raises:
+        ConfigurationError: it is neither an `EnrichmentMetrics` nor None.
+    """
+    if metrics is None or isinstance(metrics, EnrichmentMetrics):
+        return metrics
+    raise ConfigurationError(
+        f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics, as in EnrichmentMetrics(spark)"
+    )
+
+
+def _driver(spark: SparkSession) -> DriverAddress | None:
+    """Where running tasks send their figures; None: they cannot."""
     try:
-        address = driver_address(spark)
+        return driver_address(spark)
     except ConfigurationError as error:
         logger.warning("metrics arrive only when tasks have ended: %s", error)
         return None
-    return None if address is None else LiveMetrics(address, ledger.name)
 
 
 def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:

@@ -1,8 +1,7 @@
 """`plan`: how many lookups an enrichment will make, and how long they take, before it makes any.
 
-One Spark job reads the keys (`survey` has the figures that a task returns). The rest is arithmetic on the driver
-(`driver.forecast`). Options, columns and types are checked as in `enrich`, with the same messages. The enricher is
-asked only for its schema.
+One Spark job reads the keys. The rest is arithmetic on the driver (both in `driver.forecast`). Options, columns and
+types are checked as in `enrich`, with the same messages. The enricher is asked only for its schema.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import overridden, weighed
-from asyncio_operator.checks import Duration, positive_duration, positive_int
+from asyncio_operator.checks import Duration, of_kind, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics
@@ -31,11 +30,15 @@ from asyncio_operator.spark.driver.budgets import JobLimits, cores
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_columns, require_dataframe
 from asyncio_operator.spark.driver.forecast import (
+    SCHEMA,
     Caches,
     Pace,
+    Survey,
+    TaskFigures,
     Total,
     Whole,
     budget_seconds,
+    figures_of,
     mean_latency,
     weights_of,
     worked_off,
@@ -44,9 +47,9 @@ from asyncio_operator.spark.driver.journaled import without_known
 from asyncio_operator.spark.driver.plan_figures import EnrichmentPlan
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.sessions import described
-from asyncio_operator.spark.metrics import EnrichmentMetrics
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.survey import SCHEMA, Survey, TaskFigures, figures_of
+from asyncio_operator.spark.metrics import EnrichmentMetrics, checked_metrics
+from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.trace import Trace
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""
@@ -86,9 +89,13 @@ def plan(
             source is not as declared.
     """
     refuse_unknown("plan", others, [*OPTIONS, "latency", "sample"], NO_SCOPE)
-    # The names of added columns do not matter here, and must not cause an error.
-    options = replace(EnrichOptions.among({"on": on} | others), columns=(), tasks_at_once=None)
+    options = replace(EnrichOptions.among({"on": on} | others), tasks_at_once=None)
+    if isinstance(options.prefix, str):
+        # The names of added columns do not matter here: with this prefix none is that of a column of `df`.
+        options = replace(options, prefix="\0")
     require_dataframe(df, enricher)
+    checked_metrics(others.get("metrics"))
+    of_kind("trace", others.get("trace"), Trace)
     if df.isStreaming:
         raise ConfigurationError(
             "df is a streaming DataFrame, whose rows cannot be counted in advance; plan a batch of the same data, as "

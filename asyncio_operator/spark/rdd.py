@@ -33,7 +33,7 @@ from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
-from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_frame, spark_watch, until_spark_reads
+from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_frame, spark_watch
 from asyncio_operator.telemetry.propagation import Propagated, inject
 
 if TYPE_CHECKING:
@@ -165,19 +165,12 @@ class PartitionTask:
             watch=self.watch,
             check_taker=_look(),
             propagated=self.propagated,
+            one_by_one=not idempotent,
         )
-        wait_until_read = until_spark_reads()
         with contextlib.closing(results):
             for result in results:
-                if result is PULSE:
-                    continue
-                if idempotent:
+                if result is not PULSE:
                     yield result
-                else:
-                    handoff, output = result
-                    yield output
-                    wait_until_read()
-                    handoff.taken()
 
 
 def _write_each_result_alone() -> None:

@@ -28,9 +28,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from asyncio_operator.engine.options import KINDS
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.driver.as_of import session_zone
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
-from asyncio_operator.spark.driver.columns import key_field
+from asyncio_operator.spark.driver.columns import key_field, session_zone
 from asyncio_operator.spark.driver.refusals import refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import reporting_to

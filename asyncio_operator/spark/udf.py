@@ -42,8 +42,7 @@ from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
-from asyncio_operator.spark.worker.udf_arguments import OfColumns, check_columns
-from asyncio_operator.spark.worker.udf_task import UdfTask
+from asyncio_operator.spark.worker.udf_task import OfColumns, UdfTask, check_columns
 from asyncio_operator.spark.worker.versions import arrow_type, arrow_udf, too_old
 from asyncio_operator.telemetry.propagation import inject
 

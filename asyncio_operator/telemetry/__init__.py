@@ -5,8 +5,7 @@ provider is set, runs call their function directly: there is nothing to pay.
 
     annotations  what an enricher says about its running call
     calls        the one seam: puts a span around each call of a run
-    spans        the span and the metrics of a call            (imports OpenTelemetry)
-    run_metrics  cache hits, retries and the like as metrics   (imports OpenTelemetry)
+    spans        the span and the metrics of a call, and of runs   (imports OpenTelemetry)
     propagation  the driver's trace context for its workers, and the function that sets them up
 """
 

@@ -100,6 +100,6 @@ def counted(name: str, read: Callable[[], Figures]) -> AbstractContextManager[No
     """
     if not providers():
         return nullcontext()
-    from asyncio_operator.telemetry.run_metrics import running
+    from asyncio_operator.telemetry.spans import sums
 
-    return running(name, read)
+    return sums().running(name, read)

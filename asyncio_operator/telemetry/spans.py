@@ -1,23 +1,32 @@
-"""The span and the metrics of a call.
+"""The span and the metrics of a call, and the figures of runs as metrics.
 
 Source of the names: OpenTelemetry's semantic conventions for HTTP clients and for databases. A call of anything else is
 an internal span with the name of what is called. A duration is recorded while its span is the current one, so that the
 SDK can keep the trace of a slow call as an exemplar.
+
+Figures of runs are sums over those that have ended in this process, and those that go on. They are read when a reader
+of metrics asks, on its thread. So they cost a run nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 from opentelemetry import context as api_context
 from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from asyncio_operator.clock import monotonic, time_left
 from asyncio_operator.errors import EnricherError, describe, first_of, text_of
+from asyncio_operator.figures import FIGURES, Figures, Kind
 from asyncio_operator.telemetry.annotations import HTTP_STATUS, Attributes, Notes
 
 SCOPE = "asyncio_operator"
@@ -70,14 +79,7 @@ class Instruments:
         )
 
 
-_instruments: Instruments | None = None
-
-
-def _made() -> Instruments:
-    global _instruments
-    if _instruments is None:
-        _instruments = Instruments()
-    return _instruments
+instruments = cache(Instruments)
 
 
 class ObservedCalls:
@@ -92,7 +94,7 @@ class ObservedCalls:
         self._invoke = invoke
         self._many = many
         self._tracer = trace.get_tracer(SCOPE)
-        self._instruments = _made()
+        self._instruments = instruments()
         self._labels = {f"{SCOPE}.called": name}
         self._attributes = {**self._labels, **attributes}
         self._database = "db.system.name" in attributes
@@ -176,3 +178,52 @@ def _error_type(error: BaseException, said: dict[str, Any]) -> str:
     cause = error.__cause__ if isinstance(error, EnricherError) and error.__cause__ is not None else error
     kind = type(cause)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+UNITS = {Kind.ANSWERS: "{key}", Kind.KEYS: "{key}", Kind.CALLS: "{call}", Kind.SECONDS: "s"}
+"""The kinds of figures that are metrics here, with their units."""
+
+EXPORTED = [name for name, one in FIGURES.items() if one.kind in UNITS and name != "calls"]
+"""`spans` counts calls."""
+
+Read = Callable[[], Figures]
+
+
+class Sums:
+    """The sums of this process, by the name of what is called."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, Counter[str]] = {}
+        self._running: dict[object, tuple[str, Read]] = {}
+        self._lock = threading.Lock()
+        meter = metrics.get_meter(SCOPE)
+        for name in EXPORTED:
+            figure, callback = FIGURES[name], partial(self._observe, name)
+            dotted = f"{SCOPE}.{name.replace('_', '.')}"
+            meter.create_observable_counter(dotted, [callback], UNITS[figure.kind], figure.help)
+
+    @contextmanager
+    def running(self, name: str, read: Read) -> Iterator[None]:
+        """Count a run while it goes on, and what it has done afterwards."""
+        mark = object()
+        self._running[mark] = name, read
+        try:
+            yield
+        finally:
+            figures = read()
+            counted = {figure: getattr(figures, figure) for figure in EXPORTED}
+            # In one step: in between, a reader would count the run twice.
+            with self._lock:
+                self._ended.setdefault(name, Counter()).update(counted)
+                del self._running[mark]
+
+    def _observe(self, figure: str, _options: CallbackOptions) -> list[Observation]:
+        with self._lock:
+            sums = Counter({name: ended[figure] for name, ended in self._ended.items()})
+            running = list(self._running.values())
+        for name, read in running:
+            sums[name] += getattr(read(), figure)
+        return [Observation(total, {f"{SCOPE}.called": name}) for name, total in sums.items()]
+
+
+sums = cache(Sums)

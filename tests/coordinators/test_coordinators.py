@@ -36,8 +36,13 @@ from asyncio_operator.coordinators.postgres import CREATE, PostgresCoordinator
 from asyncio_operator.coordinators.redis import PREFIX, RedisCoordinator
 from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.spark.driver.driver_service import DriverService
-from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator
-from asyncio_operator.spark.worker.driver_wire import LARGEST, DriverAddress, connect_to_driver
+from asyncio_operator.spark.worker.driver_wire import (
+    BUDGETS,
+    LARGEST,
+    DriverAddress,
+    DriverCoordinator,
+    connect_to_driver,
+)
 from asyncio_operator.testing import ManualClock
 from tests.faults.proxy import Mode, Proxy
 from tests.redis_service import RedisServer, needs_redis

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal.answers import AnswerBatch
-from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
@@ -27,6 +26,7 @@ from asyncio_operator.journal.storage import LocalPlace
 from asyncio_operator.journal.writer import JournalWriter
 from tests.disks.processes import Say
 from tests.disks.wrong import Begun, Outcome, WrongError, difference
+from tests.journal.helpers import append, compact
 
 KEYS = 40
 BEGUN = 1_800_000_000.0
@@ -42,7 +42,7 @@ class JournalWork:
     def __init__(self, seed: int) -> None:
         drawn = random.Random(f"journal {seed}")
         self._size = drawn.choice([3, 300, 20_000])
-        self._bucket = drawn.choice([1 << 28, 2_000])
+        self._buckets = drawn.choice([1, 4])
         self.operations = [self._draw(drawn) for _ in range(drawn.choice([5, 15, 40]))]
 
     def _draw(self, drawn: random.Random) -> tuple[Any, ...]:
@@ -77,16 +77,15 @@ class JournalWork:
         for number, (kind, given) in enumerate(self.operations[begun.at :], begun.at):
             if kind == "compact":
                 now = BEGUN + number
-                spill = directory / "spill"
-                spill.mkdir(exist_ok=True)
-                compact(place, description, grace=given, bucket=self._bucket, spill=spill, clock=partial(float, now))
+                compact(place, description, grace=given, buckets=self._buckets, clock=partial(float, now))
             elif kind == "new writer":
                 writer.close()
                 writer = _writer(place, description, given)
             else:
                 for batch in _batches(given, BEGUN + number):
-                    writer.append(batch)
-                writer.flush()
+                    append(writer, batch)
+                writer.write_due()
+                writer.check()
             say("done")
         writer.close()
 
@@ -139,7 +138,7 @@ def _described(place: LocalPlace) -> Description:
 
 
 def _writer(place: LocalPlace, description: Description, expire: float | None) -> JournalWriter:
-    return JournalWriter(place, description, flush_every=3600, expire_after=expire)
+    return JournalWriter(place, description, flush_every=0.0, expire_after=expire, drive=lambda _: None)
 
 
 def _batches(answers: dict[int, list[str]], time: float) -> list[AnswerBatch]:

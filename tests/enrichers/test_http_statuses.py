@@ -11,8 +11,7 @@ import pytest
 from asyncio_operator import Hedge, Retry
 from asyncio_operator.enricher import annotate
 from asyncio_operator.lookup.key_batch import Failure, shared
-from asyncio_operator.spark.worker.answers import FOUND
-from asyncio_operator.spark.worker.status import statuses_of
+from asyncio_operator.spark.worker.answers import FOUND, statuses_of
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import opened

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.arrow.answer_tables import answer_tables, ask
-from asyncio_operator.arrow.arrow_keys import ArrowKeys
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
 from enrichers import PostgresEnricher, SqlEnricher, TableEnricher

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order
+from asyncio_operator.arrow.key_arrays import key_array
+from asyncio_operator.arrow.key_index import key_hashes
+from asyncio_operator.clock import Clock, wall
 from asyncio_operator.journal.answers import AnswerBatch
+from asyncio_operator.journal.compaction import TRIES, Compacted, Compactor, is_compact
+from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
@@ -32,13 +38,48 @@ def batch(answers: Mapping[Any, Sequence[str]], time: float = NOW, kind: pa.Data
     return AnswerBatch(pa.array(list(answers), kind), in_order(rows, counts), time)
 
 
+def seen_at(place: Place) -> Seen:
+    """All files that are there now."""
+    return Seen.of(entry.name for entry in list_journal(place).files)
+
+
+def append(writer: JournalWriter, one: AnswerBatch) -> int:
+    size = one.keys.nbytes + one.answers.table.nbytes + 32 * len(one.keys)
+    return writer.append(lambda: one, len(one.keys), size)
+
+
 def write(place: Place, description: Description, *batches: AnswerBatch, **options: Any) -> JournalWriter:
-    writer = JournalWriter(place, description, flush_every=3600, **options)
+    """Write a file for each batch."""
+    writer = JournalWriter(place, description, flush_every=0.0, drive=JournalWriter.write_due, **options)
     for one in batches:
-        writer.append(one)
-        writer.flush()
+        append(writer, one)
     writer.close()
     return writer
+
+
+def compact(
+    place: Place, description: Description, *, grace: float = 3600.0, buckets: int = 1, clock: Clock = wall
+) -> Compacted:
+    """A compaction in the steps in which Spark does it. Each of the buckets has all rows of its keys."""
+    for _ in range(TRIES - 1):
+        with suppress(FileNotFoundError):
+            return _compact(Compactor(place, description, clock=clock), description, grace, buckets)
+    return _compact(Compactor(place, description, clock=clock), description, grace, buckets)
+
+
+def _compact(compactor: Compactor, description: Description, grace: float, buckets: int) -> Compacted:
+    deleted = compactor.delete_replaced(grace)
+    inputs = compactor.inputs()
+    if is_compact(inputs):
+        return Compacted(len(inputs), 0, deleted, 0, 0)
+    table = pa.concat_tables([table for name in inputs for table in compactor.read(name)])
+    keys = key_array([column.combine_chunks() for column in table.columns[: len(description.keys)]])
+    bucket = key_hashes(keys) % np.uint64(buckets)
+    written = [compactor.write(table.filter(pa.array(bucket == number))) for number in range(buckets)]
+    names = [name for name, _ in written if name is not None]
+    compactor.commit(names, inputs)
+    deleted += compactor.delete_replaced(grace) if not grace else 0
+    return Compacted(len(inputs), len(names), deleted, table.num_rows, sum(rows for _, rows in written))
 
 
 def answers_of(known: ColumnAnswers, keys: Sequence[Any]) -> dict[Any, list[Any]]:

@@ -16,12 +16,12 @@ from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.journal import later_answers
 from asyncio_operator.journal.answers import AnswerBatch, to_table, weights_array
-from asyncio_operator.journal.files import list_journal
+from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import LocalPlace
-from asyncio_operator.spark.worker.task_journal import NotedAnswers
+from asyncio_operator.spark.worker.task_journal import noted_columns
 from tests.journal.helpers import NOW, Watched, answers_of, batch, described, read, write
 
 
@@ -168,7 +168,8 @@ def test_J1_a_reader_looks_only_into_files_that_came_after_a_listing(tmp_path: P
     listing = list_journal(place)
     write(place, description, batch({2: ["c"], 3: ["d"]}, NOW + 1))
     place.opened.clear()
-    assert read(place, description, [1, 2, 3], since=listing.seen) == {2: ["c"], 3: ["d"]}
+    seen = Seen.of(entry.name for entry in listing.files)
+    assert read(place, description, [1, 2, 3], since=seen) == {2: ["c"], 3: ["d"]}
     assert [name for name in place.opened if name in {entry.name for entry in listing.files}] == []
 
 
@@ -235,7 +236,7 @@ def test_J2_a_key_that_does_not_fit_is_an_error_and_not_another_key(place: Local
 
 def test_J3_an_answer_that_a_task_notes_has_its_seconds_in_milliseconds() -> None:
     description = Description("d", pa.schema([("id", pa.int64())]), pa.schema([("v", pa.string())]))
-    noted = NotedAnswers([(1, {"v": "a"}, 5.0, 2, 0.25, None), (2, None, 5.0, None, None, None)], description, 100)
-    table = to_table(noted.batch(), description, run="r", first=0, expire_after=None)
+    noted = noted_columns([(1, {"v": "a"}, 5.0, 2, 0.25, None), (2, None, 5.0, None, None, None)], description)
+    table = to_table(noted, description, run="r", first=0, expire_after=None)
     rows = table.select(["id", "_found", "_attempts", "_latency_ms"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [(1, True, 2, 250.0), (2, False, None, None)]

@@ -18,13 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
-from tests.journal.helpers import described
+from tests.journal.helpers import compact, described
 from tests.object_store import KEY_ID, SECRET, ObjectStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +37,7 @@ from asyncio_operator.journal.identity import read_description
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.writer import JournalWriter
+from tests.journal.helpers import append
 
 place = open_place(Journal(sys.argv[1]).location)
 first = int(sys.argv[2])
@@ -49,7 +49,7 @@ for start in range(0, 1_000_000, 10):
     counts = keys % 4
     values = [f"{key}/{row}" for key in keys for row in range(key % 4)]
     rows = pa.table({"v": pa.array(values, pa.string())})
-    writer.append(AnswerBatch(pa.array(keys + first), in_order(rows, counts), time.time()))
+    append(writer, AnswerBatch(pa.array(keys + first), in_order(rows, counts), time.time()))
     time.sleep(0.001)
     if writer.acknowledged > said:
         said = writer.acknowledged
@@ -58,16 +58,16 @@ for start in range(0, 1_000_000, 10):
 
 COMPACTION = """
 import sys
-from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.identity import read_description
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.journal.options import Journal
+from tests.journal.helpers import compact
 
 place = open_place(Journal(sys.argv[1]).location)
 description = read_description(place)
 print("ready", flush=True)
 while True:
-    compact(place, description, grace=float(sys.argv[2]), bucket=20_000)
+    compact(place, description, grace=float(sys.argv[2]), buckets=4)
     print("done", flush=True)
 """
 

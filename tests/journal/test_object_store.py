@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.journal.writer import JournalWriter
-from tests.journal.helpers import NOW, batch, described, read, write
+from tests.journal.helpers import NOW, append, batch, compact, described, read, write
 from tests.moto_store import MotoStore
 from tests.object_store import KEY_ID, SECRET, FailingServer, ObjectStore
 
@@ -89,7 +88,7 @@ def test_J2_a_store_that_fails_for_a_while_loses_and_doubles_nothing(
     description = described(place)
     setattr(store, failure, times)
     writer = JournalWriter(place, description, flush_every=3600, first_pause=0.01)
-    writer.append(batch({1: ["a", "b"], 2: []}))
+    append(writer, batch({1: ["a", "b"], 2: []}))
     writer.close()
     assert getattr(store, failure) == 0
     assert writer.acknowledged == 2
@@ -101,7 +100,7 @@ def test_J2_a_put_that_is_always_cut_leaves_nothing_and_ends_the_writer(place: P
     description = described(place)
     store.cut = 1000
     writer = JournalWriter(place, description, flush_every=3600, patience=0.1, first_pause=0.01)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     with pytest.raises(JournalError, match=r"the journal s3a://bucket/answers cannot be written"):
         writer.close()
     assert writer.acknowledged == 0
@@ -113,7 +112,7 @@ def test_J2_a_slow_store_delays_the_acknowledgement_and_nothing_else(place: Plac
     store.delay = 0.3
     writer = JournalWriter(place, description, flush_every=0.001)
     for key in range(5):
-        writer.append(batch({key: ["a"]}))
+        append(writer, batch({key: ["a"]}))
     assert writer.acknowledged < 5
     writer.close()
     store.delay = 0.0
@@ -124,7 +123,7 @@ def test_J2_a_missing_bucket_is_not_taken_for_a_failure_that_passes(store: Faili
     place = open_place(Journal(store.url("answers").replace("bucket", "other")).location)
     described_elsewhere = described(open_place(Journal(store.url("answers")).location))
     writer = JournalWriter(place, described_elsewhere, flush_every=3600, first_pause=6)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     with pytest.raises(JournalError, match=r"s3a://other/answers cannot be written, after [0-2]\.\d.*is not there"):
         writer.close()
 
@@ -135,7 +134,7 @@ def test_J2_a_wrong_secret_is_refused_and_not_repeated(
     description = described(place)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     writer = JournalWriter(open_place(Journal(store.url("answers")).location), description, flush_every=3600)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     with pytest.raises(JournalError, match=r"after [0-2]\.\d seconds.*ACCESS_DENIED"):
         writer.close()
     assert files(store) == []

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.journal.answers import AnswerBatch
-from asyncio_operator.journal.compaction import Compactor, compact
+from asyncio_operator.journal.compaction import Compactor
 from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.identity import open_journal, wanted_description
@@ -22,6 +22,7 @@ from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import LocalPlace, Place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.testing import ManualClock
+from tests.journal.helpers import append, compact
 from tests.journal.stores import Fuse, ModelDisk, ModelStore
 
 KEYS = range(4)
@@ -101,7 +102,8 @@ class JournalModel(RuleBasedStateMachine):
             writer = JournalWriter(
                 self.place,
                 self.description,
-                flush_every=3600,
+                flush_every=0.0,
+                drive=lambda _: None,
                 expire_after=expire_after,
                 first_pause=0.0001,
                 clock=self.clock,
@@ -133,13 +135,15 @@ class JournalModel(RuleBasedStateMachine):
             self.given.append(said)
         keys = pa.array([key for key, _ in answers], pa.int32())
         rows_table = pa.table({"v": pa.array(values, pa.string())})
-        run.writer.append(AnswerBatch(keys, in_order(rows_table, np.array([count for _, count in answers])), time))
+        counts = np.array([count for _, count in answers])
+        append(run.writer, AnswerBatch(keys, in_order(rows_table, counts), time))
         if flushed:
             self.write(run)
 
     def write(self, run: Run) -> None:
         try:
-            assert run.writer.flush(timeout=30)
+            run.writer.write_due()
+            run.writer.check()
         except JournalError:
             self.runs.remove(run)
         else:
@@ -162,14 +166,14 @@ class JournalModel(RuleBasedStateMachine):
 
     @rule(
         grace=st.sampled_from([0.0, 5.0]),
-        bucket=st.sampled_from([1 << 20, 300]),
+        buckets=st.sampled_from([1, 3]),
         killed=st.sampled_from([None, None, *range(10)]),
     )
-    def compact(self, grace: float, bucket: int, killed: int | None) -> None:
+    def compact(self, grace: float, buckets: int, killed: int | None) -> None:
         self.repair()
         self.fuse.left = killed
         try:
-            compact(self.place, self.description, grace=grace, bucket=bucket, clock=self.clock)
+            compact(self.place, self.description, grace=grace, buckets=buckets, clock=self.clock)
         except JournalError:
             pass
         except FileNotFoundError:
@@ -207,7 +211,7 @@ class JournalModel(RuleBasedStateMachine):
         """What Spark's join finds, and what its tasks get of it."""
         listing = list_journal(self.place)
         known = JournalReader(self.place, self.description, clock=self.clock).read(pa.array(KEYS))
-        self.plan = listing.seen, {key for key in KEYS if known.counts[key] >= 0}
+        self.plan = Seen.of(entry.name for entry in listing.files), {key for key in KEYS if known.counts[key] >= 0}
 
     @precondition(lambda self: self.plan is not None and not self.lags)
     @rule()

@@ -13,13 +13,12 @@ from pyspark.sql.types import StructType
 
 from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.journal.answers import AnswerBatch
-from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import ABOUT, ddl
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import open_place
-from tests.journal.helpers import NOW, write
+from tests.journal.helpers import NOW, compact, write
 
 pytestmark = pytest.mark.spark
 

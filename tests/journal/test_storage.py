@@ -14,8 +14,7 @@ import pytest
 
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.journal.format import JournalError
-from asyncio_operator.journal.locations import locate
-from asyncio_operator.journal.options import Journal
+from asyncio_operator.journal.options import Journal, locate
 from asyncio_operator.journal.storage import Disk, Entry, LocalPlace, Place, RemotePlace, open_place
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from asyncio_operator.journal import watched
+from asyncio_operator.journal import storage
 from asyncio_operator.journal.format import JournalError
-from asyncio_operator.journal.storage import LocalPlace
-from asyncio_operator.journal.watched import WatchedPlace, ask_place, in_parallel
+from asyncio_operator.journal.storage import LocalPlace, WatchedPlace, ask_place, in_parallel
 
 
 class Hanging(LocalPlace):
@@ -28,7 +27,7 @@ class Hanging(LocalPlace):
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hanging:
-    monkeypatch.setattr(watched, "ONE_READ", 0.2)
+    monkeypatch.setattr(storage, "ONE_READ", 0.2)
     (tmp_path / "x").write_bytes(b"x")
     return Hanging(str(tmp_path))
 

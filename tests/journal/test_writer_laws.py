@@ -18,7 +18,7 @@ from asyncio_operator.journal import writer as writers
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.storage import LocalPlace
 from asyncio_operator.journal.writer import JournalWriter
-from tests.journal.helpers import Watched, batch, described, read
+from tests.journal.helpers import Watched, append, batch, described, read
 
 
 @pytest.fixture
@@ -48,31 +48,33 @@ def ended(writer: JournalWriter) -> None:
             assert not thread.is_alive()
 
 
+def wait_until_acknowledged(writer: JournalWriter, answers: int) -> None:
+    deadline = time.monotonic() + 30
+    while writer.acknowledged < answers:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_J2_an_answer_is_acknowledged_when_its_file_is_there(tmp_path: Path) -> None:
     described(LocalPlace(str(tmp_path)))
     place = Gate(str(tmp_path))
     description = described(place)
     writer = JournalWriter(place, description, flush_every=0.001)
-    assert writer.append(batch({1: ["a"], 2: []})) == 2
+    assert append(writer, batch({1: ["a"], 2: []})) == 2
     assert place.reached.wait(30)
     assert writer.acknowledged == 0
-    assert not writer.flush(timeout=0.01)
     place.open_gate.set()
-    assert writer.flush(timeout=30)
+    writer.close()
     assert writer.acknowledged == 2
     assert read(place, description, [1, 2]) == {1: ["a"], 2: []}
-    writer.close()
 
 
 def test_J2_answers_are_written_within_flush_every_without_being_asked(place: Watched) -> None:
     description = described(place)
     writer = JournalWriter(place, description, flush_every=0.02)
     for number in range(3):
-        last = writer.append(batch({number: ["a"]}))
-        deadline = time.monotonic() + 30
-        while writer.acknowledged < last:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        last = append(writer, batch({number: ["a"]}))
+        wait_until_acknowledged(writer, last)
     writer.close()
     assert read(place, description, [0, 1, 2]) == {0: ["a"], 1: ["a"], 2: ["a"]}
 
@@ -85,7 +87,7 @@ def test_J2_answers_that_come_all_the_time_are_written_within_flush_every_too(pl
     key = 0
     while not writer.acknowledged:
         assert time.monotonic() < deadline
-        writer.append(batch({key: ["a"]}))
+        append(writer, batch({key: ["a"]}))
         key += 1
         time.sleep(0.005)
     writer.close()
@@ -94,21 +96,20 @@ def test_J2_answers_that_come_all_the_time_are_written_within_flush_every_too(pl
 def test_J2_close_writes_what_waits_and_says_so(place: Watched) -> None:
     description = described(place)
     writer = JournalWriter(place, description, flush_every=3600)
-    writer.append(batch({1: ["a"]}))
-    writer.append(batch({2: ["b"]}))
+    append(writer, batch({1: ["a"]}))
+    append(writer, batch({2: ["b"]}))
     writer.close()
     writer.close()
     assert writer.acknowledged == 2
     assert place.puts == 2, "one description, and one file for both batches"
     with pytest.raises(StateError, match="is closed"):
-        writer.append(batch({3: ["c"]}))
+        append(writer, batch({3: ["c"]}))
 
 
 def test_J2_a_writer_without_answers_writes_nothing_and_starts_no_thread(place: Watched) -> None:
     description = described(place)
     threads = threading.active_count()
     writer = JournalWriter(place, description)
-    assert writer.flush(timeout=0)
     assert threading.active_count() == threads
     writer.close()
     assert [path.name for path in Path(place.shown).iterdir()] == ["_journal"]
@@ -118,7 +119,7 @@ def test_J2_a_failing_write_is_repeated_under_the_same_name(place: Watched) -> N
     description = described(place)
     place.errors = [OSError("503 SLOW_DOWN"), OSError(errno.EIO, "broken"), pa.ArrowIOError("lost")]
     writer = JournalWriter(place, description, flush_every=3600, first_pause=0.001)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     writer.close()
     assert read(place, description, [1]) == {1: ["a"]}
     assert len(list(Path(place.shown).glob("*.parquet"))) == 1
@@ -129,13 +130,13 @@ def test_J2_a_place_that_fails_for_good_ends_the_writer_with_what_to_do(place: W
     place.errors = [OSError(errno.ENOSPC, "no space left")] * 100
     roomy = threading.Event()
     writer = JournalWriter(place, description, flush_every=3600, patience=0.01, first_pause=0.002, on_room=roomy.set)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     with pytest.raises(JournalError, match=r"cannot be written.*no space left.*the task ends; check the place"):
-        writer.flush()
+        writer.close()
     assert roomy.wait(30), "who waits for room must learn of it"
     assert writer.acknowledged == 0
     assert writer.has_room
-    for call in (lambda: writer.append(batch({2: ["b"]})), writer.flush, writer.close):
+    for call in (lambda: append(writer, batch({2: ["b"]})), writer.close):
         with pytest.raises(JournalError, match="no space left"):
             call()
 
@@ -148,7 +149,7 @@ def test_J2_an_error_that_lasts_is_not_repeated(place: Watched, error: Exception
     description = described(place)
     place.errors = [error] * 2
     writer = JournalWriter(place, description, flush_every=3600)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     with pytest.raises(JournalError):
         writer.close()
     assert len(place.errors) == 1
@@ -164,7 +165,7 @@ def test_J2_what_waits_is_bounded_and_room_is_reported(tmp_path: Path, monkeypat
     while writer.has_room:
         key += 1
         assert key < 100
-        writer.append(batch({key: ["x" * 1000]}))
+        append(writer, batch({key: ["x" * 1000]}))
     assert not roomy.wait(timeout=0.01)
     place.open_gate.set()
     assert roomy.wait(timeout=30)
@@ -182,10 +183,9 @@ def test_J2_a_listener_that_fails_stops_no_writing(
         raise RuntimeError("Event loop is closed")
 
     description = described(place)
-    writer = JournalWriter(place, description, flush_every=3600, on_room=closed)
+    writer = JournalWriter(place, description, flush_every=0.001, on_room=closed)
     for key in range(3):
-        writer.append(batch({key: ["a"]}))
-        assert writer.flush(timeout=30)
+        wait_until_acknowledged(writer, append(writer, batch({key: ["a"]})))
     writer.close()
     assert read(place, description, [0, 1, 2]) == {0: ["a"], 1: ["a"], 2: ["a"]}
     assert "on_room of the journal" in caplog.text
@@ -195,11 +195,7 @@ def test_J2_a_full_file_is_written_before_its_time(place: Watched, monkeypatch: 
     monkeypatch.setattr(writers, "FULL_FILE", 1)
     description = described(place)
     writer = JournalWriter(place, description, flush_every=3600)
-    last = writer.append(batch({1: ["a"]}))
-    deadline = time.monotonic() + 30
-    while writer.acknowledged < last:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until_acknowledged(writer, append(writer, batch({1: ["a"]})))
     writer.close()
 
 
@@ -207,7 +203,7 @@ def test_J2_abort_ends_the_thread_and_close_with_a_limit_says_what_is_lost(tmp_p
     described(LocalPlace(str(tmp_path)))
     place = Gate(str(tmp_path))
     writer = JournalWriter(place, described(place), flush_every=0.001)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     assert place.reached.wait(30)
     with pytest.raises(JournalError, match=r"within 0\.01 seconds"):
         writer.close(timeout=0.01)
@@ -233,7 +229,7 @@ def test_J2_there_is_no_room_while_a_write_is_repeated(tmp_path: Path) -> None:
     told = threading.Event()
     writer = JournalWriter(place, description, flush_every=0.001, first_pause=0.001, on_room=told.set)
     assert writer.has_room
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     assert place.reached.wait(30)
     assert not writer.has_room, "what is answered now may be lost"
     place.open_gate.set()
@@ -248,7 +244,7 @@ def test_J2_a_place_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.M
     described(LocalPlace(str(tmp_path)))
     place = Gate(str(tmp_path))
     writer = JournalWriter(place, described(place), flush_every=0.001, patience=0.05)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     with pytest.raises(JournalError, match=r"did not take the last answers within 0\.1 seconds\..* Check the place"):
         writer.close()
     place.open_gate.set()
@@ -275,7 +271,7 @@ def test_J2_files_are_synced_before_they_get_their_name_and_leave_no_parts(
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "rename", renamed)
     writer = JournalWriter(place, description)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     writer.close()
     assert steps == ["file", "rename", "directory"]
     assert list(tmp_path.rglob("*.part")) == []
@@ -285,7 +281,7 @@ def test_J2_files_are_synced_before_they_get_their_name_and_leave_no_parts(
 def test_J2_the_longest_flush_every_loses_nothing(place: Watched, seconds: float) -> None:
     description = described(place)
     writer = JournalWriter(place, description, flush_every=seconds)
-    writer.append(batch({1: ["a"]}))
+    append(writer, batch({1: ["a"]}))
     writer.close()
     assert writer.acknowledged == 1
     assert read(place, description, [1]) == {1: ["a"]}
@@ -295,13 +291,12 @@ def test_J2_the_longest_flush_every_loses_nothing(place: Watched, seconds: float
 def test_J2_a_journal_that_was_deleted_is_not_made_again_by_a_writer(tmp_path: Path, again: str) -> None:
     place = LocalPlace(str(tmp_path / "journal"))
     description = described(place)
-    writer = JournalWriter(place, description, flush_every=3600, patience=0.01, first_pause=0.002)
-    writer.append(batch({1: ["a"]}))
-    assert writer.flush(30)
+    writer = JournalWriter(place, description, flush_every=0.001, patience=0.01, first_pause=0.002)
+    wait_until_acknowledged(writer, append(writer, batch({1: ["a"]})))
     shutil.rmtree(tmp_path / "journal")
     if again != "no":
         described(place, "long" if again == "the same" else "text")
-    writer.append(batch({2: ["b"]}))
+    append(writer, batch({2: ["b"]}))
     if again == "the same":
         writer.close()
         assert read(place, description, [1, 2]) == {2: ["b"]}
@@ -320,7 +315,7 @@ def test_J2_a_machine_without_a_free_thread_loses_no_answer(place: Watched, monk
     monkeypatch.setattr(threading.Thread, "start", refuse)
     writer = JournalWriter(place, description, flush_every=3600)
     with pytest.raises(RuntimeError, match="can't start"):
-        writer.append(batch({1: ["a"]}))
+        append(writer, batch({1: ["a"]}))
     writer.close()
     assert writer.acknowledged == 1
     assert read(place, description, [1]) == {1: ["a"]}

@@ -16,8 +16,8 @@ import pytest
 from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
 from asyncio_operator.arrow import column_answers
 from asyncio_operator.arrow.answer_tables import answer_tables, ask
-from asyncio_operator.arrow.arrow_keys import ArrowKeys
 from asyncio_operator.arrow.column_answers import ColumnAnswers, compacted
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.testing import ManualClock

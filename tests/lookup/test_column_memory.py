@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.arrow.arrow_keys import ArrowKeys
 from asyncio_operator.arrow.column_answers import ColumnAnswers, joined
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.lookup import memory as module
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Failure, KeyBatch
 from asyncio_operator.lookup.memory import Memory

@@ -12,7 +12,7 @@ import pytest
 
 from asyncio_operator import Batching, Enricher
 from asyncio_operator.arrow.answer_tables import AnswerTables
-from asyncio_operator.arrow.arrow_keys import ArrowKeys
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.timing import TURN
 from asyncio_operator.lookup.key_batch import KeyBatch

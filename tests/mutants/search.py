@@ -35,7 +35,6 @@ FOLDERS = {
     "queues": ("queues", "operator"),
     "checks.py": ("policies", "operator"),
     "function.py": ("operator",),
-    "sending": ("sending",),
     "spark": ("spark/worker", "spark/driver", "proof/simulation"),
     "state": ("state", "timers", "lookup"),
     "timers": ("timers", "state"),

@@ -23,7 +23,6 @@ from asyncio_operator.policies.shutdown import (
     longest_end,
 )
 from asyncio_operator.services import closing
-from asyncio_operator.spark.worker.table_function import LONGEST_END
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking, table
 from enrichers.databases import pool
@@ -55,7 +54,6 @@ def test_X7_every_wait_is_shorter_than_the_wait_around_it(wait: str) -> None:
 
 def test_X7_a_task_is_gone_within_five_seconds() -> None:
     assert WATCH_INTERVAL + TASK_END <= NOTHING_LEFT == 5.0
-    assert WATCH_INTERVAL + TASK_END <= LONGEST_END <= NOTHING_LEFT
     assert longest_end(2.0) == 3 * 2.0 + 3 * FINAL_WAIT
 
 

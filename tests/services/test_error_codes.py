@@ -12,7 +12,7 @@ from asyncio_operator.errors import MOST_KINDS, EnricherError, ResultError, coun
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.services.causes import Cause, lookup_error
 from asyncio_operator.services.secrets import Secrets
-from asyncio_operator.spark.worker.status import STATUS, _status
+from asyncio_operator.spark.worker.answers import STATUS, _status
 from enrichers.http.errors import status_error
 
 

@@ -183,12 +183,12 @@ def places() -> list[tuple[int, str, str, str]]:
     async def look(key: int) -> dict[str, str]:
         import sys
 
-        import asyncio_operator.spark.worker.enrich_task
+        import asyncio_operator.spark.worker.link
 
         return {
             "python": sys.executable,
             "directory": os.getcwd(),
-            "file": asyncio_operator.spark.worker.enrich_task.__file__,
+            "file": asyncio_operator.spark.worker.link.__file__,
         }
 
     enricher = FunctionEnricher(look, "python string, directory string, file string")
@@ -229,7 +229,7 @@ def test_the_package_comes_with_the_job_and_from_nowhere_else(cluster: Cluster) 
     for _, python, directory, file in rows:
         assert python == str(cluster.python)
         assert Path(directory).is_relative_to(cluster.directory)
-        inside = ("asyncio_operator.zip", "asyncio_operator", "spark", "worker", "enrich_task.py")
+        inside = ("asyncio_operator.zip", "asyncio_operator", "spark", "worker", "link.py")
         assert Path(directory, file).parts[-5:] == inside
         assert Path(directory, file).resolve().is_relative_to(directory)
         # Each executor has a directory of its own, in that of its worker.

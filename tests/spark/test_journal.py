@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Cache, ConfigurationError, Enricher, Hedge, Journal
-from asyncio_operator.journal import watched
+from asyncio_operator.journal import storage
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.identity import wanted_description
@@ -25,9 +25,9 @@ from asyncio_operator.journal.storage import Disk, Entry, open_place
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
-from asyncio_operator.spark.driver.known_answers import most_broadcast
+from asyncio_operator.spark.driver.journaled import most_broadcast
 from asyncio_operator.spark.worker.process import this_process
-from asyncio_operator.spark.worker.task_journal import JournalTask
+from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
 from asyncio_operator.state.cells import ABSENT
 from enrichers import FunctionEnricher
 from tests.spark.helpers import FROM_4_1, GONE, in_partitions, setting, wait_until
@@ -292,7 +292,7 @@ def test_J2_a_journal_that_is_deleted_in_the_middle_of_a_job_fails_it_and_the_ne
 def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "ONE_READ", 0.2)
+    monkeypatch.setattr(storage, "ONE_READ", 0.2)
     gate = threading.Event()
     listed = Disk.list
 
@@ -303,13 +303,13 @@ def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_o
     monkeypatch.setattr(Disk, "list", hangs)
 
     async def program(task: JournalTask) -> None:
-        journal = task.opened(ANSWERS, False, "0", this_process)
+        journal = TaskJournal(task, ANSWERS, False, "0", this_process)
         with pytest.raises(JournalError, match=r"did not answer for 0\.2 seconds"):
             await journal.find([1])
         await journal.flush()
         monkeypatch.setattr(Disk, "list", listed)
-        monkeypatch.setattr(watched, "ONE_READ", 20.0)  # A busy machine is no place that hangs.
-        following = task.opened(ANSWERS, False, "1", this_process)
+        monkeypatch.setattr(storage, "ONE_READ", 20.0)  # A busy machine is no place that hangs.
+        following = TaskJournal(task, ANSWERS, False, "1", this_process)
         assert await following.find([1]) == [ABSENT]
         await following.flush()
         gate.set()

@@ -22,8 +22,8 @@ from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.spark import compact_journal, enrich, read_journal
-from asyncio_operator.spark.driver import journal_files
-from asyncio_operator.spark.driver.journal_files import Contents
+from asyncio_operator.spark.driver import journaled
+from asyncio_operator.spark.driver.journaled import Contents
 from enrichers import FunctionEnricher
 from tests.journal.helpers import answers_of, batch, described, write
 from tests.spark.helpers import in_background, setting
@@ -95,7 +95,7 @@ def test_J7_a_compaction_makes_few_files_of_many_and_deletes_the_replaced_ones_a
 def test_J4_a_file_with_another_name_holds_no_answers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
 ) -> None:
-    monkeypatch.setattr(journal_files, "MOST_NAMED", most_named)
+    monkeypatch.setattr(journaled, "MOST_NAMED", most_named)
     place = open_place(Journal(tmp_path).location)
     write(place, described(place), batch({1: ["a"]}, time.time()))
     # Such as what a person has exported, or a table that was appended here.

@@ -179,6 +179,11 @@ def test_a_plan_takes_the_options_of_enrich(orders: DataFrame) -> None:
         {"timeout": -1},
         {"on_error": "skip"},
         {"status_column": "id"},
+        {"columns": "prise"},
+        {"columns": 5},
+        {"prefix": 5},
+        {"metrics": True},
+        {"trace": "t.html"},
     ],
     ids=repr,
 )

@@ -19,7 +19,7 @@ from asyncio_operator import Batching, Cache, ConfigurationError, EnricherError,
 from asyncio_operator.lookup.key_failures import missing_key_error
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark import enrich, enrich_with, register_lookup
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import BlockingEnricher, FunctionEnricher, PostgresEnricher

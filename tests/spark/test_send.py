@@ -109,7 +109,9 @@ def test_W1_each_row_is_sent_refused_or_failed_and_the_report_says_which(spark: 
     assert sorted(orders.ids()) == list(range(len(answers)))
     assert numbers(report) == (5, 9, 9 + 2, 0)
     assert report.rows == df.count()
-    assert metrics.statistics().calls == len(answers)
+    figures = metrics.statistics()
+    assert (figures.rows, figures.found, figures.missing, figures.failures) == (25, 5, 1, 9 + 10)
+    assert figures.calls == len(answers)
     assert report.failures.columns == ["id", "n", "status", "http_status", "message"]
     rows = {row.n: row for row in report.failures.collect()}
     assert len(rows) == 20
@@ -188,8 +190,10 @@ def test_W1_the_first_row_that_is_not_sent_ends_its_task_and_is_named(spark: Spa
     orders.answers = {5: FakeAnswer({"error": "no five"}, 422), 6: FakeAnswer("", 500)}
     for key, words in ((5, "422.*no five"), (6, "500"), (None, "null")):
         df = table(spark, [key, *range(10, 20_000)])
-        with pytest.raises(FunctionError, match=rf'(?s)key {key}: .*{words}.*; on_error="keep" sends'):
+        with pytest.raises(FunctionError, match=rf'(?s)key {key}: .*{words}.*; on_error="keep" sends') as caught:
             send(df, post(orders), on="id", retry=None, capacity=3)
+        text = str(caught.value)
+        assert (text.count("HttpEnricher("), text.count(f"key {key}")) == (1, 1)
         # W3, X15: nothing is sent ahead of the row.
         assert len(orders.ids()) <= 3
 

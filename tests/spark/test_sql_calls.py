@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,10 @@ def test_X7_a_task_that_fails_or_ends_early_keeps_its_error() -> None:
 
     with pytest.raises(ValueError, match="of the reader"):
         failing()
+    feeders = [thread for thread in threading.enumerate() if thread.name == "asyncio-operator-feeder"]
+    for thread in feeders:
+        thread.join(20)
+        assert not thread.is_alive(), "it waits for the next batch"
 
 
 def test_X1_a_task_without_rows_gives_none() -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import async_udf, enrich, lookups_of, register_lookup, sql, udf
 from asyncio_operator.spark.driver.columns import require_dataframe
-from asyncio_operator.spark.driver.journal_files import spark_types
+from asyncio_operator.spark.driver.journaled import spark_types
 from asyncio_operator.spark.worker.versions import arrow_type, is_dataframe
 from enrichers import FunctionEnricher
 

@@ -60,8 +60,10 @@ def telemetry() -> Iterator[Seen]:
 
 def forget() -> None:
     """As if no provider had been set."""
-    from asyncio_operator.telemetry import run_metrics, spans
+    from asyncio_operator.telemetry import spans
 
     trace._TRACER_PROVIDER, trace._TRACER_PROVIDER_SET_ONCE = None, Once()
     metrics_api._METER_PROVIDER, metrics_api._METER_PROVIDER_SET_ONCE = None, Once()
-    spans._instruments, run_metrics._sums, propagation._chosen = None, None, None
+    spans.instruments.cache_clear()
+    spans.sums.cache_clear()
+    propagation._chosen = None

@@ -31,8 +31,7 @@ from asyncio_operator.function import AsyncFunction
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.sessions import context_of, described
-from asyncio_operator.spark.worker.driver_client import DriverCoordinator
-from asyncio_operator.spark.worker.driver_wire import DriverAddress
+from asyncio_operator.spark.worker.driver_wire import DriverAddress, DriverCoordinator
 
 logger = logging.getLogger("asyncio_operator.budget")
 

@@ -33,14 +33,21 @@ from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, calls_at_
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
-from asyncio_operator.spark.driver.as_of import compared, names_of
 from asyncio_operator.spark.driver.budgets import JobLimits
-from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
+from asyncio_operator.spark.driver.columns import (
+    On,
+    check_passes_through,
+    compared,
+    key_positions,
+    names_of,
+    position_of,
+    spark_field,
+)
 from asyncio_operator.spark.driver.refusals import require_portable
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.answers import STATUS
+from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.rows import Layout
-from asyncio_operator.spark.worker.status import STATUS
 from asyncio_operator.spark.worker.versions import arrow_type
 from asyncio_operator.telemetry.propagation import inject
 

@@ -3,13 +3,14 @@
 `enrich` of a DataFrame that `enrich` returned makes one stage of all its lookups (law C1). The DataFrame object itself
 is the key: each operation of Spark returns another object, and so ends the chain, while `persist`, `cache` and
 ``transform`` return the same one. Neither Spark's plan is read, which Connect does not have, nor is an attribute set.
+`lookups_of` shows a chain as a table: Spark's plan shows no more than the names of its lookups.
 """
 
 from __future__ import annotations
 
 import re
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame
@@ -17,9 +18,11 @@ from pyspark.sql.types import StructType
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
+from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask, stage_name
+from asyncio_operator.spark.worker.versions import is_dataframe
 from asyncio_operator.trace import Trace
+from asyncio_operator.view.tables import html_table, text_table
 
 
 class Link(NamedTuple):
@@ -71,12 +74,6 @@ def extended(
     return output
 
 
-def links_of(df: DataFrame) -> tuple[Link, ...]:
-    """The lookups that made the DataFrame, in one stage; none if another operation made it."""
-    chain = _chains.get(df)
-    return () if chain is None else chain.links
-
-
 def _check_budgets(earlier: Budget | None, budget: Budget | None) -> None:
     if earlier is not None and budget is not None and earlier.name == budget.name and earlier != budget:
         raise ConfigurationError(
@@ -102,3 +99,76 @@ def _addressable(df: DataFrame) -> DataFrame:
     if len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names):
         return df
     return df.toDF(*(f"_{i}" for i in range(len(names))))
+
+
+HEAD = ("key", "adds", "how", "mode", "in flight", "in a call")
+
+
+@dataclass(frozen=True, slots=True)
+class StageLookup:
+    """A lookup of a stage.
+
+    Attributes:
+        enricher: its name, without secrets.
+        key: the columns that it looks up.
+        adds: the columns that it adds, with that of the status.
+        how: "left", "inner" or "required".
+        mode: "ordered" or "unordered".
+        capacity: calls in flight at most, in a task.
+        keys_in_a_call: at most.
+    """
+
+    enricher: str
+    key: tuple[str, ...]
+    adds: tuple[str, ...]
+    how: str
+    mode: str
+    capacity: str
+    keys_in_a_call: int
+
+    def _cells(self) -> list[str]:
+        columns = ", ".join(self.key), ", ".join(self.adds)
+        return [*columns, self.how, self.mode, self.capacity, str(self.keys_in_a_call)]
+
+
+@dataclass(frozen=True, slots=True)
+class StageLookups:
+    """The lookups of the Python stage that makes a DataFrame, in their order. A table in a notebook and for `print`."""
+
+    lookups: tuple[StageLookup, ...]
+
+    def __str__(self) -> str:
+        return text_table(HEAD, self._rows()) if self.lookups else "no lookups"
+
+    def _repr_html_(self) -> str:
+        return html_table(HEAD, self._rows()) if self.lookups else "<p>no lookups</p>"
+
+    def _rows(self) -> list[tuple[str, list[str]]]:
+        return [(f"{n}. {one.enricher}", one._cells()) for n, one in enumerate(self.lookups, 1)]
+
+
+def lookups_of(df: DataFrame) -> StageLookups:
+    """The lookups that made a DataFrame: those of `enrich`, with no other operation after them.
+
+    After another operation, and with ``strategy="distinct"``, there are none. Nothing runs.
+
+    Raises:
+        ConfigurationError: it is not a DataFrame.
+    """
+    if not is_dataframe(df):
+        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
+    found, chain = [], _chains.get(df)
+    for link in () if chain is None else chain.links:
+        layout, options = link.task.layout, link.task.options
+        found.append(
+            StageLookup(
+                stage_name(link.task),
+                link.key,
+                link.adds,
+                "required" if layout.required else "inner" if layout.inner else "left",
+                "ordered" if options.ordered else "unordered",
+                str(options.capacity),
+                1 if options.batching is None else options.batching.max_size,
+            )
+        )
+    return StageLookups(tuple(found))

@@ -28,11 +28,9 @@ from asyncio_operator.coordinators.addresses import states
 from asyncio_operator.errors import ConfigurationError, describe_error
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.shutdown import PROCESS_END
-from asyncio_operator.spark.driver.ledger import ledgers
+from asyncio_operator.spark.driver import reports
 from asyncio_operator.spark.driver.sessions import context_of
-from asyncio_operator.spark.worker.driver_client import BUDGETS
-from asyncio_operator.spark.worker.driver_wire import DriverAddress, WireError, abort, greet_worker
-from asyncio_operator.spark.worker.live_figures import FIGURES_TOPIC
+from asyncio_operator.spark.worker.driver_wire import BUDGETS, FIGURES, DriverAddress, WireError, abort, greet_worker
 
 logger = logging.getLogger("asyncio_operator.driver")
 
@@ -202,7 +200,7 @@ def _topics() -> Topics:
     states.forget_all()
     return {
         BUDGETS: lambda question: states.ask(question["name"], question["message"]),
-        FIGURES_TOPIC: ledgers.take,
+        FIGURES: reports.take,
     }
 
 

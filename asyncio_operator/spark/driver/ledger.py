@@ -1,6 +1,6 @@
 """The ledger in which the driver keeps the figures that tasks report.
 
-Reports come from two sides, each on a thread of its own: from tasks that run, again and again (see `driver_service`),
+Reports come from two sides, each on a thread of its own: from tasks that run, again and again (see `reports`),
 and from Spark, once for each task that has succeeded. Any thread may read.
 
 Laws: calls, retries, latencies and what else is work count for every attempt. Rows count for one attempt of each
@@ -13,14 +13,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
-from weakref import WeakValueDictionary
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.figures import Figures, Kind, names_of
-from asyncio_operator.spark.worker.task_report import MicroBatch, Origin, TaskReport
+from asyncio_operator.spark.worker.reporting import MicroBatch, Origin, TaskReport
 from asyncio_operator.trace import Trace
 
 RECENT = 100
@@ -150,7 +148,6 @@ class Ledger:
     """The sums of all reports, by part: in total, and for each of the `RECENT` latest micro-batches."""
 
     def __init__(self, clock: Clock = monotonic) -> None:
-        self.name = uuid4().hex
         self._clock = clock
         self._lock = threading.Lock()
         self._totals: dict[str, Figures] = {}
@@ -159,7 +156,6 @@ class Ledger:
         self._room = MOST_PARTITIONS
         self._lookups: dict[str, Lookup] = {}
         self._by_label: dict[str, Figures] = {}
-        ledgers.register(self)
 
     def extend(self, reports: Iterable[TaskReport]) -> None:
         """Add reports of tasks, in the order in which they come."""
@@ -313,23 +309,3 @@ class Ledger:
             for partition in self._partitions.values():
                 if part in (None, partition.part):
                     partition.before = partition.rows()
-
-
-class Ledgers:
-    """The ledgers of this process, by name, while an `EnrichmentMetrics` refers to them."""
-
-    def __init__(self) -> None:
-        self._ledgers: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
-
-    def register(self, ledger: Ledger) -> None:
-        self._ledgers[ledger.name] = ledger
-
-    def take(self, reports: list[Any]) -> None:
-        """Reports of running tasks as JSON, each with the name of its ledger. Those of a dropped one are ignored."""
-        for name, values in reports:
-            ledger = self._ledgers.get(name)
-            if ledger is not None:
-                ledger.extend([TaskReport.of_json(values)])
-
-
-ledgers = Ledgers()

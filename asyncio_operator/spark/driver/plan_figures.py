@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from asyncio_operator.budget.spec import Budget
-from asyncio_operator.spark.worker.survey import SIZE
+from asyncio_operator.spark.driver.forecast import SIZE
 from asyncio_operator.view.tables import WIDTH, Row, amount, html_table, text_table
 
 COLUMNS = ("without a cache", "with a cache")

@@ -1,9 +1,9 @@
-"""What tasks report to the driver when they end: the accumulator of this package, and traces made of it.
+"""What tasks report to the driver: the accumulator of this package, figures of running tasks, and traces.
 
 PySpark keeps every accumulator for ever, with its value, and cannot lose one safely while jobs run. So there is one for
 each SparkContext. Its value on the driver passes each report on to the collection that it names, while anything else
 refers to that. On the way to a worker it becomes an empty list, to which the task adds its report. A task that Spark
-runs again reports again.
+runs again reports again. Reports of running tasks come over the driver's service, to the same collections.
 
 Each task of a traced enrichment records a trace of its own; they arrive in the user's trace. Tasks use the time of day,
 so traces of several machines are shifted against each other by the difference of their clocks.
@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator.checks import of_kind
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark.driver.sessions import context_of
-from asyncio_operator.spark.worker.reporting import Destination, Reports, Tracing
+from asyncio_operator.spark.worker.reporting import Destination, Reports, TaskReport, Tracing
 from asyncio_operator.trace import Trace
 
 
@@ -38,7 +38,7 @@ class _Extending(AccumulatorParam[Reports]):
 
 
 class Collections:
-    """The collections of a context, by name."""
+    """The collections of this process, by name, while anything else refers to them."""
 
     def __init__(self) -> None:
         self._collections: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -57,8 +57,15 @@ class Collections:
                 collection.extend([report])
 
 
+collections = Collections()
+
 _lock = threading.Lock()
-_current: tuple[SparkContext, Collections, Accumulator[Reports]] | None = None
+_current: tuple[SparkContext, Accumulator[Reports]] | None = None
+
+
+def take(message: list[Any]) -> None:
+    """Pass on reports of running tasks as JSON, each with the name of its ledger."""
+    collections.extend((name, TaskReport.of_json(values)) for name, values in message)
 
 
 def reported_to(collection: Any, spark: SparkSession, problem: str) -> Destination:
@@ -73,10 +80,8 @@ def reported_to(collection: Any, spark: SparkSession, problem: str) -> Destinati
         raise ConfigurationError(problem)
     with _lock:
         if _current is None or _current[0] is not context:
-            collections = Collections()
-            _current = context, collections, context.accumulator(collections, _Extending())
-        _, collections, accumulator = _current
-    return Destination(accumulator, collections.register(collection))
+            _current = context, context.accumulator(collections, _Extending())
+        return Destination(_current[1], collections.register(collection))
 
 
 class _Included:

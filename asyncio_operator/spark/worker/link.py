@@ -1,4 +1,4 @@
-"""One lookup of a task: its keys, its pipeline on the loop, its output, its figures.
+"""One lookup of a task: what the driver sends of it, its keys, its pipeline on the loop, its output, its figures.
 
 It runs alone, or as a link of a chain: `links` connects them. Clients that are opened on the loop stay open for the
 next task.
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +19,61 @@ from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
+from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline, runs_in_arrow
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.spark.worker.clients import opened
-from asyncio_operator.spark.worker.rows import Enrichment
+from asyncio_operator.spark.worker.rows import Enrichment, Layout
+from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
 from asyncio_operator.telemetry.annotations import answered_with
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.arrow.answer_tables import AnswerTables
     from asyncio_operator.spark.worker.process import WorkerProcess
+    from asyncio_operator.spark.worker.reporting import Reporting, Tracing
+    from asyncio_operator.telemetry.propagation import Propagated
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichTask:
+    """One lookup of a stage.
+
+    Attributes:
+        fingerprint: fingerprint of the enricher. Tasks with equal ones share a client.
+        reporting: reports the figures of the task.
+        tracing: where the trace of the task goes.
+        answers: all columns of the enricher. The cache keeps only answers that fit them.
+        owner: the owner of cached answers (`cache_owner`).
+        tables: the tables of an enricher that answers in columns.
+        journal: keeps answers for later tasks, and has those of earlier ones.
+        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
+    """
+
+    enricher: Enricher
+    fingerprint: str
+    layout: Layout
+    options: LookupOptions
+    answers: pa.Schema
+    owner: str
+    reporting: Reporting | None = None
+    tracing: Tracing | None = None
+    tables: AnswerTables | None = None
+    journal: JournalTask | None = None
+    propagated: Propagated | None = None
+
+    def of_keys(self) -> EnrichTask:
+        """The same task for an input that has only key columns."""
+        return replace(self, layout=replace(self.layout, keys=tuple(range(len(self.layout.keys))), event_time=None))
+
 
 logger = logging.getLogger("asyncio_operator.tasks")
 
@@ -73,8 +111,9 @@ class Link:
         self._trace: Trace | None = None
         self.on_left: Callable[[KeyBatch], None] | None = None
         journal = task.journal
-        found, timed = task.layout.found, task.options.timed
-        self._journal = None if journal is None else journal.opened(found, timed, place, process)
+        self._journal = None
+        if journal is not None:
+            self._journal = TaskJournal(journal, task.layout.found, task.options.timed, place, process)
         reporting = task.reporting
         self._reporter = None if reporting is None else reporting.begin(self._figures, self._in_flight)
 
@@ -133,7 +172,7 @@ class Link:
         cache, hedger = None, None
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
-            enricher = await enter(opened(process.clients, task.fingerprint, task.enricher))
+            enricher = await enter(process.opened(task.fingerprint, task.enricher))
             if options.cache is not None:
                 lent = lent_cache(process.caches, task.owner, options.cache, task.answers, process.wall)
                 cache = await enter(lent)
@@ -197,7 +236,7 @@ class Link:
             self._reporter.end("succeeded" if error is None else "ended" if by_spark else "failed")
         tracing = self.task.tracing
         if tracing is not None and self._trace is not None:
-            tracing.report(self._trace)
+            tracing.destination.add([self._trace])
 
     def _in_flight(self) -> int:
         return 0 if self._pipeline is None else self._pipeline.in_flight

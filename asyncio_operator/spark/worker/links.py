@@ -34,11 +34,11 @@ from asyncio_operator.policies.shutdown import TASK_END
 from asyncio_operator.spark.worker.link import Link
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES, OUTPUT_ROWS
 from asyncio_operator.spark.worker.process import WorkerProcess, this_process
-from asyncio_operator.spark.worker.task_frame import outputs_of, until_spark_reads
-from asyncio_operator.spark.worker.task_report import LONGEST_NAME
+from asyncio_operator.spark.worker.reporting import LONGEST_NAME
+from asyncio_operator.spark.worker.task_frame import ASKED, outputs_of, until_spark_reads
 
 if TYPE_CHECKING:
-    from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.link import EnrichTask
 
 
 class ChainTask:
@@ -69,12 +69,13 @@ def stage_name(task: EnrichTask) -> str:
 
 
 def enriched(
-    tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch], *, takes_all: bool = False
+    tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch], *, takes_all: bool = False, asks: bool = False
 ) -> Generator[pa.RecordBatch]:
     """The rows of `batches` with the columns of all lookups, and empty batches in between.
 
     Args:
         takes_all: the caller takes every row, whatever Spark reads of its output.
+        asks: see `outputs_of`: an `ASKED` comes among the batches.
     """
     links = links_of(tasks, _place())
     last = links[-1]
@@ -84,7 +85,7 @@ def enriched(
         names = ", ".join(link.name for link in links)
         # Each has the context in which it was made: that of the last one is the latest.
         propagated = tasks[-1].propagated
-        elements = outputs_of(keyed(links, batches), partial(run, links), name=names, propagated=propagated)
+        elements = outputs_of(keyed(links, batches), partial(run, links), name=names, propagated=propagated, asks=asks)
         ending.enter_context(contextlib.closing(elements))
         # Law X15: row by row, each when Spark has read the one before.
         taken = until_spark_reads() if changes_something(links) and not takes_all else None
@@ -92,6 +93,9 @@ def enriched(
             if element is PULSE:
                 # An empty batch is still written, and only a write shows that Spark has closed the connection.
                 yield from last.nothing()
+                continue
+            if element is ASKED:
+                yield element
                 continue
             for output, keys, left in last.leaving(*element):
                 if taken is None:

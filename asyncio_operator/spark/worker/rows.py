@@ -1,7 +1,13 @@
-"""Finds the distinct keys of an Arrow batch, and builds the columns that their outcomes add.
+"""Finds the distinct keys of an Arrow batch, builds the columns that their outcomes add, and decides which rows leave.
 
 Distinct keys are found in Arrow (`key_arrays`). Columns are built once per distinct key and spread over the rows with
 `take`. The columns of the input pass through unchanged. This module knows neither lookups nor threads nor PySpark.
+
+A row of unordered mode that overtakes another row may make it late for a downstream watermark, which is the largest
+event time so far minus a delay. So the rows of a partition are cut into segments. A segment is as long as possible, but
+no two of its rows are further apart in time than that delay. Within a segment, rows leave when they are answered. No
+row leaves before the last row of an earlier segment. Source of the idea: Flink's ``UnorderedStreamElementQueue``, whose
+segments end at watermarks.
 """
 
 from __future__ import annotations
@@ -14,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.arrow_keys import ArrowKeys
 from asyncio_operator.arrow.as_of import AsOf
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.key_arrays import (
@@ -26,13 +31,20 @@ from asyncio_operator.arrow.key_arrays import (
     key_values,
     with_duplicates,
 )
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.failures import is_over_budget
 from asyncio_operator.errors import MissingKeyError
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
-from asyncio_operator.spark.worker.answers import FAILED, FOUND, MISSING, OnResultError, read_answers
+from asyncio_operator.spark.worker.answers import (
+    FAILED,
+    FOUND,
+    MISSING,
+    STATUS,
+    OnResultError,
+    read_answers,
+    statuses_of,
+)
 from asyncio_operator.spark.worker.output_batches import columns_of, pick, pieces_of
-from asyncio_operator.spark.worker.segments import Gate, Mask, Segmenter
-from asyncio_operator.spark.worker.status import STATUS, statuses_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,7 @@ class Layout:
         optional: the parts of a key that may be null.
         as_of: which of the rows of a key is the one of an input row.
         hidden: the last field of `found` is only for `as_of`.
+        refusals: the first field of `found` says that an answer is a refusal. Its row counts as failed.
     """
 
     keys: tuple[int, ...]
@@ -66,6 +79,7 @@ class Layout:
     optional: tuple[int, ...] = ()
     as_of: AsOf | None = None
     hidden: bool = False
+    refusals: bool = False
 
     @property
     def added(self) -> list[pa.Field]:
@@ -87,9 +101,9 @@ MOSTLY_DISTINCT = 0.75
 class Rows:
     """A batch of rows, with the number of each row's key (-1 if a part of the key is null), and which rows have left.
 
-    With event time it also has the number of the batch and of each row's segment.
-
     Attributes:
+        number: of the batch in its partition, from 0.
+        segments: with event time, the segment number of each row.
         keys_ready: the number of keys that had an outcome when it was last asked which rows may leave.
     """
 
@@ -121,7 +135,7 @@ def key_batch(
 
     Args:
         in_arrow: the keys stay in Arrow (`ArrowKeys`), unless a part of them has parts.
-        number, segments: see `segments.Segmented`.
+        number, segments: see `Rows`.
         deduplicate: False with keys in Arrow: the keys may have duplicates.
         held: False with keys in Arrow: values that Python cannot hold are keys too.
     """
@@ -297,6 +311,9 @@ class Enrichment:
         if self.layout.required:
             self._require_found(rows, codes, keys, fates, kinds)
         self.kinds += np.bincount(kinds, minlength=3)
+        if self.layout.refusals:
+            refused = np.count_nonzero(np.append(columns[0].fill_null(False), False)[starts])
+            self.kinds += np.array([-refused, 0, refused])
         added = columns[: len(self.layout.added)]
         statuses = _statuses(outcomes, fates, codes, kinds) if self.layout.status else None
         numbers = None if answers.rows is None else np.append(answers.rows, -1)
@@ -356,3 +373,93 @@ def _distinctly_named(fields: list[pa.Field]) -> pa.Schema:
         taken.add(name.lower())
         fields[i] = field.with_name(name)
     return pa.schema(fields)
+
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Segmenter:
+    """Numbers the segments of a partition, batch by batch.
+
+    Args:
+        delay: the largest distance between rows of one segment, in the unit of their event times.
+    """
+
+    def __init__(self, delay: int) -> None:
+        self._delay = delay
+        self._segment = 0
+        self._low: int | None = None
+        self._high = 0
+
+    def number(self, times: pa.Array) -> Ints:
+        """The segment number of each row of the next batch. A row without event time belongs to the present segment."""
+        delay, segment, low, high = self._delay, self._segment, self._low, self._high
+        numbers = []
+        # Row by row, because where a segment begins depends on where the one before it began.
+        for time in times.cast(pa.int64()).to_pylist():
+            if time is not None:
+                if low is None:
+                    low = high = time
+                elif time < low:
+                    low = time
+                elif time > high:
+                    high = time
+                if high - low > delay:
+                    segment += 1
+                    low = high = time
+            numbers.append(segment)
+        self._segment, self._low, self._high = segment, low, high
+        return np.array(numbers, dtype=np.int64)
+
+
+class Gate:
+    """Decides which answered rows may leave, over all batches delivered so far."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, tuple[Any, Rows, bool] | None] = {}
+        """Delivered batches by number; None for a batch whose rows have all left."""
+        self._first = 0
+        self._open = 0
+
+    def pass_through(
+        self, batch: Any, rows: Rows, ended: bool, answered: Callable[[Any], Mask]
+    ) -> Iterator[tuple[Any, Mask, bool]]:
+        """The delivered batch, and other batches of which rows may leave now.
+
+        Yields a batch, the mask of its rows that leave now, and whether all its rows have left.
+
+        Args:
+            batch: is passed to `answered`, which returns for each row whether it is answered and has not left.
+            ended: whether every row of the batch is answered.
+        """
+        delivered = rows.number
+        # Batches are delivered as they end. Behind a number that is missing no row may leave: it may belong to any
+        # segment.
+        self._batches[delivered] = batch, rows, ended
+        expected, all_left = self._first, True
+        for number in sorted(self._batches):
+            all_left = all_left and number == expected
+            expected = number + 1
+            entry = self._batches[number]
+            # All of it has left. Its number stays until those before it are gone too, so that it is not taken for
+            # missing.
+            if entry is None:
+                continue
+            batch, rows, ended = entry
+            leaving = answered(batch)
+            if all_left and len(leaving):
+                # The first row that must wait decides which segment is open: rows of later segments wait too.
+                waiting = ~(rows.left | leaving)
+                self._open = int(rows.segments[np.argmax(waiting)] if waiting.any() else rows.segments[-1])
+            # Segments have ascending numbers over all batches, so one number says which rows may leave.
+            leaving &= rows.segments <= self._open
+            rows.left |= leaving
+            all_left = all_left and bool(rows.left.all())
+            done = ended and bool(rows.left.all())
+            if done:
+                self._batches[number] = None
+            if done or number == delivered or leaving.any():
+                yield batch, leaving, done
+        while self._batches.get(self._first, ()) is None:
+            del self._batches[self._first]
+            self._first += 1

@@ -4,14 +4,22 @@ A feeder thread reads Spark's input. A coroutine on the loop thread does the wor
 outputs and gives them to Spark. Threads share nothing but two channels. The feeder and the coroutine end when the task
 ends, in whatever way. The loop thread stays for the next task.
 
-A task also ends when the reader of its results has ended: Spark, which closes its end of a socket, or a thread of this
-package, a `TakingThread`.
+A task also ends when the reader of its results has ended: Spark, which closes its end of a socket, or the feeder of
+another task of the same Python stage, a `TakingThread`.
 
 Spark's Python worker collects garbage at the end of every task, and looks at all objects of the process: beside a
 million cached keys that takes half a second. So everything is frozen (`gc.freeze`) when the first task ends: the
 modules, and what caches have on the heap. Frozen objects are still freed when nothing refers to them; only cycles among
 them are not found. So everything is thawed, collected and frozen again when there are many more keys than the last time
 or many fewer, or when many were replaced.
+
+A task whose calls change something makes none ahead of the rows that Spark takes (law X15). Spark reads the next row
+only when it needs one. But what a worker writes goes into the buffers of its connection, so a write says nothing about
+the reader. The kernel knows how many bytes were not delivered (`SIOCOUTQ`; for a Unix socket that is all: they were not
+read), and for a TCP connection of this machine, which Spark's is, how many the other end has not read (`sock_diag(7)`
+of Linux), each in some microseconds. Both are needed: on a busy machine a small write is delivered some milliseconds
+later, and until then the other end has nothing to read. Elsewhere nothing is known, and all that was written counts as
+read.
 """
 
 from __future__ import annotations
@@ -20,9 +28,11 @@ import asyncio
 import gc
 import os
 import select
+import socket
+import struct
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final
 
@@ -32,8 +42,10 @@ from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop, call_
 from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
-from asyncio_operator.spark.worker.unread import wait_until_read
 from asyncio_operator.telemetry.propagation import Propagated, extracted, in_task
+
+ASKED: Any = object()
+"""An output that says that the next input is waited for."""
 
 READ_AHEAD = 2
 """The number of batches read from Spark ahead of the loop: one is processed while the next is read."""
@@ -50,6 +62,8 @@ def outputs_of(
     watch: float = WATCH_INTERVAL,
     check_taker: Callable[[], None] | None = None,
     propagated: Propagated | None = None,
+    one_by_one: bool = False,
+    asks: bool = False,
 ) -> Generator[Any]:
     """Yields what `main` puts into its channel, for the task's main thread. The caller must close it in any case.
 
@@ -65,6 +79,8 @@ def outputs_of(
         watch: seconds between two pulses.
         check_taker: raises if outputs are no longer read; by default the result of `spark_watch`.
         propagated: the driver's trace context, and the function that sets up OpenTelemetry.
+        one_by_one: `main` uses a `Handoff`: it gives the next output when Spark has read the one before (law X15).
+        asks: an `ASKED` comes before each input is read.
 
     Raises:
         BrokenPipeError: Spark has ended the task, or another task that reads this one's outputs has ended.
@@ -72,6 +88,7 @@ def outputs_of(
     """
     thread = loop_thread()
     check = check_taker or spark_watch()
+    wait_until_read = until_spark_reads() if one_by_one else _nothing
 
     async def in_trace_context(source: ToLoop, sink: FromLoop) -> None:
         with extracted(propagated):
@@ -80,19 +97,37 @@ def outputs_of(
     frame = LoopFrame(
         thread.loop, in_trace_context, patience=patience, read_ahead=read_ahead, ahead=ahead, pulse=watch, name=name
     )
-    source = frame.source
+    source, sink = frame.source, frame.sink
+
+    def ask() -> None:
+        call_on(thread.loop, lambda: sink.put_nowait(ASKED))
+
+    def asking() -> Iterator[Any]:
+        ask()
+        for one in inputs:
+            yield one
+            ask()
 
     def still_read() -> None:
         if source.closed:
             raise BrokenPipeError("the task that reads these results has ended")
 
     with in_task(propagated), frame:
-        frame.start(TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read))
-        for output in frame.sink:
-            yield output
-            # After the yield, because only then has the caller written something that Spark can refuse.
-            if output is PULSE and check is not None:
-                check()
+        read = asking() if asks else inputs
+        frame.start(TakingThread("asyncio-operator-feeder", lambda: source.feed(read), still_read))
+        for output in sink:
+            # After the yield, because only then has the caller written something that Spark can read, or refuse.
+            if output is PULSE:
+                yield output
+                if check is not None:
+                    check()
+            elif one_by_one:
+                handoff, one = output
+                yield one
+                wait_until_read()
+                handoff.taken()
+            else:
+                yield output
     # Spark's worker collects garbage next, if it is one that runs several tasks. It throws away one whose task failed.
     if "SPARK_REUSE_WORKER" in os.environ:
         frozen.look(sum(cache.keys_on_heap for cache in open_caches(caches)))
@@ -106,35 +141,41 @@ class TakingThread(threading.Thread):
     Args:
         work: what the thread does.
         look: raises if the thread needs no more results.
-        wait_until_read: waits until Spark has read what the thread was given; None: reading it is all.
     """
 
-    def __init__(
-        self,
-        name: str,
-        work: Callable[[], None],
-        look: Callable[[], None],
-        wait_until_read: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, name: str, work: Callable[[], None], look: Callable[[], None]) -> None:
         super().__init__(target=work, name=name, daemon=True)
         self.look = look
-        self.wait_until_read = wait_until_read
 
 
 def until_spark_reads() -> Callable[[], None]:
-    """A function for a task to call when it has written a row: it waits until Spark has read it.
+    """A function for a task to call when it has written a row: it sends the row, and waits until Spark has read it.
 
     It raises a `BrokenPipeError` if Spark has closed the socket. Where the socket is not found, it does not wait.
     """
-    taker = threading.current_thread()
-    if isinstance(taker, TakingThread):
-        return taker.wait_until_read or _nothing
-    frame = spark_frame()
+    frame = None if isinstance(threading.current_thread(), TakingThread) else spark_frame()
     if frame is None:
         return _nothing
-    output = frame["outfile"]
-    poll = _poll_for_hangup(output)
-    return wait_until_read(output, lambda: poll is not None and bool(poll.poll(0)))
+    output, never = frame["outfile"], threading.Event()
+    unread, is_closed = unread_by(output), _closed_by_spark(output)
+
+    def wait() -> None:
+        output.flush()
+        pause = FIRST_LOOK
+        while unread is not None:
+            try:
+                left, gone = unread(), is_closed()
+            except GoneError:
+                left, gone = 0, True
+            # First: Java shuts a connection down before it closes it, and then nothing in it counts as unread.
+            if gone:
+                raise BrokenPipeError(_CLOSED)
+            if not left:
+                return
+            never.wait(pause)
+            pause = min(2 * pause, LAST_LOOK)
+
+    return wait
 
 
 def _nothing() -> None:
@@ -160,14 +201,17 @@ def spark_watch() -> Callable[[], None] | None:
     if frame is None:
         return None
     output = frame["outfile"]
-    poll = _poll_for_hangup(output)
+    is_closed = _closed_by_spark(output)
 
     def watch() -> None:
         output.flush()
-        if poll is not None and poll.poll(0):
-            raise BrokenPipeError("Spark has closed the connection to this Python worker: the task is over")
+        if is_closed():
+            raise BrokenPipeError(_CLOSED)
 
     return watch
+
+
+_CLOSED = "Spark has closed the connection to this Python worker: the task is over"
 
 
 def spark_frame(*names: str) -> Mapping[str, Any] | None:
@@ -182,17 +226,18 @@ def spark_frame(*names: str) -> Mapping[str, Any] | None:
     return None
 
 
-def _poll_for_hangup(output: Any) -> Any:
-    """A poll object for the socket. None on Windows, and where Spark forks no daemon: there it kills the worker."""
+def _closed_by_spark(output: Any) -> Callable[[], bool]:
+    """Whether Spark has closed its end of the socket. Never on Windows, and where Spark forks no daemon: there it kills
+    the worker."""
     if not hasattr(select, "poll"):
-        return None
+        return lambda: False
     poll = select.poll()
     # POLLRDHUP, where the system has it, is the end of Spark's half alone; POLLHUP waits for both halves.
     try:
         poll.register(output.fileno(), getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
     except OSError:
-        return None
-    return poll
+        return lambda: False
+    return lambda: bool(poll.poll(0))
 
 
 class Handoff:
@@ -220,6 +265,80 @@ class Handoff:
 
     def _wake(self) -> None:
         wake(self._taken)
+
+
+SOCK_DIAG: Final = 4
+"""NETLINK_SOCK_DIAG"""
+
+BY_FAMILY: Final = 20
+"""SOCK_DIAG_BY_FAMILY"""
+
+UNREAD_AT: Final = 72
+"""Where `idiag_rqueue` is in the answer: behind its head, four bytes, two addresses, and `idiag_expires`."""
+
+ANY: Final = 2**32 - 1
+
+FIRST_LOOK = 0.0001
+LAST_LOOK = 0.02
+"""Seconds between two looks at a reader: at first as long as reading a row takes."""
+
+
+class GoneError(Exception):
+    """The other end is closed."""
+
+
+def unread_by(output: Any) -> Callable[[], int] | None:
+    """A function for the number of bytes that the reader of a file over a socket has not read, or None if this cannot
+    be known. The function raises `GoneError` if the other end is closed."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        with socket.socket(fileno=os.dup(output.fileno())) as connection:
+            look = _undelivered(output)
+            if connection.family != socket.AF_UNIX:
+                look = _unread_in_tcp(connection, look)
+        look()
+    except (OSError, ValueError, GoneError):
+        return None
+    return look
+
+
+def _undelivered(output: Any) -> Callable[[], int]:
+    import fcntl
+    import termios
+
+    def look() -> int:
+        answer = bytearray(4)
+        fcntl.ioctl(output.fileno(), termios.TIOCOUTQ, answer)
+        return int.from_bytes(answer, sys.byteorder)
+
+    return look
+
+
+def _unread_in_tcp(connection: socket.socket, undelivered: Callable[[], int]) -> Callable[[], int]:
+    def address(name: Any) -> bytes:
+        return socket.inet_pton(connection.family, name[0]).ljust(16, b"\0")
+
+    # Otherwise a small write waits for the acknowledgement of the one before, up to 40 ms, and is unread nowhere.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    own, other = connection.getsockname(), connection.getpeername()
+    # The socket of the other end, whose own address is this end's peer. No interface, and no cookie.
+    names = struct.pack("!HH", other[1], own[1]) + address(other) + address(own) + struct.pack("=III", 0, ANY, ANY)
+    question = struct.pack("=BBBBI", connection.family, socket.IPPROTO_TCP, 0, 0, ANY) + names
+    message = struct.pack("=IHHII", 16 + len(question), BY_FAMILY, 1, 0, 0) + question
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, SOCK_DIAG)
+
+    def look() -> int:
+        # First: what is delivered between the two questions is counted by the second.
+        if left := undelivered():
+            return left
+        kernel.send(message)
+        answer = kernel.recv(8192)
+        if struct.unpack_from("=H", answer, 4)[0] != BY_FAMILY:
+            raise GoneError
+        return int(struct.unpack_from("=I", answer, UNREAD_AT)[0])
+
+    return look
 
 
 LEAST: Final = 10_000

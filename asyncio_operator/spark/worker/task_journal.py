@@ -14,7 +14,6 @@ whose key these columns cannot hold is left out: no row of the source can have s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,21 +29,20 @@ from asyncio_operator.arrow.columns import collected
 from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
 from asyncio_operator.arrow.key_fit import fit_values
+from asyncio_operator.engine.timing import wake
 from asyncio_operator.errors import describe_error
-from asyncio_operator.journal import watched
+from asyncio_operator.journal import storage
 from asyncio_operator.journal.answers import AnswerBatch, key_parts, weights_array
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
-from asyncio_operator.journal.later_answers import UNKNOWN
-from asyncio_operator.journal.locations import Location
-from asyncio_operator.journal.storage import open_place
-from asyncio_operator.journal.watched import WatchedPlace
+from asyncio_operator.journal.later_answers import FEWEST, UNKNOWN, LaterAnswers
+from asyncio_operator.journal.options import Location
+from asyncio_operator.journal.storage import WatchedPlace, beside, goes_on, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
-from asyncio_operator.spark.worker.journal_readers import FEWEST, LaterAnswers
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
@@ -92,10 +90,6 @@ class JournalTask:
     keep_missing: bool
     generation: int = 0
 
-    def opened(self, found: pa.Schema, timed: bool, label: str, process: WorkerProcess) -> TaskJournal:
-        """The journal of a lookup; the arguments are those of `TaskJournal`."""
-        return TaskJournal(self, found, timed, label, process)
-
 
 class TaskJournal(KnownAnswers):
     """The journal of one lookup of a task.
@@ -122,7 +116,7 @@ class TaskJournal(KnownAnswers):
         self._noted: list[Noted] = []
         self._timer: Reminder | None = None
         self._clock: Callable[[], float]
-        self._room: asyncio.Event | None = None
+        self._room: asyncio.Future[None] | None = None
         self._process = process
         self._wall = process.wall
         self._loop = process.loop()
@@ -158,7 +152,7 @@ class TaskJournal(KnownAnswers):
 
         Args:
             batch: its payload has the number of each row's key.
-            column: the known answer of each row: see `driver.known_answers`.
+            column: the known answer of each row: see `driver.journaled`.
         """
         codes: Ints = batch.payload.key_of
         # Written from the last row to the first, so that the first row of a key stays. The last place is for nulls.
@@ -199,7 +193,7 @@ class TaskJournal(KnownAnswers):
         if not reader.has_files and not reader.is_due():
             return [ABSENT] * len(keys)
         try:
-            answers = await _in_thread(self._process, partial(self._read, keys, reader), reader.place)
+            answers = await _beside(self._process, partial(self._read, keys, reader), reader.place)
         except JournalError:
             # The next task begins anew: a thread that hangs would hold this one.
             self._reader = None
@@ -208,9 +202,7 @@ class TaskJournal(KnownAnswers):
         return answers
 
     def _read(self, keys: Sequence[Any], reader: LaterAnswers) -> Sequence[Any]:
-        kinds = self._task.description.keys.types
-        parts = [keys] if len(kinds) == 1 else list(zip(*keys, strict=True))
-        read = reader.read(key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)]))
+        read = reader.read(_stored_keys(keys, self._task.description))
         names = self._found.names
         columns = [column.combine_chunks() for column in read.table.select(names).columns]
         table = _table(columns, self._found, read.table.num_rows)
@@ -272,7 +264,7 @@ class TaskJournal(KnownAnswers):
                 self._reader.count(len(noted))
             size = len(noted) * ENTRY + SAMPLED * size_of([one[1] for one in noted[::SAMPLED]])
             try:
-                self._writer.append(NotedAnswers(noted, self._task.description, size))
+                self._writer.append(partial(noted_columns, noted, self._task.description), len(noted), size)
             except Exception as error:
                 # The writer has failed: `room` and `finish` raise its error.
                 logger.warning("%d answers are not written: %s", len(noted), describe_error(error))
@@ -288,25 +280,19 @@ class TaskJournal(KnownAnswers):
         Raises:
             JournalError: the journal cannot be written, or its place hangs.
         """
-        writer, progress = self._writer, -1
+        writer = self._writer
         while not writer.has_room:
-            self._room = asyncio.Event()
-            if writer.has_room:
-                break
-            if progress == writer.progress:
+            # Another call may wait for it too.
+            room = self._room if self._room is not None and not self._room.done() else self._loop.create_future()
+            self._room = room
+            for _ in goes_on(room.done, lambda: writer.progress):
+                await asyncio.wait([room], timeout=writer.hangs_after)
+            if not room.done():
                 raise writer.hanging(writer.hangs_after)
-            progress = writer.progress
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(writer.hangs_after):
-                    await self._room.wait()
         writer.check()
 
     def _tell_of_room(self) -> None:
-        self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if self._room is not None:
-            self._room.set()
+        self._loop.call_soon_threadsafe(lambda: wake(self._room))
 
     def finish(self, failed: bool) -> None:
         """Wait until everything is written. The run has ended.
@@ -326,40 +312,16 @@ class TaskJournal(KnownAnswers):
             logger.warning("%s", error)
 
 
-async def _in_thread(process: WorkerProcess, work: Callable[[], Sequence[Any]], place: WatchedPlace) -> Sequence[Any]:
-    """The result of a function that reads a place, on a thread of its own: a place that hangs must not hold up others,
-    or the process.
+async def _beside(process: WorkerProcess, work: Callable[[], Sequence[Any]], place: WatchedPlace) -> Sequence[Any]:
+    """The result of a function that reads a place, beside the loop: a place that hangs must not hold up others.
 
     Raises:
         JournalError: it hangs.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Sequence[Any]] = loop.create_future()
-
-    def end(result: Sequence[Any] | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(result or ())
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        result, failed = None, None
-        try:
-            result = work()
-        except BaseException as error:
-            failed = error
-        # The loop may have ended with its process.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(end, result, failed)
-
-    process.start(run, "asyncio-operator-journal")
-    progress = -1
+    done = asyncio.wrap_future(beside(work, process.start))
     try:
-        while not done.done() and progress != place.progress:
-            progress = place.progress
-            await asyncio.wait([done], timeout=watched.ONE_READ)
+        for _ in goes_on(done.done, lambda: place.progress):
+            await asyncio.wait([done], timeout=storage.ONE_READ)
         if not done.done():
             raise place.hanging()
         return done.result()
@@ -376,37 +338,26 @@ def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table
     return pa.Table.from_arrays(cast, schema=found)
 
 
-class NotedAnswers:
-    """Some answers, one at least; see `NewAnswers`.
+def noted_columns(noted: Sequence[Noted], description: Description) -> AnswerBatch:
+    """Some answers in columns, one at least: in the writer's thread. Those whose key the journal cannot hold are left
+    out."""
+    keys = _stored_keys([one[0] for one in noted], description)
+    fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
+    some = [one for one, is_key in zip(noted, fits.tolist(), strict=True) if is_key]
+    _, answers, times, attempts, latencies, weights = zip(*some, strict=True) if some else [()] * 6
+    return AnswerBatch(
+        keys.filter(pa.array(fits)),
+        collected(answers, description.answers),
+        np.array(times, np.float64),
+        pa.array(attempts, pa.int32()),
+        # None becomes NaN, and then null.
+        pa.array(np.array(latencies, np.float64) * 1000, from_pandas=True),
+        weights_array(weights) if any(weights) else None,
+    )
 
-    Args:
-        nbytes: about the memory of them.
-    """
 
-    def __init__(self, noted: Sequence[Noted], description: Description, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._noted = noted
-        self._description = description
-
-    def __len__(self) -> int:
-        return len(self._noted)
-
-    def batch(self) -> AnswerBatch:
-        keys = self._keys([one[0] for one in self._noted])
-        fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
-        some = [one for one, is_key in zip(self._noted, fits.tolist(), strict=True) if is_key]
-        _, answers, times, attempts, latencies, weights = zip(*some, strict=True) if some else [()] * 6
-        return AnswerBatch(
-            keys.filter(pa.array(fits)),
-            collected(answers, self._description.answers),
-            np.array(times, np.float64),
-            pa.array(attempts, pa.int32()),
-            # None becomes NaN, and then null.
-            pa.array(np.array(latencies, np.float64) * 1000, from_pandas=True),
-            weights_array(weights) if any(weights) else None,
-        )
-
-    def _keys(self, keys: Sequence[Any]) -> pa.Array:
-        kinds = self._description.keys.types
-        parts = [keys] if len(kinds) == 1 else zip(*keys, strict=True)
-        return key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])
+def _stored_keys(keys: Sequence[Any], description: Description) -> pa.Array:
+    """Python keys in the types of the journal, null where a key does not fit."""
+    kinds = description.keys.types
+    parts = [keys] if len(kinds) == 1 else list(zip(*keys, strict=True))
+    return key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])

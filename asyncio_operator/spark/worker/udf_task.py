@@ -12,23 +12,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import length_hint
 from typing import Any
 
 import pyarrow as pa
 
 from asyncio_operator.arrow.columns import array_of, columns, row_reader
+from asyncio_operator.arrow.key_arrays import in_utc
+from asyncio_operator.arrow.schema import shown_type
+from asyncio_operator.checks import is_idempotent
 from asyncio_operator.engine.failures import call_error
-from asyncio_operator.errors import FunctionError, ResultError, describe, describe_error
+from asyncio_operator.errors import (
+    ConfigurationError,
+    FunctionError,
+    ResultError,
+    describe,
+    describe_error,
+    function_name,
+)
+from asyncio_operator.function import AsyncFunction, weigh_of
 from asyncio_operator.hints import remedy
 from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
-from asyncio_operator.spark.worker.task_frame import READ_AHEAD, Handoff, outputs_of, until_spark_reads
-from asyncio_operator.spark.worker.udf_arguments import Batch, Rows, arguments
+from asyncio_operator.spark.worker.task_frame import READ_AHEAD, Handoff, outputs_of
 from asyncio_operator.telemetry.propagation import Propagated
 
 REMEDY = '; on_error="null" lets the job go on without'
@@ -66,28 +80,22 @@ class UdfTask:
         return portable_errors(self._arrays(batches))
 
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
-        results = Results(self.name, self.kind, self._misfit if self.fail else None)
-        rows = arguments(self.name, self.spread, batches)
-        outputs = outputs_of(rows, self._live, name=self.name, ahead=READ_AHEAD, propagated=self.propagated)
-        taken = None if self.idempotent else until_spark_reads()
+        results = Results(self.name, self.kind, (lambda row, error: self.failed(row, 1, error)) if self.fail else None)
+        outputs = outputs_of(
+            arguments(self.name, self.spread, batches),
+            lambda source, sink: _Life(self, source, sink).run(),
+            name=self.name,
+            ahead=READ_AHEAD,
+            propagated=self.propagated,
+            one_by_one=not self.idempotent,
+        )
         with contextlib.closing(outputs):
             for output in outputs:
                 if output is PULSE:
                     # Empty, but written: only after a write is the end of Spark's connection seen.
                     yield pa.array([], self.kind)
-                elif taken is None:
-                    yield from results.arrays(*output)
                 else:
-                    handoff, result = output
-                    yield from results.arrays(*result)
-                    taken()
-                    handoff.taken()
-
-    async def _live(self, source: ToLoop, sink: FromLoop) -> None:
-        await _Life(self, source, sink).run()
-
-    def _misfit(self, row: str, error: ResultError) -> FunctionError:
-        return self.failed(row, 1, error)
+                    yield from results.arrays(*output)
 
     def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
         """The error with which the task ends because a call failed. Raise it from `error`."""
@@ -107,8 +115,7 @@ class _Life:
 
     async def run(self) -> None:
         try:
-            outputs = self._outputs if self._task.idempotent else self._outputs_one_by_one
-            await outputs()
+            await (self._outputs() if self._task.idempotent else self._outputs_one_by_one())
         except FunctionError as error:
             cause = error.__cause__
             if cause is None:
@@ -242,3 +249,137 @@ class Results:
                     raise self._on_misfit(describe(batch.row(start + i)), error) from error
                 results[i], found = None, True
         return found
+
+
+# Before pyarrow 19, a map is a list of pairs.
+_MAPS: dict[str, Any] = (
+    {"maps_as_pydicts": "strict"} if "maps_as_pydicts" in inspect.signature(pa.Array.to_pylist).parameters else {}
+)
+
+
+class OfColumns(AsyncFunction[Sequence[Any], Any]):
+    """A coroutine function that gets the values of a row as its arguments."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.idempotent = is_idempotent(function)
+        if (weigh := weigh_of(function)) is not None:
+            self.weigh = partial(_of_arguments, weigh)  # type: ignore[method-assign]
+
+    async def invoke(self, value: Sequence[Any]) -> Any:
+        return await self._function(*value)
+
+    def __repr__(self) -> str:
+        return function_name(self._function)
+
+
+def _of_arguments(weigh: Callable[[Sequence[Any]], Mapping[str, float]], rows: Sequence[Any]) -> Mapping[str, float]:
+    return weigh([row[0] if len(row) == 1 else tuple(row) for row in rows])
+
+
+def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> None:
+    """Check that the function can be called with this number of columns.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    try:
+        if not count:
+            raise TypeError("pass at least one")
+        if spread is not None:
+            inspect.signature(spread).bind(*range(count))
+    except TypeError as error:
+        columns = "1 column" if count == 1 else f"{count} columns"
+        raise ConfigurationError(f"{name} is called with {columns}: {error}") from None
+
+
+def arguments(name: str, spread: Callable[..., Any] | None, batches: Iterator[Any]) -> Iterator[Batch]:
+    """Batches of rows, as arguments of the function with this name. `spread` is that of `check_columns`."""
+    for batch in batches:
+        arrays = batch if isinstance(batch, tuple) else (batch,)
+        check_columns(name, spread, len(arrays))
+        if len(arrays[0]):
+            yield Batch([_values(name, array) for array in arrays], len(arrays) == 1 and spread is None)
+
+
+def _values(name: str, array: pa.Array) -> list[Any]:
+    """The values of a column. Timestamps with a zone become datetimes in UTC."""
+    try:
+        values: list[Any] = in_utc(array).to_pylist(**_MAPS)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{name} is given a {shown_type(array.type)} that Python cannot hold: {describe_error(error)}; filter such "
+            "rows out, or cast the column"
+        ) from error
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The columns of a batch of rows.
+
+    Rows are made one by one. If all ten thousand were made at once and kept until their calls have ended, Python's
+    garbage collector would be busy with them.
+
+    Attributes:
+        bare: whether a row is the value of the only column; otherwise it is a tuple.
+    """
+
+    columns: list[list[Any]]
+    bare: bool
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def rows(self, first: Iterator[Any]) -> Iterator[Any]:
+        """The rows, with the values of their first column taken from this iterator."""
+        return first if self.bare else zip(first, *self.columns[1:], strict=True)
+
+    def row(self, number: int) -> Any:
+        return self.columns[0][number] if self.bare else tuple(column[number] for column in self.columns)
+
+
+class Rows:
+    """The rows of all batches, one by one. They are an `Input` of the operator.
+
+    Attributes:
+        batches: in order, the batches with rows whose results were not handed over yet.
+    """
+
+    instant = True
+
+    def __init__(self, source: ToLoop) -> None:
+        self.batches: deque[Batch] = deque()
+        self._source = source
+        self._first: Iterator[Any] = iter(())
+        self._rows = self._first
+
+    async def ready(self) -> bool:
+        while not self.has_some():
+            # While this waits, another reader of the rows may begin the last batch.
+            if not await self._source.ready() and not length_hint(self._first):
+                return False
+        return True
+
+    def has_some(self) -> bool:
+        return length_hint(self._first) > 0 or self._source.has_some()
+
+    def read_ahead(self) -> list[Any]:
+        """An empty list: no snapshots are taken here."""
+        return []
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self._rows
+            batch = next(iter(self._source), None)
+            if batch is None:
+                return
+            self.batches.append(batch)
+            self._first = iter(batch.columns[0])
+            self._rows = batch.rows(self._first)
+
+    def exhausted(self) -> None:
+        """More rows may come later."""
+
+    async def release(self) -> None:
+        """The channel ends with the task."""

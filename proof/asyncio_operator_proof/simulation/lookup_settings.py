@@ -10,7 +10,7 @@ from asyncio_operator.checks import seconds
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator_proof.simulation.scenario import Lookup
 
 BATCHES = 4

@@ -11,8 +11,9 @@ import pytest
 
 from asyncio_operator.figures import Figures
 from asyncio_operator.spark.driver import ledger as ledgers_module
-from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, RECENT, SILENT, Ledger, Lookup, ledgers
-from asyncio_operator.spark.worker.task_report import MicroBatch, Origin, TaskReport
+from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, RECENT, SILENT, Ledger, Lookup
+from asyncio_operator.spark.driver.reports import collections, take
+from asyncio_operator.spark.worker.reporting import MicroBatch, Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 
 
@@ -236,18 +237,18 @@ def test_V1_few_partitions_are_remembered_and_none_that_still_runs_is_forgotten(
 def test_V1_reports_travel_as_json_to_the_ledger_that_they_name() -> None:
     ledger, other = Ledger(), Ledger()
     report = live(10, 12, batch=("run", 3), part="a", in_flight=2)
-    message = json.loads(json.dumps([[ledger.name, report.as_json()], ["gone", report.as_json()]]))
-    ledgers.take(message)
+    message = json.loads(json.dumps([[collections.register(ledger), report.as_json()], ["gone", report.as_json()]]))
+    take(message)
     assert counted(ledger, "a", ("run", 3)) == (10, 12)
     assert ledger.sum().attempt_latency.percentiles() == report.figures.attempt_latency.percentiles()
     assert (ledger.in_flight(), counted(other)) == (2, (0, 0))
 
 
 def test_V1_a_ledger_that_nobody_uses_is_forgotten() -> None:
-    name = Ledger().name
+    name = collections.register(Ledger())
     gc.collect()
-    ledgers.take([[name, live(1, 1).as_json()]])
-    assert name not in ledgers._ledgers
+    take([[name, live(1, 1).as_json()]])
+    assert name not in collections._collections
 
 
 # -- what a page shows

@@ -23,7 +23,7 @@ from asyncio_operator.spark import LivePage
 from asyncio_operator.spark.driver import live_page
 from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, MOST_TASKS, Ledger, Lookup
 from asyncio_operator.spark.driver.live_samples import KEPT, WINDOW, LiveSamples, exposition
-from asyncio_operator.spark.worker.task_report import Origin, TaskReport
+from asyncio_operator.spark.worker.reporting import Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace
 from asyncio_operator.trace.stories import Story

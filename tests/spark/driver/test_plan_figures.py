@@ -20,15 +20,19 @@ from hypothesis import strategies as st
 from asyncio_operator import Budget, RateLimit
 from asyncio_operator.metrics import Latency
 from asyncio_operator.spark.driver.forecast import (
+    SCHEMA,
+    SIZE,
     Caches,
     Pace,
+    Sketch,
+    Survey,
+    TaskFigures,
     Whole,
     budget_seconds,
     mean_latency,
     weights_of,
     worked_off,
 )
-from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures
 
 ALL = 10**9
 BATCH = 1000

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncio_operator.figures import Figures
-from asyncio_operator.spark.worker.live_figures import LiveMetrics
-from asyncio_operator.spark.worker.reporting import Reporting
-from asyncio_operator.spark.worker.task_report import TaskReport
+from asyncio_operator.spark.worker.reporting import Reporting, TaskReport
 
 
 class Added:
@@ -20,7 +18,7 @@ class Added:
         self._figures.extend(report.figures for report in reports)
 
 
-def reporting(figures: list[Figures], live: LiveMetrics | None = None) -> Reporting:
+def reporting(figures: list[Figures]) -> Reporting:
     """Puts the figures that a task reports at its end into the list."""
     destination: Any = Added(figures)
-    return Reporting(destination, "", "an enrichment", live)
+    return Reporting(destination, "", "an enrichment")

@@ -24,7 +24,7 @@ from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
 from asyncio_operator.spark.worker.rows import Enrichment, Layout, key_batch

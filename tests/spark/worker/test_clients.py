@@ -15,8 +15,7 @@ import pytest
 from asyncio_operator import Enricher, FunctionError
 from asyncio_operator.engine.lent import IDLE, Lent
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
-from asyncio_operator.spark.worker.clients import Client, opened
-from asyncio_operator.spark.worker.process import this_process
+from asyncio_operator.spark.worker.process import Client, opened, this_process
 from tests.operator.helpers import forever, now, virtual
 
 

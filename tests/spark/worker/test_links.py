@@ -28,8 +28,7 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
 from asyncio_operator.spark.worker import links
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.link import Link
+from asyncio_operator.spark.worker.link import EnrichTask, Link
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
 from asyncio_operator.spark.worker.process import this_process

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,27 +16,26 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.loop.runner import on_loop
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.driver.driver_service import DriverService
-from asyncio_operator.spark.driver.ledger import Ledger, ledgers
-from asyncio_operator.spark.worker import live_figures
-from asyncio_operator.spark.worker.driver_client import DriverClient
-from asyncio_operator.spark.worker.driver_wire import DriverAddress
-from asyncio_operator.spark.worker.live_figures import FIGURES_TOPIC, LiveMetrics, RunReport, Sender
-from asyncio_operator.spark.worker.task_report import Origin, TaskReport
+from asyncio_operator.spark.driver.ledger import Ledger
+from asyncio_operator.spark.driver.reports import collections, take
+from asyncio_operator.spark.worker import reporting
+from asyncio_operator.spark.worker.driver_wire import FIGURES, DriverAddress, DriverClient
+from asyncio_operator.spark.worker.reporting import Destination, Origin, Sender, TaskReport, TaskReporter
 from tests.spark.helpers import wait_until
 
 SOON = 20.0
 """Seconds in which something happens that takes no time."""
 
-EVERY = live_figures.EVERY
+EVERY = reporting.EVERY
 """The usual pause. The tests have a shorter one."""
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(live_figures, "EVERY", 0.02)
+    monkeypatch.setattr(reporting, "EVERY", 0.02)
     yield
-    senders = live_figures._senders.all()
-    live_figures._senders.forget_all()
+    senders = reporting._senders.all()
+    reporting._senders.forget_all()
 
     async def end() -> None:
         for sender in senders:
@@ -60,11 +60,11 @@ def messages() -> list[list[Any]]:
 
 @pytest.fixture
 def service(messages: list[list[Any]]) -> Iterator[DriverService]:
-    def take(message: Any) -> None:
+    def noted(message: Any) -> None:
         messages.append(message)
-        ledgers.take(message)
+        take(message)
 
-    running = DriverService("127.0.0.1", "127.0.0.1", 0, {FIGURES_TOPIC: take})
+    running = DriverService("127.0.0.1", "127.0.0.1", 0, {FIGURES: noted})
     yield running
     running.stop()
 
@@ -75,17 +75,18 @@ class Task:
     def __init__(self, address: DriverAddress, ledger: Ledger, partition: int = 0) -> None:
         self.rows = 0
         self._origin = Origin("e", 1, partition, partition, "r")
-        self.run = RunReport(LiveMetrics(address, ledger.name), self.report)
+        accumulator: Any = SimpleNamespace(add=lambda reports: None)
+        self.run = TaskReporter(Destination(accumulator, collections.register(ledger)), self.report, address)
 
     def report(self) -> TaskReport:
         figures = Figures(rows=self.rows, calls=self.rows)
         return TaskReport("", None, figures, self._origin, "running", in_flight=1)
 
     def begin(self) -> None:
-        on_loop(loop_thread().loop, self.run.begin)
+        on_loop(loop_thread().loop, self.run.running)
 
     def end(self, state: str) -> None:
-        self.run.end(self.report(), state)
+        self.run.end(state)
 
 
 def wait(condition: Callable[[], bool]) -> None:
@@ -108,7 +109,7 @@ def test_V1_figures_of_a_running_task_move(service: DriverService, ledger: Ledge
 def test_V1_a_task_that_does_not_succeed_has_told_all_when_it_ends(
     service: DriverService, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, state: str, rows: int
 ) -> None:
-    monkeypatch.setattr(live_figures, "EVERY", 60)
+    monkeypatch.setattr(reporting, "EVERY", 60)
     task = Task(service.address, ledger)
     task.begin()
     task.rows = 7
@@ -119,8 +120,8 @@ def test_V1_a_task_that_does_not_succeed_has_told_all_when_it_ends(
 def test_V1_a_short_task_has_told_all_when_it_ends_because_spark_may_drop_its_report(
     service: DriverService, ledger: Ledger, messages: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_figures, "EVERY", 60)
-    monkeypatch.setattr(live_figures, "MOMENT", SOON)
+    monkeypatch.setattr(reporting, "EVERY", 60)
+    monkeypatch.setattr(reporting, "MOMENT", SOON)
     task = Task(service.address, ledger)
     task.begin()
     task.rows = 7
@@ -174,7 +175,7 @@ def test_V1_a_driver_that_cannot_be_reached_holds_up_nothing(
     time.sleep(0.1)
     begun = time.monotonic()
     task.end("failed")
-    assert time.monotonic() - begun < live_figures.LAST
+    assert time.monotonic() - begun < reporting.LAST
     assert len(asked) == 1
     assert "figures arrive when tasks have ended: the driver at 127.0.0.1" in caplog.text
 
@@ -184,7 +185,7 @@ def test_V1_figures_move_again_after_code_of_the_user_has_cancelled_all_tasks(
 ) -> None:
     first, second = Task(service.address, ledger), Task(service.address, ledger, 1)
     first.begin()
-    [sender] = live_figures._senders.all()
+    [sender] = reporting._senders.all()
     on_loop(loop_thread().loop, lambda: sender._regular and sender._regular.cancel())
     wait(lambda: sender._regular is not None and sender._regular.done())
     first.rows = second.rows = 5
@@ -203,11 +204,11 @@ def test_V1_figures_move_of_a_task_that_begins_while_the_connection_is_closed(
     wait(lambda: ledger.in_flight() == 1)
     first.end("succeeded")
     second.rows = 5
-    senders = live_figures._senders
+    senders = reporting._senders
 
     def close_and_begin() -> None:
         senders.give_back(service.address, senders.borrow(service.address, no_other), keep=False)
-        second.run.begin()
+        second.run.running()
 
     on_loop(loop_thread().loop, close_and_begin)
     wait(lambda: ledger.sum().rows == 5)
@@ -226,6 +227,6 @@ def test_V1_the_connection_is_closed_when_no_task_has_run_for_a_while(
     task = Task(service.address, ledger)
     task.begin()
     wait(lambda: ledger.in_flight() == 1)
-    [sender] = live_figures._senders.all()
+    [sender] = reporting._senders.all()
     task.end("succeeded")
     wait(lambda: sender._client._wire is None)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.spark.worker.segments import Gate, Segmenter
+from asyncio_operator.spark.worker.rows import Gate, Segmenter
 
 TIMES = st.lists(st.lists(st.integers(0, 30) | st.none(), max_size=6), max_size=6)
 
@@ -25,7 +25,7 @@ def test_X2_no_row_overtakes_one_that_it_could_make_late_and_all_rows_leave(
     times: list[list[int | None]], delay: int, data: st.DataObject
 ) -> None:
     segmenter = Segmenter(delay)
-    batches = [
+    batches: list[Any] = [
         SimpleNamespace(number=i, segments=segmenter.number(pa.array(some, pa.int64())), left=np.zeros(len(some), bool))
         for i, some in enumerate(times)
     ]
@@ -81,7 +81,7 @@ def test_X2_segments_are_as_long_as_can_be(times: list[list[int | None]], delay:
 
 def test_X2_what_is_answered_waits_for_the_end_of_an_earlier_segment() -> None:
     from asyncio_operator.lookup.options import LookupOptions
-    from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.link import EnrichTask
     from asyncio_operator.spark.worker.links import ChainTask
     from asyncio_operator.spark.worker.rows import Layout
     from enrichers import FunctionEnricher
@@ -112,7 +112,7 @@ def test_X2_what_is_answered_waits_for_the_end_of_an_earlier_segment() -> None:
 def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_for(buffer: int, batching: int) -> None:
     from asyncio_operator import Batching
     from asyncio_operator.lookup.options import LookupOptions
-    from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.link import EnrichTask
     from asyncio_operator.spark.worker.links import ChainTask
     from asyncio_operator.spark.worker.rows import Layout
     from enrichers import FunctionEnricher

@@ -20,7 +20,7 @@ from asyncio_operator import FunctionError
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher

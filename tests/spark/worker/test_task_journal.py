@@ -21,12 +21,11 @@ from asyncio_operator import Journal
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.identity import open_journal, wanted_description
-from asyncio_operator.journal.later_answers import JournalReader
+from asyncio_operator.journal.later_answers import AHEAD, FEWEST, MOST, JournalReader, LaterAnswers
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.lookup.key_batch import PENDING
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.journal_readers import AHEAD, FEWEST, MOST, LaterAnswers
+from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.rows import Layout, key_batch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Enricher, EnricherError, Retry
-from asyncio_operator.sending.send_task import RowCalls, is_refusal, row_id
+from asyncio_operator.spark.send import RowCalls, is_refusal, row_id
 
 
 @pytest.mark.parametrize(

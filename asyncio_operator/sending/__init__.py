@@ -1,1 +1,0 @@
-"""`send`: a call for each row of a DataFrame. Its name is `asyncio_operator.spark.send`."""
