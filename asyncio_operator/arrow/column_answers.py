@@ -56,6 +56,10 @@ class ColumnAnswers(Sequence[Any]):
         rows = rows if self.rows is None else self.rows[rows]
         return ColumnAnswers(self.table.take(pa.array(rows, pa.int64())), starts, self.counts)
 
+    def piece(self, positions: Sequence[int]) -> Piece:
+        """These answers with the positions of their keys."""
+        return slice(positions.start, positions.stop) if type(positions) is range else np.asarray(positions), self
+
     def answers(self) -> list[Any]:
         """Those of the keys, as mappings, lists of mappings, and None.
 
@@ -104,19 +108,23 @@ MOST_UNUSED = 2
 
 
 Piece = tuple[Any, ColumnAnswers]
-"""Positions of keys, as a range, a list or an array, and their answers."""
+"""The places of keys, as a slice or an array, and their answers."""
 
 
-def joined(pieces: Sequence[Piece], count: int) -> ColumnAnswers:
-    """The answers of `count` keys, of which each piece has some; a miss for others."""
+def joined(pieces: Sequence[Piece], count: int, needed: Any = None) -> ColumnAnswers:
+    """The answers of `count` keys, of which each piece has some; a miss for others. Pieces that have none of the places
+    `needed`, if these are given, are left out."""
     starts, counts = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    tables, rows = [], 0
-    for positions, answers in pieces:
-        found = answers.compact()
-        places = slice(positions.start, positions.stop) if type(positions) is range else positions
-        starts[places], counts[places] = found.starts + rows, found.counts
-        tables.append(found.table)
-        rows += found.table.num_rows
+    wanted = np.zeros(count, bool)
+    wanted[slice(None) if needed is None else needed] = True
+    tables: list[pa.Table] = []
+    rows = 0
+    for places, answers in pieces:
+        if wanted[places].any() or not tables:
+            found = answers.compact()
+            starts[places], counts[places] = found.starts + rows, found.counts
+            tables.append(found.table)
+            rows += found.table.num_rows
     return ColumnAnswers(tables[0] if len(tables) == 1 else pa.concat_tables(tables), starts, counts)
 
 

@@ -43,7 +43,7 @@ class Block:
         if len(self._keys) > 1:
             self._keys = [self._keys[0].joined(self._keys[1:])]
             ends = np.cumsum([len(one) for one in self._answers])
-            pieces = [(range(end - len(one), end), one) for end, one in zip(ends.tolist(), self._answers, strict=True)]
+            pieces = [(slice(end - len(one), end), one) for end, one in zip(ends.tolist(), self._answers, strict=True)]
             found = joined(pieces, self.count)
             # In one piece: Arrow copies a column in chunks as a whole each time that rows of it are taken.
             self._answers = [ColumnAnswers(found.table.combine_chunks(), found.starts, found.counts)]

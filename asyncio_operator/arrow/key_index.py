@@ -359,14 +359,10 @@ def _words(array: pa.Array) -> list[Words] | None:
         return list(words.reshape(-1, size).T)
     if kinds.is_boolean(kind):
         array = array.cast(pa.uint8())
-    elif not (kinds.is_integer(kind) or kinds.is_floating(kind) or _is_time(kind)):
+    elif kinds.is_interval(kind) or not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_temporal(kind)):
         return None
     array = array.view(f"int{array.type.bit_width}").cast(pa.int64())
     return [(array.fill_null(0) if array.null_count else array).to_numpy().view(np.uint64)]
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    return bool(kinds.is_temporal(kind)) and not kinds.is_interval(kind)
 
 
 _FIRST_BYTES: Words = np.array([(1 << 8 * size) - 1 for size in range(8)] + [2**64 - 1], dtype=np.uint64)

@@ -207,7 +207,10 @@ class _Parser:
             self._expect("null")
             nullable = False
         if self._take("comment"):
-            self._comment()
+            if self._token.kind != "text":
+                self._fail("a text in quotes was expected")
+            while self._token.kind == "text":
+                self._next += 1
         return pa.field(name, kind, nullable)
 
     def _name(self) -> str:
@@ -293,12 +296,6 @@ class _Parser:
             self._fail("a whole number was expected")
         self._next += 1
         return int(self._tokens[self._next - 1].text)
-
-    def _comment(self) -> None:
-        if self._token.kind != "text":
-            self._fail("a text in quotes was expected")
-        while self._token.kind == "text":
-            self._next += 1
 
     @property
     def _token(self) -> _Token:

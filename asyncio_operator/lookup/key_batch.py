@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asyncio_operator.arrow.column_answers import ColumnAnswers
+    from asyncio_operator.arrow.column_answers import Piece
 
 PENDING: Any = object()
 """The placeholder of an outcome that has not arrived yet."""
@@ -125,7 +125,7 @@ class KeyBatch:
         self.ended = False
         self.known = 0
         self._places: dict[Any, int] | None = None
-        self._pieces: list[tuple[Sequence[int], ColumnAnswers]] = []
+        self._pieces: list[Piece] = []
 
     @property
     def in_arrow(self) -> bool:
@@ -155,8 +155,10 @@ class KeyBatch:
         """These keys have their outcomes."""
         if hasattr(outcomes, "table"):
             # First: another thread reads outcomes.
-            self._pieces.append((positions, outcomes))
+            self._pieces.append(outcomes.piece(positions))
             outcomes = [IN_COLUMNS] * len(outcomes)
+            # To read an array number by number takes several times as long.
+            positions = positions.tolist() if hasattr(positions, "tolist") else positions
         mine = self.outcomes
         if type(positions) is range:
             mine[positions.start : positions.stop] = outcomes
@@ -168,20 +170,17 @@ class KeyBatch:
         """The outcomes of the keys at some positions; None: of all. `ColumnAnswers` if they are all in columns."""
         outcomes, pieces = self.outcomes, self._pieces
         if positions is not None:
-            wanted = set(positions)
             outcomes = [outcomes[i] for i in positions]
-            # A slow batch has many pieces, and is read in many parts.
-            pieces = [piece for piece in pieces if not wanted.isdisjoint(piece[0])]
         if not pieces:
             return outcomes
         # Imported here: it loads pyarrow, which made these answers.
         from asyncio_operator.arrow.column_answers import joined
 
-        first, in_columns = pieces[0]
+        places, in_columns = pieces[0]
         count = len(self.keys)
         # One call for all keys may have found rows of a large table, which are not to be copied.
-        if type(first) is not range or len(first) < count:
-            in_columns = joined(pieces, count)
+        if type(places) is not slice or places.stop - places.start < count:
+            in_columns = joined(pieces, count, positions)
         if positions is not None:
             in_columns = in_columns.at(positions).compact()
         if outcomes.count(IN_COLUMNS) == len(outcomes):
