@@ -41,7 +41,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
     [
         ({"schema": "city strin"}, ["schema", "strin"]),
         ({"schema": pa.schema([("t", pa.duration("s"))])}, ["schema", "'t'", "duration"]),
-        ({"schema": "m map<array<int>, int>"}, ["schema", "'m'", "keys of a map"]),
+        ({"schema": "m map<array<int>, int>"}, ["schema", "'m'", "keys in JSON are text"]),
         ({"key": "a b"}, ["key is 'a b'"]),
         ({"key": []}, ["key is []"]),
         ({"key": ["a", "a"]}, ["key is ['a', 'a']"]),

@@ -102,7 +102,7 @@ def test_X12_a_numeric_of_postgres_arrives_as_it_is(dsn: str, column: str, drawn
             if wanted is not None:
                 assert found == [[wanted] if column == "a" else wanted]
             else:
-                shown = "list<item: decimal(38,18)>" if column == "a" else f"decimal(38,{kind.scale})"
+                shown = "array<decimal(38,18)>" if column == "a" else f"decimal(38,{kind.scale})"
                 assert f"the column '{column}' holds " in found
                 assert f"which does not fit {shown}; " in found
                 assert f"key {i}: " in found

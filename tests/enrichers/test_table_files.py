@@ -4,6 +4,7 @@ that a file does not have."""
 from __future__ import annotations
 
 import datetime
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,9 @@ def test_X12_a_number_of_a_directory_that_its_type_cannot_hold_is_refused(
     tmp_path: Path, value: str, kind: str
 ) -> None:
     write(tmp_path / f"x={value}/a.parquet", id=[1])
-    with pytest.raises(ConfigurationError, match=f"x={value} has a value"):
+    with pytest.raises(
+        ConfigurationError, match=f"the directory x={value} is no {re.escape(kind)}, the type of column 'x'"
+    ):
         rows(tmp_path, schema=f"id long, x {kind}")
 
 
