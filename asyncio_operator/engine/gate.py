@@ -21,11 +21,12 @@ from asyncio_operator.budget.usage import COUNTED, ONE, FreeStarts, Hint, Weight
 from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.recorder import SILENT, Recorder
-from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members, said
+from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.local_window import LocalWindow
+from asyncio_operator.policies.retry import refusal_wait
 
 if TYPE_CHECKING:
     from asyncio_operator.budget.spec import Budget
@@ -48,7 +49,7 @@ def only_counts(budget: Budget) -> bool:
 
 def is_overload(error: BaseException) -> bool:
     """Whether an error of a call says that the source has too much to do."""
-    return any(isinstance(one, TimeoutError) for one in members(error)) or bool(said(error, "overload", bool))
+    return any(isinstance(one, TimeoutError) for one in members(error)) or refusal_wait(error) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,16 @@ async def test_R11_it_falls_on_errors_that_say_overload_and_never_below_minimum(
 
 
 @virtual
+@pytest.mark.parametrize("wait", [0, 2.5])
+async def test_R11_it_falls_on_errors_that_ask_to_wait(wait):
+    operator, script = watched(
+        lambda value, attempt: Act(1.0, error=EnricherError("later", retry_after=wait)), AdaptiveCapacity(initial=20)
+    )
+    await collect(operator.process(range(300)))
+    assert script.limit == 1
+
+
+@virtual
 async def test_R11_it_falls_on_timeouts(mode):
     for option in ("timeout", "attempt_timeout"):
         operator, script = watched(lambda *_: Act(9.0), AdaptiveCapacity(initial=20), mode=mode, **{option: 1.0})
