@@ -35,7 +35,7 @@ from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate, Limited
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
-from asyncio_operator.engine.recorder import Recorder
+from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, ResultError, count_kind
@@ -76,7 +76,7 @@ class Attempts:
         called: Called,
         limited: Limited,
         timers: Timers,
-        recorder: Recorder,
+        recorder: Recorder = SILENT,
     ) -> None:
         self.working = 0
         self.figures = endings.figures
@@ -90,7 +90,7 @@ class Attempts:
         self._first_limit = min(self._timeout, self._attempt_timeout)
         self._batched = options.batching is not None
         # Whether every result is an outcome.
-        self._satisfied = options.retry is None or options.retry.if_result is None
+        self._satisfied = not options.judges
         self._failing = FailingBatches(called.name, called.method, self._batched)
         self.gate = Gate(options, called, limited, timers, recorder, self.figures, self.news, self._resize)
         context = copy_context()
@@ -141,6 +141,12 @@ class Attempts:
         """There may be something to start now."""
         wake(self._news)
 
+    def resume(self, flight: Flight) -> None:
+        """An element that has failed in an earlier run is due for its next attempt."""
+        self._schedule.unfinished += 1
+        self._schedule.again(flight)
+        self.news()
+
     def abandon(self, flight: Flight) -> None:
         """No caller waits for the element any more: it ends without an outcome. A call for it alone is cancelled."""
         if flight.ended:
@@ -179,7 +185,8 @@ class Attempts:
 
     def is_urgent(self, now: float) -> bool:
         # Law R8: the next attempts of elements that failed go before new ones.
-        return self._source.direct and (self._schedule.is_due or self._timers.earliest <= now)
+        due = self._schedule.is_due or self._timers.earliest <= now
+        return self._source.direct and (due or (self._hedging is not None and self._hedging.wanted))
 
     async def _wait(self) -> None:
         """Wait until there may be something to start."""
@@ -227,23 +234,23 @@ class Attempts:
                 self._try_again = start
                 schedule.prepare(now)
                 return None
-            hedging = None if gate.is_shut else self._hedging
-            if hedging is not None and (copy := hedging.next_copy(now, gate)) is not None:
-                return self._started(copy)
+            hedging = self._hedging
+            if hedging is not None and (pair := hedging.next_pair(now, gate)) is not None:
+                self._schedule.count(pair[0])
+                return self._started(pair[1])
             call, self._try_again = schedule.next_call(now, gate.calls)
             if call is None:
                 return None
             if not self.instant:
-                # Reading the input took time, and a deadline may have passed meanwhile.
                 now = self.now()
-                if not self._in_time(call, now):
+                if self._timers.earliest <= now:
+                    # Reading the input took time: elements may have passed their deadline.
+                    schedule.hold(call)
                     continue
             if not self._admitted(call, now):
                 if self._try_again > now:
                     return None
                 continue
-            if self._hedging is not None:
-                self._hedging.started(call, now)
             return self._started(call)
         self._try_again = self.now() + COARSEST
         return None
@@ -251,17 +258,6 @@ class Attempts:
     def _started(self, call: Call) -> tuple[Call, Any]:
         self.figures.calls += 1
         return call, self.value_of(call)
-
-    def _in_time(self, call: Call, now: float) -> bool:
-        """End the elements of the call that are past their deadline. Returns whether any element is left."""
-        if call.pieces:
-            # The time of its elements begins with the call.
-            return True
-        for flight in [flight for flight in call.flights if flight.deadline < now]:
-            call.flights.remove(flight)
-            self._leave_wait(flight)
-            self._overdue(flight, now)
-        return bool(call.flights)
 
     def _admitted(self, call: Call, now: float) -> bool:
         """Start the call, if the gate lets it start. If not, the next call is sought at once, or at `_try_again`."""
@@ -304,6 +300,8 @@ class Attempts:
             running.set(call)
         if self._noted:
             noted.set(call.note)
+        if self._hedging is not None:
+            self._hedging.started(call, started)
         return self.begun(call, started)
 
     def begun(self, call: Call, started: float) -> float:
@@ -402,6 +400,9 @@ class Attempts:
 
     def _returned(self, call: Call, now: float, error: BaseException | None = None) -> None:
         self.gate.ended(call, now, error)
+        if self._hedging is not None and self._hedging.wanted:
+            # A copy may start that the circuit breaker did not allow before.
+            self.news()
         for flight in call.late:
             flight.late -= 1
             self.recorder.call_returned(flight, now)

@@ -4,10 +4,7 @@
     Source    hands out elements                   (`operator.intake`, `lookup.key_source`)
     Intake    gives the lanes their windows        (`attempts`)
     Window    a run of calls that all lanes share  (`attempts`, `operator.intake`, `lookup.key_source`)
-    Keys      keeps calls of one key apart         (`queues.key_ordered`)
     Endings   takes the outcome of an element      (`operator.outcomes`, `lookup.open_keys`)
-    Consumer  takes outputs on another thread      (`loop.channels`)
-    Allowance admits a run to its budget           (`share`, which gives an `Admission`)
 
 The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if its
 reader has nothing now, the reader is `wanted`, and waits for the input in a task of its own. So other news can end the
@@ -17,12 +14,11 @@ wait of the lane that looks for work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.usage import FreeStarts, Hint, Weights
-    from asyncio_operator.engine.flights import Call, Flight
+    from asyncio_operator.engine.flights import Call
     from asyncio_operator.figures import Figures
 
 
@@ -90,7 +86,7 @@ class Intake(Protocol):
 
 
 class Source(Protocol):
-    """Hands out elements: in flights and runs, or `direct`, in windows.
+    """Hands out elements: in calls, or `direct`, in windows.
 
     Attributes:
         direct: whether lanes take new elements from `window`, because a call takes one.
@@ -101,22 +97,19 @@ class Source(Protocol):
     alone: bool
 
     @property
-    def keyed(self) -> Keys | None:
-        """Which keys are occupied, if elements have keys."""
+    def keyed(self) -> Any:
+        """The queue that keeps calls of one key apart (law Q7), `queues.key_ordered`; None: elements have no keys."""
 
     @property
     def waiting(self) -> int:
-        """The number of flights that were made and not taken."""
+        """The number of elements that have come in and were not taken."""
 
     @property
     def over(self) -> bool:
-        """Whether no flight will come any more."""
-
-    def take(self, now: float) -> Flight | None:
-        """The next flight that may have its first attempt, if there is one."""
+        """Whether no element will come any more."""
 
     def take_run(self, most: int, now: float) -> Call | None:
-        """A call for at most `most` elements that may have their first attempt and have no flight, if there are any."""
+        """A call for at most `most` elements that may have their first attempt, and that no window hands out."""
 
     def window(self) -> Window | None:
         """New elements to be called for, if it is `direct` and there are any."""
@@ -129,94 +122,16 @@ class Source(Protocol):
         a flight, because it is no outcome."""
 
     def prepare(self, now: float) -> None:
-        """Make flights until there is one to take."""
+        """No call may start now: have elements ready for the next one."""
 
     def is_full(self) -> bool:
-        """Whether no flight can be made until something leaves."""
+        """Whether no element can come in until something leaves."""
 
     async def wait(self, news: asyncio.Future[None]) -> None:
         """Wait for a future; if it is full now, some room completes it too."""
 
     def stop(self) -> None:
         """The run ends: nothing is handed out any more."""
-
-
-class Keys(Protocol):
-    """The keys that elements occupy, so that calls of one key never overlap (law Q7)."""
-
-    def hold(self, entry: Any) -> None:
-        """Keep the key of an entry occupied after its element has ended: its call may still be running."""
-
-    def release(self, entry: Any) -> None:
-        """The call of a held entry has returned."""
-
-
-class Consumer(Protocol):
-    """A consumer that takes outputs later than a run yields them, because it is on another thread."""
-
-    @property
-    def limit(self) -> int:
-        """The most outputs that may be on their way to it."""
-
-    def waiting(self) -> int:
-        """The number of outputs that were yielded and that it has not taken."""
-
-
-class Allowance(Protocol):
-    """What one run may take of a budget."""
-
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Admission:
-        """The run is about to ask for the first time.
-
-        Args:
-            news: called when `take` may give another answer than before.
-            fail: ends the run with an error.
-        """
-
-    async def settled(self) -> None:
-        """Wait for a limited time, at the end of the run, until what it held is given back."""
-
-
-class Admission(Protocol):
-    """A run that has joined its budget. Times are those of the run's loop. Every method returns at once.
-
-    Attributes:
-        free: calls that may start without a question.
-    """
-
-    free: FreeStarts
-
-    def take(self, weights: Weights, now: float) -> float:
-        """Start a call of these weights, if it may start now. Returns the earliest time, not before `now`, at which it
-        may. Infinity: that is not known yet, and `news` will be called.
-
-        The run has at most one such call that waits: the one that it asked for last.
-
-        Raises:
-            BudgetExceeded: such a call can never start.
-            CoordinatorError: nothing may start, because what is shared with others is not known.
-        """
-
-    def returned(
-        self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
-    ) -> None:
-        """A call that was started has returned, in time or late, perhaps after `leave`.
-
-        Args:
-            weights: those with which it started.
-            settled: what it really weighed, by unit; for other units the estimate holds.
-            started: the time that `take` got.
-            billed: whether the source may bill it; see `usage.billed`.
-        """
-
-    def ended(self) -> None:
-        """A call that was started has returned, and nothing else is known of it."""
-
-    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
-        """What the source has said about its limits; see `usage.hint`."""
-
-    def leave(self) -> None:
-        """The run starts no further call."""
 
 
 class Endings(Protocol):

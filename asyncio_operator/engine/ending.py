@@ -7,7 +7,7 @@ ever for code that ignores its own cancellation. This module knows no runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from asyncio_operator.engine.timing import start_task
@@ -26,19 +26,20 @@ async def error_of(work: Callable[[], Awaitable[object]]) -> BaseException | Non
     return None
 
 
-async def wait_through(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
-    """Wait for a task, even if the waiting task is cancelled. Returns the cancellation."""
+async def wait_through(tasks: Collection[asyncio.Task[Any]], seconds: float) -> asyncio.CancelledError | None:
+    """Wait for tasks, even if the waiting task is cancelled. Returns the cancellation."""
     loop = asyncio.get_running_loop()
     ends = loop.time() + seconds
     interrupted: asyncio.CancelledError | None = None
-    while True:
+    while tasks:
         try:
-            # With no time left the task still gets one turn of the loop.
-            await asyncio.wait([task], timeout=max(0.0, ends - loop.time()))
+            # With no time left they still get one turn of the loop.
+            await asyncio.wait(tasks, timeout=max(0.0, ends - loop.time()))
         except asyncio.CancelledError as error:
             interrupted = error
-        if task.done() or loop.time() >= ends:
-            return interrupted
+        if all(task.done() for task in tasks) or loop.time() >= ends:
+            break
+    return interrupted
 
 
 async def close_within(
@@ -65,10 +66,10 @@ async def close_within(
     closing: End = start_task(error_of(close))
     if tasks is not None:
         tasks.append(closing)
-    interrupted = await wait_through(closing, seconds)
+    interrupted = await wait_through([closing], seconds)
     if closing.done():
         error = closing.result()
         return interrupted if error is None else error
     closing.cancel()
-    await wait_through(closing, FINAL_WAIT)
+    await wait_through([closing], FINAL_WAIT)
     return TimeoutError(f"closing {name} took longer than {limit}{seconds} s and was cancelled{remedy}")

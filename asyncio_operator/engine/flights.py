@@ -7,7 +7,7 @@ second time. Times are in seconds, and this module reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -110,14 +110,6 @@ Piece = tuple[Owner, Sequence[Any]]
 """An owner, and positions of elements in it."""
 
 
-class Reports(Protocol):
-    """Takes what calls say of themselves."""
-
-    def on_loop(self, report: Callable[..., None], *arguments: Any) -> None: ...
-
-    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None: ...
-
-
 class Call:
     """A call for one element, or for those of a batch. It is what the gate lets start, and hears of.
 
@@ -152,7 +144,7 @@ class Call:
     late: Mapping[Flight, None] = MappingProxyType({})
     counted = True
     started = let_start = age = 0.0
-    gate: Reports | None = None
+    gate: Any = None
     running = judged = False
     refusal: BaseException | None = None
     weights: Weights | None = None

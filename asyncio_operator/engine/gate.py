@@ -5,7 +5,7 @@
     ended        it has returned, in time or late
 
 To ask takes nothing, so a call that is not made after all loses no place. What the limits of a budget are is decided
-behind `contracts.Allowance`.
+behind `share.Reservation`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.usage import COUNTED, ONE, FreeStarts, Hint, Weights, is_unbilled, weighing
-from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker
-from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.local_window import LocalWindow
 from asyncio_operator.policies.retry import refusal_wait
 
 if TYPE_CHECKING:
     from asyncio_operator.budget.spec import Budget
     from asyncio_operator.engine.options import Called, CallOptions
+    from asyncio_operator.engine.share import BothSeats, Reservation, Seat
     from asyncio_operator.engine.timers import Timers
     from asyncio_operator.figures import Figures
+    from asyncio_operator.policies.hedge import Hedger
 
 REFUSED = (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError)
 """What `start` and `weights` raise about a call that may not start."""
@@ -64,7 +64,7 @@ class Limited:
             has been open; None: the time of the loop.
     """
 
-    allowance: Allowance | None = None
+    allowance: Reservation | None = None
     limiter: LocalWindow | None = None
     hedger: Hedger | None = None
     breaker_clock: Callable[[], float] | None = None
@@ -125,7 +125,7 @@ class Gate:
         self.take: Callable[[float], float] = self._limiter.take if alone else self._take  # type: ignore[union-attr]
         self.answered = self._answered if hears else None
         self.free = FreeStarts(heard=self.weighs)
-        self._admission: Admission | None = None
+        self._admission: Seat | BothSeats | None = None
         self.now = timers.clock
         self._timers = timers
         self._news = news
@@ -160,12 +160,12 @@ class Gate:
 
     def start(self, call: Call, now: float) -> float:
         """Start a call for which `next_start` has said `now`, if the circuit breaker and the budget let it. Returns
-        when they do; see `Admission.take`. It is weighed once.
+        when they do; see `Seat.take`. It is weighed once.
 
         Raises:
             CircuitOpenError: it is refused.
             ResultError: it cannot be weighed.
-            BudgetExceeded, CoordinatorError: see `Admission.take`.
+            BudgetExceeded, CoordinatorError: see `Seat.take`.
         """
         if call.refusal is not None:
             # The budget has counted it.
@@ -206,7 +206,7 @@ class Gate:
             self._waits_since = None
         return start
 
-    def _joined(self) -> Admission:
+    def _joined(self) -> Seat | BothSeats:
         assert self._allowance is not None
         assert not self._over
         self._admission = self._allowance.join(self._news, self._timers.fail)

@@ -39,6 +39,9 @@ class Hedging:
         news: called when a call may get a copy now.
         leave: called with the other call of a pair, and the elements that do not need it any more.
         figures: count the copies, and those that gave an answer before the other call.
+
+    Attributes:
+        wanted: whether a copy is looked for, of a call that was due when the timer rang.
     """
 
     def __init__(
@@ -61,8 +64,7 @@ class Hedging:
         self._pairs: dict[Call, Call] = {}
         # The copies whose first call has failed, with its error.
         self._alone: dict[Call, BaseException] = {}
-        # Whether a copy is looked for, of a call that was due when the timer rang.
-        self._wanted = False
+        self.wanted = False
         self._rang = -inf
         self._armed = False
         self._delay = inf
@@ -75,29 +77,32 @@ class Hedging:
         self._single.clear()
 
     def started(self, call: Call, now: float) -> None:
-        """A call starts that is not a copy."""
+        """A call starts."""
+        if call in self._pairs:
+            # The copy of another one.
+            return
         self._hedger.called()
         if not call.is_first or not call.awaited:
             return
         call.started = now
         self._single[call] = None
-        if not self._armed and not self._wanted:
+        if not self._armed and not self.wanted:
             self._watch_oldest()
 
-    def next_copy(self, now: float, gate: Gate) -> Call | None:
-        """The copy that starts now; None if none may."""
-        if not self._wanted:
+    def next_pair(self, now: float, gate: Gate) -> tuple[Call, Call] | None:
+        """A call, and its copy that starts now; None if none may."""
+        if not self.wanted or gate.is_shut:
             return None
         first = next(iter(self._single), None)
         if first is None or first.started + self._hedger.delay > self._rang:
-            self._wanted = False
+            self.wanted = False
             self._watch_oldest()
             return None
         allowed = self._hedger.next_copy(now)
         if allowed > now:
             # Until enough calls have started, the share is looked at when each of them does. Else the timer says when.
             if allowed < inf:
-                self._wanted = False
+                self.wanted = False
                 self._arm(allowed)
             return None
         copy = Call(list(first.present), half=True)
@@ -110,7 +115,7 @@ class Hedging:
         for flight in copy.flights:
             flight.copies += 1
             self._recorder.copy_started(flight, now)
-        return copy
+        return first, copy
 
     def _admitted(self, copy: Call, first: Call, now: float, gate: Gate) -> bool:
         """Start the copy, if the budget lets it start now. If not, ask again at each start, and when it says."""
@@ -131,7 +136,7 @@ class Hedging:
         if call in self._single:
             del self._single[call]
             self._hedger.lasted(now - call.started)
-            if self._hedger.delay < self._delay and not self._wanted:
+            if self._hedger.delay < self._delay and not self.wanted:
                 # The timer was set for a later time than that of calls that run.
                 self._watch_oldest()
             return
@@ -220,5 +225,5 @@ class Hedging:
         if turns:
             self._loop.call_soon(self._last_turn, rang, turns - 1)
             return
-        self._armed, self._wanted, self._rang = False, True, rang
+        self._armed, self.wanted, self._rang = False, True, rang
         self._news()

@@ -143,7 +143,6 @@ class Reader:
         self._input = elements
         self._over = False
         self._stopped = False
-        self._elements: Iterator[Any] | None = None
         self._error: BaseException | None = None
 
     @property
@@ -197,14 +196,10 @@ class Reader:
 
     def read(self) -> Any:
         """The next element, or `NOTHING` if there is none now. Raises what waiting for it raised."""
-        while self.has_some() if self._elements is None else not self.over:
-            if self._elements is None:
-                self._elements = iter(self)
-            # One step of the iterator, which stays where it is: `next` would raise for its end.
-            for element in self._elements:
+        while self.has_some():
+            for element in self:
                 return element
             self._input.exhausted()
-            self._elements = None
         return NOTHING
 
     def to_come(self) -> list[Any]:
@@ -227,7 +222,6 @@ class Reader:
             BaseException: closing the input failed.
         """
         self.stop()
-        self._elements = None
         loop = asyncio.get_running_loop()
         ends = loop.time() + grace_period
         reading = self.reading

@@ -1,4 +1,4 @@
-"""One lane: the call that it runs, its limit, and how the end of a run waits for it.
+"""One lane: the call that it runs, and its limit.
 
 A lane only stores the start of its call. It has at most one timer, for the deadline that it had when that was set. When
 it rings the lane is idle, late, or in a younger call. A call that ends in time costs nothing.
@@ -7,19 +7,15 @@ it rings the lane is idle, late, or in a younger call. A call that ends in time 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.contracts import Window
-from asyncio_operator.errors import describe
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Timers
-
-logger = logging.getLogger("asyncio_operator.calls")
 
 IDLE: Any = object()
 
@@ -90,35 +86,6 @@ class RunEnd(asyncio.Future[None]):
     def cancel(self, msg: Any | None = None) -> bool:
         self._on_cancel()
         return super().cancel(msg)
-
-
-async def wait_for_calls(lanes: Mapping[Lane, None], grace_period: float) -> asyncio.CancelledError | None:
-    """Wait until the lanes have ended and left the mapping. Those that are left after the grace period (seconds) are
-    logged.
-
-    A cancellation does not end the wait. It is returned.
-    """
-    running = {lane.task for lane in lanes}
-    loop = asyncio.get_running_loop()
-    ends, left = loop.time() + grace_period, grace_period
-    interrupted: asyncio.CancelledError | None = None
-    while running:
-        try:
-            _, running = await asyncio.wait(running, timeout=left)
-        except asyncio.CancelledError as error:
-            interrupted = error
-            running = {task for task in running if not task.done()}
-        left = ends - loop.time()
-        if left <= 0:
-            break
-    for lane in lanes:
-        if lane.task in running:
-            logger.error(
-                "%s ignored its cancellation for the grace period of %.1f s and is left behind",
-                "the input" if lane.slot is IDLE else f"a call for element {describe(lane.window.value_of(lane.slot))}",
-                grace_period,
-            )
-    return interrupted
 
 
 LAST_TURNS = 10

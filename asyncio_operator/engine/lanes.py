@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.clock import monotonic, running_call
 from asyncio_operator.engine.contexts import OwnContexts, are_replaced, doubtful_values
 from asyncio_operator.engine.contracts import Intake, Window
+from asyncio_operator.engine.ending import wait_through
 from asyncio_operator.engine.failures import stray_cancellation
-from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, Timeouts, uncancel, wait_for_calls
+from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, Timeouts, uncancel
 from asyncio_operator.engine.timing import Turn, start_task
 from asyncio_operator.engine.watch import watched
 from asyncio_operator.errors import describe
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Timers
 
 logger = logging.getLogger("asyncio_operator")
+calls = logging.getLogger("asyncio_operator.calls")
 
 present_run: ContextVar[object] = ContextVar("present_run")
 """The mark of the lanes in which the present code runs: that of a call, or of a task or timer that a call has started,
@@ -142,7 +144,14 @@ class Lanes:
                 await self._finished
         finally:
             self.stop()
-            interrupted = await wait_for_calls(self._lanes, self._grace_period)
+            interrupted = await wait_through([lane.task for lane in self._lanes], self._grace_period)
+            for lane in [lane for lane in self._lanes if not lane.task.done()]:
+                read = lane.slot is IDLE
+                calls.error(
+                    "%s ignored its cancellation for the grace period of %.1f s and is left behind",
+                    "the input" if read else f"a call for element {describe(lane.window.value_of(lane.slot))}",
+                    self._grace_period,
+                )
             self._fold()
             if self._failure is not None:
                 raise self._failure

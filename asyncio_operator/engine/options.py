@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import Weigh
@@ -110,6 +110,11 @@ class CallOptions(GivenCalls):
         object.__setattr__(self, "grace_period", duration("grace_period", self.grace_period))
 
     @property
+    def judges(self) -> bool:
+        """Whether a result may not be the last one of its element."""
+        return self.retry is not None and self.retry.if_result is not None
+
+    @property
     def limited(self) -> bool:
         """Whether something is asked before each call starts, beside the capacity."""
         limits = (self.rate_limit, self.circuit_breaker, self.hedge, self.budget)
@@ -135,14 +140,8 @@ class Called:
     noted: bool = False
 
 
-class Repeatable(Protocol):
-    """A function or an enricher: whether two calls for the same value have the effect of one."""
-
-    idempotent: bool
-
-
-def check_hedge(hedge: Hedge | None, called: Repeatable) -> None:
-    """Check that slow calls may be made twice, if they have to be.
+def check_hedge(hedge: Hedge | None, called: Any) -> None:
+    """Check that slow calls of a function or an enricher may be made twice, if they have to be.
 
     Raises:
         ConfigurationError: what is called has ``idempotent = False``.

@@ -17,46 +17,6 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Does nothing: the recorder of a run without a trace."""
-
-    def admitted(self, flight: Flight) -> None:
-        """A record was admitted."""
-
-    def watermark(self, entry: object, timestamp: int, number: int, now: float) -> None:
-        """A watermark of this event time was admitted."""
-
-    def attempt_started(self, flight: Flight, now: float) -> None:
-        """A call starts for the element."""
-
-    def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
-        """The call has ended for the element. The element's attempts do not include it yet."""
-
-    def copy_started(self, flight: Flight, now: float) -> None:
-        """The call for the element is made a second time, while the first one runs."""
-
-    def copy_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
-        """The second call has ended for the element, or is cancelled. Its attempt has not ended yet."""
-
-    def backing_off(self, flight: Flight, now: float, until: float) -> None:
-        """The element waits for its next attempt."""
-
-    def completed(self, flight: Flight, outcome: Any, now: float) -> None:
-        """The element has its outcome."""
-
-    def call_returned(self, flight: Flight, now: float) -> None:
-        """A call that ran past its limit is over."""
-
-    def emitted(self, entry: object | None, flight: Flight | None, now: float) -> None:
-        """The outputs of a record, or the watermark of the entry, were passed on."""
-
-    def circuit(self, state: str | None, now: float) -> None:
-        """The circuit breaker is in this state, which may be the same as before."""
-
-    def ended(self, now: float) -> None:
-        """The run is over."""
-
-
-class TraceRecorder(Recorder):
     """Reports to a trace. Attempts are numbered from 1. Records and watermarks share one count, in input order."""
 
     def __init__(self, trace: Recording) -> None:
@@ -68,18 +28,22 @@ class TraceRecorder(Recorder):
         self._circuit: str | None = "closed"
 
     def admitted(self, flight: Flight) -> None:
+        """A record was admitted."""
         self._trace.admitted(flight.admitted, flight.number, flight.value, getattr(flight.entry, "key", None))
 
     def watermark(self, entry: object, timestamp: int, number: int, now: float) -> None:
+        """A watermark of this event time was admitted."""
         self._watermarks[entry] = number
         self._trace.record("watermark", now, number, timestamp)
 
     def attempt_started(self, flight: Flight, now: float) -> None:
+        """A call starts for the element."""
         self._running[flight] = None
         # A lane reads the clock before it takes the element, and traces of tasks are joined by time.
         self._trace.record("attempt_started", max(now, flight.admitted), flight.number, flight.attempts + 1)
 
     def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        """The call has ended for the element. The element's attempts do not include it yet."""
         if flight.copies and flight not in self._running:
             return  # The end of the first call was reported before that of its copy.
         self._running.pop(flight, None)
@@ -88,35 +52,43 @@ class TraceRecorder(Recorder):
         self._trace.record("attempt_ended", now, flight.number, flight.attempts + 1, outcome, text_of_error(error))
 
     def copy_started(self, flight: Flight, now: float) -> None:
+        """The call for the element is made a second time, while the first one runs."""
         self._copies[flight] = None
         self._trace.record("copy_started", now, flight.number, flight.attempts + 1)
 
     def copy_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        """The second call has ended for the element, or is cancelled. Its attempt has not ended yet."""
         del self._copies[flight]
         self._trace.record("copy_ended", now, flight.number, flight.attempts + 1, outcome, text_of_error(error))
 
     def backing_off(self, flight: Flight, now: float, until: float) -> None:
+        """The element waits for its next attempt."""
         self._trace.record("backing_off", now, flight.number, until)
 
     def completed(self, flight: Flight, outcome: Any, now: float) -> None:
+        """The element has its outcome."""
         self._trace.record("completed", now, flight.number, outcome)
 
     def call_returned(self, flight: Flight, now: float) -> None:
+        """A call that ran past its limit is over."""
         self._cut.pop(flight, None)
         self._trace.record("call_returned", now, flight.number)
 
     def emitted(self, entry: object | None, flight: Flight | None, now: float) -> None:
+        """The outputs of a record, or the watermark of the entry, were passed on."""
         if flight is not None:
             self._trace.record("emitted", now, flight.number)
         elif entry is not None:
             self._trace.record("emitted", now, self._watermarks.pop(entry))
 
     def circuit(self, state: str | None, now: float) -> None:
+        """The circuit breaker is in this state, which may be the same as before."""
         if state is not None and state != self._circuit:
             self._circuit = state
             self._trace.record("circuit", now, state)
 
     def ended(self, now: float) -> None:
+        """The run is over."""
         _recording.pop(id(self._trace), None)
         for flight in list(self._running):
             self.attempt_ended(flight, "cancelled", now)
@@ -128,10 +100,12 @@ class TraceRecorder(Recorder):
         self._trace.record("ended", now)
 
 
-SILENT = Recorder()
+REPORTS = [name for name in vars(Recorder) if not name.startswith("_")]
 
+SILENT: Recorder = type("Silent", (), dict.fromkeys(REPORTS, lambda *_: None))()
+"""The recorder of a run without a trace: each report does nothing."""
 
-_recording: WeakValueDictionary[int, TraceRecorder] = WeakValueDictionary()
+_recording: WeakValueDictionary[int, Recorder] = WeakValueDictionary()
 """The recorders of runs that have not ended, by the identity of their trace. Weak: a discarded run is not kept."""
 
 
@@ -143,7 +117,7 @@ def recorder_of(trace: Recording | None, now: float) -> Recorder:
     """
     if trace is None:
         return SILENT
-    recorder = TraceRecorder(trace)
+    recorder = Recorder(trace)
     if _recording.setdefault(id(trace), recorder) is not recorder:
         raise StateError("the trace records another run, which has not ended; give each operator a Trace of its own")
     trace.started(now)

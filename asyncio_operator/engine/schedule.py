@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
+from typing import Any
 
 from asyncio_operator.checks import seconds
 from asyncio_operator.engine.contracts import Source
@@ -33,6 +34,7 @@ class Schedule:
 
     Attributes:
         unfinished: number of elements that were handed out and have not ended.
+        forming: number of elements in the batch that is being formed.
         closes: when to ask again for the batch that is being formed: infinity if there is none, `A_TURN_LATER` if the
             batch waits for an idle loop.
         turns: of the loop without a new element.
@@ -54,22 +56,16 @@ class Schedule:
         self._batched = batching is not None
         self._max_size = 1 if batching is None else batching.max_size
         self._linger = 0.0 if batching is None else seconds(batching.linger)
-        # The batch that is being formed. A dict, because an element with a flight may leave at any moment, and the
-        # others keep their order.
-        self._batch: dict[Flight, None] = {}
-        self._runs: list[Call] = []
-        self._in_runs = 0
+        # The batch that is being formed: flights, and calls for elements without. A dict, because an element with a
+        # flight may leave at any moment, and the others keep their order.
+        self._batch: dict[Flight | Call, None] = {}
+        self.forming = 0
         self.turns = 0
 
     @property
     def over(self) -> bool:
         """Whether no element is left and none can come."""
         return self._source.over and not self.unfinished and not self._source.waiting
-
-    @property
-    def forming(self) -> int:
-        """The number of elements in the batch that is being formed."""
-        return len(self._batch) + self._in_runs
 
     @property
     def is_due(self) -> bool:
@@ -86,8 +82,9 @@ class Schedule:
         flight.ended = True
         flight.split = False
         self.unfinished -= 1
-        if self._batch and flight.call is None:
-            self._batch.pop(flight, None)
+        if flight in self._batch:
+            del self._batch[flight]
+            self.forming -= 1
 
     def again(self, flight: Flight) -> None:
         """The element is due for its next attempt."""
@@ -132,23 +129,22 @@ class Schedule:
         if call is not None:
             return call, inf
         if not self._batched:
-            one = self._next_due()
-            if one is None and (call := self._first(self.held)) is not None:
+            if (call := self._next_due() or self._first(self.held)) is not None:
                 return call, inf
-            one = one or self._new(now)
-            while one is not None and self._unawaited and not one.awaited:
-                self._unawaited.append(Call([one]))
-                one = self._take(now)
-            first = self._take_run(1, now) if one is None else Call([one])
-            return first or self._first(self._unawaited), inf
+            while (call := self._take_run(1, now)) is not None and self._unawaited and not call.awaited:
+                self._unawaited.append(call)
+            return call or self._first(self._unawaited), inf
         self._fill(now)
         if not self.forming or not self._is_ready(now, running):
             return self._first(self._unawaited), self.closes
-        batch, runs, self._batch, self._runs = self._batch, self._runs, {}, []
-        self._in_runs, self.closes = 0, inf
-        if not batch:
+        batch, self._batch, self.forming, self.closes = list(self._batch), {}, 0, inf
+        runs = [one for one in batch if type(one) is Call]
+        if len(runs) == len(batch):
             return Call.joined(runs), inf
-        return Call([*batch, *[flight for run in runs for flight in run.flights]]), inf
+        flights: list[Any] = []
+        for one in batch:
+            flights += one.flights if type(one) is Call else (one,)
+        return Call(flights), inf
 
     def _first(self, calls: deque[Call]) -> Call | None:
         """Remove the first call that has elements left."""
@@ -175,20 +171,16 @@ class Schedule:
     def _fill(self, now: float) -> None:
         """Take available elements while the batch has room."""
         while (room := self._max_size - self.forming) > 0:
-            one, run = self._take(now), None
-            if one is None and (run := self._take_run(room, now)) is None:
+            # First one that is due: it has a place in the buffer, and in ordered mode holds back those behind it.
+            run = self._next_due() or self._take_run(room, now)
+            if run is None:
                 break
             # Its age is that of its first element: the wait of each has a limit, however many follow.
             if not self.forming:
                 self.closes = now + self._linger if self._linger else A_TURN_LATER
             self.turns = 0
-            if one is not None:
-                self._batch[one] = None
-            elif run is not None and run.pieces:
-                self._runs.append(run)
-                self._in_runs += run.count
-            elif run is not None:
-                self._batch.update(dict.fromkeys(run.flights))
+            self._batch.update(dict.fromkeys([run] if run.pieces else run.flights))
+            self.forming += run.count
         if not self.forming:
             self.closes = inf
 
@@ -202,23 +194,12 @@ class Schedule:
                 return run
         return None
 
-    def _take(self, now: float) -> Flight | None:
-        # Before new elements: one that is due has a place in the buffer, and in ordered mode holds back those behind
-        # it.
-        return self._next_due() or self._new(now)
-
-    def _next_due(self) -> Flight | None:
+    def _next_due(self) -> Call | None:
         while self.due:
             flight = self.due.popleft()
             if not flight.ended:
-                return flight
+                return Call([flight])
         return None
-
-    def _new(self, now: float) -> Flight | None:
-        new = self._source.take(now)
-        if new is not None:
-            self.unfinished += 1
-        return new
 
     def _is_ready(self, now: float, running: int) -> bool:
         """Whether the batch is full or old enough, or no other element can join it."""

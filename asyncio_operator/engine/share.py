@@ -32,7 +32,6 @@ from asyncio_operator.checks import seconds
 from asyncio_operator.clock import monotonic
 from asyncio_operator.coordinators.addresses import answer, coordinator_of, elsewhere, unused
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
-from asyncio_operator.engine.contracts import Admission
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of, start_task
@@ -335,7 +334,7 @@ class Share:
 
 
 class Reservation:
-    """The `Allowance` of one run: it gets its seat in a share when it makes its first call.
+    """What one run may take of a budget: it gets its seat in a share when it makes its first call.
 
     Args:
         finds: each returns the share in a budget that the calls keep to. There are one or two. A share that rests may
@@ -346,7 +345,13 @@ class Reservation:
         self._finds = finds
         self._shares: list[Share] = []
 
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Admission:
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Seat | BothSeats:
+        """The run is about to ask for the first time.
+
+        Args:
+            news: called when `take` may give another answer than before.
+            fail: ends the run with an error.
+        """
         self._shares = [find() for find in self._finds]
         seats = [Seat(share, news, fail) for share in self._shares]
         return seats[0] if len(seats) == 1 else BothSeats(*seats)
@@ -358,9 +363,10 @@ class Reservation:
 
 
 class Seat:
-    """One run's place in a share: its `Admission`.
+    """One run's place in a share. Times are those of the run's loop. Every method returns at once.
 
     Attributes:
+        free: calls that may start without a question.
         place: among the runs that wait; see the head of this module.
     """
 
@@ -376,6 +382,7 @@ class Seat:
         share.join(self)
 
     def leave(self) -> None:
+        """The run starts no further call."""
         self._share.leave(self)
 
     def check(self, weights: Weights) -> None:
@@ -383,6 +390,13 @@ class Seat:
         self._permits.check(weights)
 
     def take(self, weights: Weights, now: float) -> float:
+        """Start a call of these weights, if it may start now. Returns the earliest time, not before `now`, at which it
+        may. Infinity: that is not known yet, and `news` will be called. At most the call that was asked for last waits.
+
+        Raises:
+            BudgetExceeded: such a call can never start.
+            CoordinatorError: nothing may start, because what is shared with others is not known.
+        """
         permits, share = self._permits, self._share
         if len(share.seats) > 1 or share.waiting:
             if (start := self.next_start(weights, now)) <= now:
@@ -407,6 +421,7 @@ class Seat:
         return start if start <= now and not share.waiting else share.turn(self, start, now)
 
     def ended(self) -> None:
+        """A call that was started has returned, and nothing else is known of it."""
         self.free.ended += 1
         if self.free.heard:
             self._share.room()
@@ -414,15 +429,24 @@ class Seat:
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
     ) -> None:
+        """A call that was started has returned, in time or late, perhaps after `leave`.
+
+        Args:
+            weights: those with which it started.
+            settled: what it really weighed, by unit; for other units the estimate holds.
+            started: the time that `take` got.
+            billed: whether the source may bill it; see `usage.billed`.
+        """
         self._permits.returned(weights, settled, started, now, billed)
         self._share.room()
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        """What the source has said about its limits; see `usage.hint`."""
         self._share.hint(limits, retry_after, now)
 
 
 class BothSeats:
-    """The `Admission` of a run with two budgets. What the source says reaches the first, which more tasks share."""
+    """The places of a run with two budgets, as one. What the source says reaches the first, which more tasks share."""
 
     def __init__(self, budget: Seat, beside: Seat) -> None:
         self._budget, self._beside = budget, beside

@@ -35,7 +35,7 @@ class CallWindow:
         self.working = 0
         self.final = final
         self._owner = owner
-        self._attempts = attempts
+        self.attempts = attempts
         self._plain = plain
         self.begin: Callable[[Any, float], float] | None = None if plain else attempts.begin
         gate = attempts.gate
@@ -49,8 +49,8 @@ class CallWindow:
         return calls if self._gate is None else self._started(calls, self._gate)
 
     def _started(self, calls: Iterator[tuple[Any, Any]], gate: Gate) -> Iterator[tuple[Any, Any]]:
-        plain, clock, held = self._plain, gate.now, self._attempts.held
-        take: Callable[..., float] = gate.take if plain else self._attempts.take
+        plain, clock, held = self._plain, gate.now, self.attempts.held
+        take: Callable[..., float] = gate.take if plain else self.attempts.take
         free = gate.free if plain else FreeStarts()
         weighs = gate.weighs and not plain
         # Law R10: calls start in order.
@@ -86,7 +86,7 @@ class CallWindow:
         """The call has to wait for a limit, or is refused when it is its turn."""
         call = self._call_of(slot)
         call.refusal = refusal
-        self._attempts.hold(call)
+        self.attempts.hold(call)
         return call
 
     def _call(self, slot: Any) -> Call:
@@ -100,17 +100,17 @@ class CallWindow:
             return slot  # type: ignore[no-any-return]
         call = self._call(slot)
         if started is not None:
-            self._attempts.begun(call, started)
+            self.attempts.begun(call, started)
             if self.ended is not None:
-                self._attempts.gate.runs(call, started)
+                self.attempts.gate.runs(call, started)
         return call
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        self._attempts.failed(self._call_of(slot, started), error, started)
+        self.attempts.failed(self._call_of(slot, started), error, started)
 
     def timed_out(self, slot: Any, started: float) -> float | None:
         call = self._call_of(slot, started)
-        limit = self._attempts.timed_out(call, started)
+        limit = self.attempts.timed_out(call, started)
         if self.ended is not None:
             self._cut[slot] = call
         return limit
@@ -118,4 +118,4 @@ class CallWindow:
     def returned(self, slot: Any, error: BaseException | None) -> None:
         call = self._cut.pop(slot, None) if self._plain else slot
         if call is not None:
-            self._attempts.returned(call, error)
+            self.attempts.returned(call, error)

@@ -18,7 +18,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.ending import close_within, error_of
-from asyncio_operator.engine.flights import Call, Flight
+from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.state.cells import ABSENT
@@ -76,7 +76,8 @@ class Asking(ABC):
     def waiting(self) -> int:
         return len(self.pending.background) + self.asked
 
-    def take(self, now: float) -> Flight | None:
+    def next_flight(self) -> OpenKey | None:
+        """A key with a flight that has to be called for, if a call may be made."""
         # It takes a place of the capacity like any call, but no room: its key is not a key of a batch.
         flights = self.pending.background
         if self.known:

@@ -44,7 +44,7 @@ from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.contracts import Allowance
+    from asyncio_operator.engine.share import Reservation
 
 
 class Lookup:
@@ -186,7 +186,7 @@ class _Engine:
     """The parts of an open lookup: cache, calls, and the task that runs them."""
 
     def __init__(
-        self, enricher: Enricher, cache: LookupCache | None, allowance: Allowance | None, pipeline: LookupPipeline
+        self, enricher: Enricher, cache: LookupCache | None, allowance: Reservation | None, pipeline: LookupPipeline
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher

@@ -182,6 +182,8 @@ class OpenBatch(CallWindow):
         """The call for a key, or for a slice."""
         call = Call(((self, slot if self._source.slices else (slot,)),))
         call.counted = False
+        if self.eager:
+            call.make_flights()
         return call
 
     def left_over(self) -> int:
@@ -201,7 +203,8 @@ class OpenBatch(CallWindow):
     def hold(self, slot: Any, refusal: BaseException | None) -> Call:
         # It counts again when it starts, and has its outcome when that has come, and not with its window.
         self._source.pending.figures.calls -= 1
-        self._troubled.update(slot.pieces[0][1] if type(slot) is Call else (slot,))
+        if not self.eager:
+            self._troubled.update(slot.pieces[0][1] if type(slot) is Call else (slot,))
         return super().hold(slot, refusal)
 
     def arrived(self, slot: Any, result: Any, started: float) -> None:
@@ -215,7 +218,7 @@ class OpenBatch(CallWindow):
 
     def _arrived_heard(self, call: Call, result: Any, started: float) -> None:
         """The same, where a limit hears of the call, or the outcome says how long it took."""
-        self._attempts.gate.ended(call, self._now())
+        self.attempts.gate.ended(call, self._now())
         self.arrived(call, result, started)
 
     def learn(self) -> list[tuple[Any, Any, float]]:
@@ -244,10 +247,10 @@ class OpenBatch(CallWindow):
         """The same, and end the keys whose results are no outcomes."""
         for slot, result, latency in self.learn():
             call = self._call(slot) if self._plain else slot
-            self._attempts.begun(call, self._now() - latency)
+            self.attempts.begun(call, self._now() - latency)
             for flight in call.flights:
                 cast("OpenKey", flight).latency = latency
-            self._attempts.complete_each(call, (result,), (True,))
+            self.attempts.complete_each(call, (result,), (True,))
 
     def value_of(self, slot: Any) -> Any:
         return self.batch.keys[slot] if self._plain else slot.values[0]
@@ -278,7 +281,7 @@ class KeySource(Asking):
 
     Attributes:
         timed: whether outcomes say how long their calls took (`Answer`).
-        judges: whether a result may not be the last one of its key.
+        judges: whether a result may not be the last one of its key, or its key needs a flight.
         remembers: whether answers that have come are used again.
     """
 
@@ -304,7 +307,7 @@ class KeySource(Asking):
         self.direct = direct
         self.slices = slices
         self.timed = options.timed
-        self.judges = options.retry is not None and options.retry.if_result is not None
+        self.judges = options.judges or options.hedge is not None or eager
         self.keeps = pending.places.keeps
         self.remembers = bool(options.remember)
         self._reader = reader
@@ -345,6 +348,8 @@ class KeySource(Asking):
         return window if self.has_room() else None
 
     def take_run(self, most: int, now: float) -> Call | None:
+        if (flight := self.next_flight()) is not None:
+            return Call([flight])
         piece = None if self.direct else self.next_piece(most)
         return None if piece is None else Call((piece,))
 

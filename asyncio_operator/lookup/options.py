@@ -57,11 +57,6 @@ class LookupOptions(CallOptions):
             return False
         return not any((self.timed, self.retry, self.attempt_timeout, self.cache, self.journaled))
 
-    @property
-    def direct(self) -> bool:
-        """Whether a call takes one key, and is made once at a time."""
-        return self.batching is None and self.hedge is None
-
 
 def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     """Checks the options that `enrich` and `Lookup` share. The others keep their defaults.

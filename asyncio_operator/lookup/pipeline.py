@@ -61,12 +61,10 @@ def called_by(
         # Imported here: it loads pyarrow, as the maker of `tables` has.
         from asyncio_operator.arrow.answer_tables import ask, row_finder
 
-        as_rows = options.retry is not None and options.retry.if_result is not None
-
         async def in_columns(keys: Sequence[Any]) -> Sequence[Any]:
             answers = await ask(enricher, tables, keys)
             # A function of the user reads them.
-            return answers.answers() if as_rows else answers
+            return answers.answers() if options.judges else answers
 
         async def one(key: Any) -> Any:
             return (await in_columns([key]))[0]
@@ -85,9 +83,8 @@ def called_by(
 
 def runs_in_arrow(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
     """Whether the keys of runs may stay in Arrow: no option needs a key, or its answer, as an object."""
-    judged = options.retry is not None and options.retry.if_result is not None
     weighed = options.budget and overridden(enricher.weigh, Enricher.weigh)
-    as_objects = traced or options.timed or judged or options.journaled or options.cache or weighed
+    as_objects = traced or options.timed or options.judges or options.journaled or options.cache or weighed
     return enricher.lookup_columns is not None and options.batching is not None and not as_objects
 
 
@@ -151,7 +148,7 @@ class LookupPipeline:
         check = check if places.keeps or single else None
         self.pending = pending = PendingKeys(enricher, options, places, clock, check, recorder, single=single)
         # Refreshes of a cache leave a scarce budget to new keys.
-        watched = single or trace is not None or (limited.allowance is not None and places.refreshes)
+        yields = limited.allowance is not None and places.refreshes
         self._keys = KeySource(
             self._reader,
             self._delivery,
@@ -159,7 +156,7 @@ class LookupPipeline:
             known,
             options,
             eager=trace is not None,
-            direct=in_arrow or (options.direct and not watched),
+            direct=in_arrow or not (options.batching or single or yields),
             slices=options.batching.max_size if in_arrow and options.batching is not None else 0,
         )
         self.attempts = self._keys.attempts = Attempts(

@@ -22,7 +22,6 @@ from types import GeneratorType
 from typing import Any, Protocol, Self, TypeVar
 
 from asyncio_operator.checks import FUNCTION
-from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.loop.channels import AHEAD, Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
@@ -38,7 +37,7 @@ LOOK_AGAIN = 0.1
 """Seconds between two checks that a loop still runs while a thread waits for it. Most waits end before the first."""
 
 
-Process = Callable[[Any, Consumer], AsyncGenerator[Any, None]]
+Process = Callable[[Any, FromLoop], AsyncGenerator[Any, None]]
 """Returns outputs for an input and for the consumer, which knows how many of them it has not taken yet."""
 
 

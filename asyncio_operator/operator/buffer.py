@@ -49,10 +49,6 @@ class Buffer:
             self._blocked += self._now() - self._blocked_since
             self._blocked_since = None
 
-    def make_room(self) -> None:
-        """An element has left. Wake the admission if it waits."""
-        wake(self.room)
-
     def backpressure(self) -> float:
         """Seconds for which admission has waited for room."""
         return self._blocked + (0.0 if self._blocked_since is None else self._now() - self._blocked_since)

@@ -55,17 +55,15 @@ class Firing:
         self.collected.append(record)
         self._news()
 
-    def fire(self, timestamp: int) -> bool:
-        """Fire some of the timers that a watermark has reached. Returns whether there are more of them.
-
-        Raises:
-            BaseException: a callback has failed.
-        """
+    def fire(self, timestamp: int, fail: Callable[[BaseException], object]) -> bool | None:
+        """Fire some of the timers that a watermark has reached. Returns whether there are more of them; None: a
+        callback has raised an error, which `fail` got."""
         try:
             return self._context.run(self._timers.advance_watermark, timestamp, AT_ONCE)
         except BaseException as error:
             error.add_note(f"A timer of {describe(self._timers)} raised this when watermark {timestamp} fired it.")
-            raise
+            fail(error)
+            return None
 
     def end(self) -> None:
         """Let go of the timers."""

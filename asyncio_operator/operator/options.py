@@ -39,11 +39,6 @@ class RunOptions(CallOptions):
     cache: Cache | None = None
     cache_key: Callable[[Any], Any] | None = None
 
-    @property
-    def direct(self) -> bool:
-        """Whether a call takes one element, in the order of the input, and is made once at a time."""
-        return not self.keyed and all(one is None for one in (self.batching, self.hedge, self.trace, self.cache))
-
     def __post_init__(self) -> None:
         CallOptions.__post_init__(self)
         if self.on_timeout is not None:

@@ -16,14 +16,12 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
-from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
-from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.contracts import Allowance, Consumer, Input
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.ending import End, close_within, error_of, wait_through
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.gate import Limited
@@ -47,17 +45,11 @@ from asyncio_operator.queues.base import StreamElementQueue
 from asyncio_operator.telemetry.calls import observed
 
 if TYPE_CHECKING:
+    from asyncio_operator.engine.share import Reservation
+    from asyncio_operator.loop.channels import FromLoop
     from asyncio_operator.operator.cached_results import CachedOutcomes, ResultCache
 
 logger = logging.getLogger("asyncio_operator.calls")
-
-
-class Opened(Protocol):
-    """What is opened before the first call, and closed after the last."""
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class Life:
@@ -75,7 +67,7 @@ class Life:
 
     def __init__(
         self,
-        function: Opened,
+        function: AsyncFunction[Any, Any] | CachedOutcomes,
         lanes: Lanes,
         reader: Reader,
         recorder: Recorder,
@@ -139,7 +131,7 @@ class Life:
         self._phase = "closing the input"
         reading = start_task(error_of(lambda: self._reader.close(grace)))
         self._last_tasks.append(reading)
-        interrupted = await wait_through(reading, grace + FINAL_WAIT)
+        interrupted = await wait_through([reading], grace + FINAL_WAIT)
         self._phase = "closing the function"
         remedy = "; raise grace_period, or close faster"
         closed = await close_within(
@@ -171,8 +163,13 @@ class Life:
                 describe(self._function),
             )
             for task in (self.task, self._reader.reading, *self._lanes.tasks(), *self._last_tasks):
-                if task is not None:
-                    _drop(task)
+                if task is None:
+                    continue
+                # asyncio.gather uses this switch too, to give up a task without a message.
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                step: Any = task.get_coro()
+                if inspect.getcoroutinestate(step) == inspect.CORO_CREATED:
+                    step.close()
         return True
 
     def fail(self, error: BaseException) -> None:
@@ -215,25 +212,83 @@ class Life:
             raise failure
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a run consists of, from its first step on.
+class Run:
+    """A run over one input. It begins when it is made, on the running loop.
 
-    Attributes:
-        allowance: what it may take of a budget, if there is one.
-        firing: fires timers, if there are any.
+    Args:
+        function: opened before the first call, and closed after the last.
+        queue: holds the elements that are admitted and not yet emitted; its capacity is the operator's buffer.
+        cache: keeps results.
+        window: of the rate limit.
+        restore: its elements go in before the input.
+        consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
+        on_demand: an element is inside until the consumer asks for the output after its last one.
     """
 
-    now: Callable[[], float]
-    reader: Reader
-    buffer: Buffer
-    outcomes: Outcomes
-    lanes: Lanes
-    life: Life
-    source: ElementSource
-    attempts: Attempts
-    allowance: Allowance | None
-    firing: Firing | None
+    def __init__(
+        self,
+        function: AsyncFunction[Any, Any],
+        queue: StreamElementQueue,
+        cache: ResultCache | None,
+        window: ProcessWindow,
+        elements: Input,
+        options: RunOptions,
+        restore: OperatorSnapshot,
+        consumer: FromLoop | None,
+        on_demand: bool,
+    ) -> None:
+        self.on_demand = on_demand
+        self.options = options
+        self.consumer = consumer
+        # Elements, and records of timers, that were yielded and perhaps not taken, each with the attempts it has used.
+        self.latest: deque[tuple[Any, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
+        self.partly = 0
+        self.now = now = clock_of(asyncio.get_running_loop())
+        timers = Timers(now)
+        name, many = describe(function), isinstance(function, BatchAsyncFunction)
+        invoke = observed(getattr(function, "invoke_batch" if many else "invoke"), name, many=many)
+        reader = Reader(elements)
+        self.buffer = buffer = Buffer(queue, now)
+        self.outcomes = outcomes = Outcomes(options, function.timeout, buffer)
+        self.firing: Firing | None = None
+        if options.timers is not None:
+            self.firing = Firing(options.timers, restore.collected, lambda: wake(buffer.ready))
+        recorder = recorder_of(options.trace, now())
+        weigh = overridden(function.weigh, AsyncFunction.weigh)
+        self._allowance: Reservation | None = None
+        if options.budget is not None:
+            # Imported here: few runs have a budget, and it loads all that decides about one.
+            from asyncio_operator.engine.share import own_allowance
+
+            self._allowance = own_allowance(options.budget, name, weigh)
+        numbers = count()
+        cached: CachedOutcomes | None = None
+        if cache is not None:
+            cached = cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
+        self.source = ElementSource(
+            options,
+            buffer,
+            reader,
+            outcomes,
+            restore.elements,
+            Called(invoke=invoke, name=name, weigh=weigh),
+            Limited(breaker_clock=options.clock, allowance=self._allowance, limiter=window.by(now)),
+            timers,
+            recorder,
+            numbers,
+            cached,
+        )
+        self.lanes = lanes = self.source.attempts.lanes
+        outcomes.figures.attempt_latency = lanes.latency
+        self.life = Life(cached or function, lanes, reader, recorder, timers, options.grace_period)
+        self.life.task.add_done_callback(lambda _: wake(buffer.ready))
+
+    def strand(self) -> bool:
+        """Whether the loop was closed before the run had ended; see `Life.strand`."""
+        stranded = self.life.strand()
+        if stranded and self.firing is not None:
+            self.firing.end()
+        return stranded
 
     async def end(self) -> None:
         """End the run, and wait until its calls have ended and the budget knows what they used."""
@@ -242,129 +297,13 @@ class Parts:
         finally:
             if self.firing is not None:
                 self.firing.end()
-            if self.allowance is not None and asyncio.get_running_loop() is self.life.loop:
-                await self.allowance.settled()
-
-
-class Run:
-    """A run over one input; it starts with the first step of `outputs`, on the loop that makes this step.
-
-    Args:
-        function: opened before the first call, and closed after the last.
-        invoke: called with a value, or with a list of values.
-        queue: holds the elements that are admitted and not yet emitted; its capacity is the operator's buffer.
-        restore: its elements go in before the input.
-        starting: called with the run when it starts; an error that it raises prevents the start.
-        consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
-        on_demand: an element is inside until the consumer asks for the output after its last one.
-        cache: keeps results.
-        window: of the rate limit; None: one of its own.
-    """
-
-    def __init__(
-        self,
-        function: AsyncFunction[Any, Any],
-        invoke: Callable[[Any], Any],
-        queue: StreamElementQueue,
-        elements: Input,
-        options: RunOptions,
-        restore: OperatorSnapshot | None,
-        starting: Callable[[Run], None],
-        consumer: Consumer | None = None,
-        on_demand: bool = False,
-        cache: ResultCache | None = None,
-        window: ProcessWindow | None = None,
-    ) -> None:
-        self._window = window or ProcessWindow(options.rate_limit)
-        self._cache = cache
-        self._on_demand = on_demand
-        self._function = function
-        self._invoke = invoke
-        self._queue = queue
-        self._elements = elements
-        self._options = options
-        self._restored = restore or OperatorSnapshot()
-        self._starting: Callable[[Run], None] | None = starting
-        self._consumer = consumer
-        self._latest: deque[tuple[Any, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
-        self._partly = 0
-        self._parts: Parts | None = None
-
-    def _start(self) -> Parts:
-        """Make the parts, and begin the life of the run."""
-        options, function = self._options, self._function
-        starting, self._starting = self._starting, None
-        assert starting is not None
-        starting(self)
-        now = clock_of(asyncio.get_running_loop())
-        timers = Timers(now)
-        invoke = observed(self._invoke, describe(function), many=isinstance(function, BatchAsyncFunction))
-        reader = Reader(self._elements)
-        buffer = Buffer(self._queue, now)
-        outcomes = Outcomes(options, function.timeout, buffer)
-        firing: Firing | None = None
-        if options.timers is not None:
-            firing = Firing(options.timers, self._restored.collected, lambda: wake(buffer.ready))
-        restored, self._restored = self._restored.elements, OperatorSnapshot()
-        opened: Opened = function
-        recorder = recorder_of(options.trace, now())
-        weigh = overridden(function.weigh, AsyncFunction.weigh)
-        allowance: Allowance | None = None
-        if options.budget is not None:
-            # Imported here: few runs have a budget, and it loads all that decides about one.
-            from asyncio_operator.engine.share import own_allowance
-
-            allowance = own_allowance(options.budget, describe(function), weigh)
-        numbers = count()
-        cached: CachedOutcomes | None = None
-        if self._cache is not None:
-            cached = opened = self._cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
-        source = ElementSource(options, buffer, reader, outcomes, restored, recorder, numbers, cached)
-        attempts = source.attempts = Attempts(
-            source,
-            reader,
-            cached or outcomes,
-            options,
-            Called(invoke=invoke, name=describe(function), weigh=weigh),
-            Limited(breaker_clock=options.clock, allowance=allowance, limiter=self._window.by(now)),
-            timers,
-            recorder,
-        )
-        lanes = attempts.lanes
-        outcomes.figures.attempt_latency = lanes.latency
-        life = Life(opened, lanes, reader, recorder, timers, options.grace_period)
-        life.task.add_done_callback(lambda _: wake(buffer.ready))
-        parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts, allowance, firing)
-        return parts
-
-    @property
-    def begun(self) -> bool:
-        """Whether its first step was made."""
-        return self._starting is None
-
-    def done(self) -> bool:
-        """Whether every call has ended and the function is closed, or the run could not start."""
-        return self.begun if self._parts is None else self._parts.life.task.done()
-
-    def strand(self) -> bool:
-        """Whether the loop was closed before the run had ended; see `Life.strand`."""
-        parts = self._parts
-        if parts is None or not parts.life.strand():
-            return False
-        if parts.firing is not None:
-            parts.firing.end()
-        return True
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that it runs on, once it has started."""
-        return None if self._parts is None else self._parts.life.loop
+            if self._allowance is not None and asyncio.get_running_loop() is self.life.loop:
+                await self._allowance.settled()
 
     def snapshot(self) -> OperatorSnapshot:
         """The elements that were admitted or read ahead, and not handed over. Called on the run's loop only."""
-        assert self._parts is not None
-        source, firing = self._parts.source, self._parts.firing
-        inside = [(entry.element, source.attempts_of(entry)) for entry in self._queue.entries()]
+        source, firing = self.source, self.firing
+        inside = [(entry.element, source.attempts_of(entry)) for entry in self.buffer.queue.entries()]
         elements, collected = self._on_their_way()
         waiting = () if firing is None else firing.collected
         return OperatorSnapshot((*elements, *inside, *source.to_come()), (*collected, *waiting))
@@ -372,11 +311,11 @@ class Run:
     def _on_their_way(self) -> tuple[list[tuple[Any, int]], list[Record[Any]]]:
         """What was emitted and not taken by the consumer yet: elements, each with the attempts that it has used, and
         records that timers have collected."""
-        missing = 0 if self._consumer is None else self._consumer.waiting() - self._partly
+        missing = 0 if self.consumer is None else self.consumer.waiting() - self.partly
         elements: list[tuple[Any, int]] = []
         collected: list[Record[Any]] = []
         # A copy, because the figures are read from other threads.
-        for entry, attempts in reversed(self._latest.copy()):
+        for entry, attempts in reversed(self.latest.copy()):
             if missing <= 0:
                 break
             if type(entry) is Record:
@@ -388,11 +327,8 @@ class Run:
         return elements[::-1], collected[::-1]
 
     def statistics(self) -> OperatorStatistics:
-        parts = self._parts
-        if parts is None:
-            return OperatorStatistics()
-        buffer, lanes, figures = parts.buffer, parts.lanes, Figures()
-        figures.add(parts.outcomes.figures)
+        buffer, lanes, figures = self.buffer, self.lanes, Figures()
+        figures.add(self.outcomes.figures)
         # The latency of an element is that of its call, if nothing came between.
         figures.latency.merge(lanes.direct)
         figures.attempt_latency.merge(lanes.direct)
@@ -404,120 +340,101 @@ class Run:
             emitted=emitted,
             in_flight=lanes.in_flight,
             buffered=buffer.admitted - emitted,
-            backing_off=parts.attempts.backing_off,
+            backing_off=self.source.attempts.backing_off,
             backpressure_seconds=buffer.backpressure(),
         )
 
-    def _collected(self, firing: Firing, lanes: Lanes) -> Iterator[Record[Any]]:
+    def collected(self) -> Iterator[Record[Any]]:
         """Records that timers have collected, as long as the run has not failed."""
-        while firing.collected and not lanes.failed:
-            record = firing.collected.popleft()
-            if self._consumer is not None:
-                self._latest.append((record, 0))
+        while self.firing is not None and self.firing.collected and not self.lanes.failed:
+            record = self.firing.collected.popleft()
+            if self.consumer is not None:
+                self.latest.append((record, 0))
             yield record
 
-    async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:
-        """The outputs, in the order of the queue. Ends when every call has ended and the function is closed.
 
-        A consumer that is cancelled while it waits ends the run: then `cut` is called.
-        """
-        parts = self._start()
-        lanes, queue, buffer, life, source = parts.lanes, self._queue, parts.buffer, parts.life, parts.source
-        flatten, on_demand, firing = self._options.flatten, self._on_demand, parts.firing
-        flights, traced = source.flights, self._options.trace is not None
-        # A flattened input stays inside until its last output is handed over, and a watermark until what it fires is.
-        stays = flatten or firing is not None
-        take = queue.peek_completed if stays or on_demand else queue.poll_completed
-        latest = None if self._consumer is None else self._latest
-        try:
-            while True:
-                while not lanes.failed and (entry := take()) is not None:
-                    element, outputs = entry.element, entry.outputs or ()
-                    kind = type(element)
-                    if stays:
-                        due: bool | None = firing is not None and kind is Watermark
-                        while firing is not None and not lanes.failed and (due or firing.collected):
-                            for record in self._collected(firing, lanes):
-                                yield record
-                            if due and not lanes.failed and (due := _fired(firing, element.timestamp, life)) is None:
-                                await asyncio.wait([life.task])
-                                return
-                            if due:
-                                await asyncio.sleep(0)
-                        for output in outputs[:-1] if flatten else ():
-                            # The element is still in the queue, so a snapshot must not take its outputs in transit for
-                            # those of an earlier one.
-                            self._partly += 1
-                            yield Record(output, element.timestamp) if kind is Record else output
-                            if lanes.failed:
-                                break
+async def outputs_of(begin: Callable[[], Run], cut: Callable[[], None]) -> AsyncGenerator[Any, None]:
+    """The outputs of a run, in the order of its queue. Ends when every call has ended and the function is closed.
+
+    Args:
+        begin: makes the run, in the first step.
+        cut: called when the consumer is cancelled while it waits, which ends the run.
+    """
+    run = begin()
+    lanes, buffer, life, source, queue = run.lanes, run.buffer, run.life, run.source, run.buffer.queue
+    flatten, on_demand, firing = run.options.flatten, run.on_demand, run.firing
+    flights, traced = source.flights, run.options.trace is not None
+    # A flattened input stays inside until its last output is handed over, and a watermark until what it fires is.
+    stays = flatten or firing is not None
+    take = queue.peek_completed if stays or on_demand else queue.poll_completed
+    latest = None if run.consumer is None else run.latest
+    try:
+        while True:
+            while not lanes.failed and (entry := take()) is not None:
+                element, outputs = entry.element, entry.outputs or ()
+                kind = type(element)
+                if stays:
+                    due: bool | None = firing is not None and kind is Watermark
+                    while firing is not None and not lanes.failed and (due or firing.collected):
+                        for record in run.collected():
+                            yield record
+                        if due and not lanes.failed and (due := firing.fire(element.timestamp, life.fail)) is None:
+                            await asyncio.wait([life.task])
+                            return
+                        if due:
+                            await asyncio.sleep(0)
+                    for output in outputs[:-1] if flatten else ():
+                        # The element is still in the queue, so a snapshot must not take its outputs in transit for
+                        # those of an earlier one.
+                        run.partly += 1
+                        yield Record(output, element.timestamp) if kind is Record else output
                         if lanes.failed:
                             break
-                        self._partly = 0
-                        if not on_demand:
-                            queue.poll_completed()
-                    # Before the yield: admission goes on while the consumer works on this output.
-                    if buffer.room is not None and not on_demand:
-                        wake(buffer.room)
-                    if latest is not None and (outputs or kind is Watermark):
-                        latest.append((entry, source.attempts_of(entry) if flights else 0))
-                    if flights or traced:
-                        source.emitted(entry, parts.now())
-                    if kind is Watermark:
-                        yield element
-                    else:
-                        buffer.emitted += 1
-                        if outputs:
-                            yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
-                    if on_demand:
+                    if lanes.failed:
+                        break
+                    run.partly = 0
+                    if not on_demand:
                         queue.poll_completed()
-                        buffer.make_room()
-                if firing is not None and firing.collected and not lanes.failed:
-                    for record in self._collected(firing, lanes):
-                        yield record
-                    continue
-                if life.task.done():
-                    return
-                # No await came since the queue was empty, so no completion can have been missed.
-                ready = buffer.ready = _future_on(life.loop)
-                await ready
-        except asyncio.CancelledError:
-            # The consumer was cancelled, not the run: law O8, the next step has to say so.
-            life.abandoned = True
-            cut()
-            raise
-        except GeneratorExit:
-            life.abandoned = True
-            raise
-        finally:
-            # The traceback of a failure keeps this frame, and must not keep the last element with it.
-            entry = element = output = None
-            outputs = ()
-            await parts.end()
-
-
-def _drop(task: Any) -> None:
-    """Give up a task whose loop was closed, without a message of asyncio."""
-    # asyncio.gather uses this switch for the same purpose.
-    task._log_destroy_pending = False
-    if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
-        task.get_coro().close()
-
-
-def _fired(firing: Firing, timestamp: int, life: Life) -> bool | None:
-    """Fire timers that are due at a watermark. Returns whether more are due; None: the error of one ends the run."""
-    try:
-        return firing.fire(timestamp)
-    except BaseException as error:
-        life.fail(error)
-        return None
-
-
-def _future_on(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-    """A future of the loop on which the run began; StateError if this is another one."""
-    if asyncio.get_running_loop() is not loop:
-        raise StateError(
-            "the run began on another event loop, to which it belongs; read its outputs there, or begin a run with "
-            "operator.process(...) in each loop"
-        )
-    return loop.create_future()
+                # Before the yield: admission goes on while the consumer works on this output.
+                if buffer.room is not None and not on_demand:
+                    wake(buffer.room)
+                if latest is not None and (outputs or kind is Watermark):
+                    latest.append((entry, source.attempts_of(entry) if flights else 0))
+                if flights or traced:
+                    source.emitted(entry, run.now())
+                if kind is Watermark:
+                    yield element
+                else:
+                    buffer.emitted += 1
+                    if outputs:
+                        yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
+                if on_demand:
+                    queue.poll_completed()
+                    wake(buffer.room)
+            if firing is not None and firing.collected and not lanes.failed:
+                for record in run.collected():
+                    yield record
+                continue
+            if life.task.done():
+                return
+            if asyncio.get_running_loop() is not life.loop:
+                raise StateError(
+                    "the run began on another event loop, to which it belongs; read its outputs there, or begin a run "
+                    "with operator.process(...) in each loop"
+                )
+            # No await came since the queue was empty, so no completion can have been missed.
+            ready = buffer.ready = life.loop.create_future()
+            await ready
+    except asyncio.CancelledError:
+        # The consumer was cancelled, not the run: law O8, the next step has to say so.
+        life.abandoned = True
+        cut()
+        raise
+    except GeneratorExit:
+        life.abandoned = True
+        raise
+    finally:
+        # The traceback of a failure keeps this frame, and must not keep the last element with it.
+        entry = element = output = None
+        outputs = ()
+        await run.end()

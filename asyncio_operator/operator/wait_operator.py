@@ -24,16 +24,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, of_kind, one_of, plain_result, positive_int
 from asyncio_operator.elements import OperatorSnapshot
-from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.options import OperatorMode, calls_among, check_hedge, meant
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.figures import OperatorStatistics
-from asyncio_operator.function import BatchAsyncFunction, as_async_function
+from asyncio_operator.function import as_async_function
 from asyncio_operator.hints import named_options
 from asyncio_operator.operator.firing import OperatorTimers
 from asyncio_operator.operator.options import OnError, RunOptions, checked_batching, checked_key
-from asyncio_operator.operator.run import Run
+from asyncio_operator.operator.run import Run, outputs_of
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -52,6 +51,7 @@ from asyncio_operator.queues import (
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
+    from asyncio_operator.loop.channels import FromLoop
     from asyncio_operator.operator.cached_results import ResultCache
 
 
@@ -62,15 +62,17 @@ class Outputs(AsyncGenerator[Any, None]):
     Python method around it would add 6 % to the time of an element; the slot adds 2 %.
     """
 
-    __slots__ = ("__anext__", "__weakref__", "_run", "_steps")
+    __slots__ = ("__anext__", "__weakref__", "_begin", "_run", "_steps")
 
     __anext__: Callable[[], Any]
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, begin: Callable[[list[Run]], Run]) -> None:
+        # The run, once it has begun.
+        self._run: list[Run] = []
+        self._begin = partial(begin, self._run)
         # The run ends when its outputs are dropped, so neither it nor the slot may hold them.
         this = weakref.ref(self)
-        self._steps: Any = run.outputs(partial(_cut, this))
+        self._steps: Any = outputs_of(self._begin, partial(_cut, this))
         self.__anext__ = partial(_first_step, this)
 
     def asend(self, value: None) -> Any:
@@ -79,35 +81,36 @@ class Outputs(AsyncGenerator[Any, None]):
 
     def athrow(self, *error: Any) -> Any:
         """Raise an error where the run waits, which ends it."""
-        if not self._run.begun:
+        if not self._run:
             self.__anext__ = self._steps.__anext__
         return self._steps.athrow(*error)
 
     def aclose(self) -> Any:
         """End the run: cancel its calls, wait for them, and close the function."""
-        if not self._run.begun:
+        if not self._run:
             self.__anext__ = self._steps.__anext__
         return self._steps.aclose()
 
     def __del__(self) -> None:
-        self._run.strand()
+        for run in self._run:
+            run.strand()
 
 
 def _first_step(this: weakref.ref[Outputs]) -> Any:
     outputs = this()
     assert outputs is not None
-    if outputs._run.begun:
+    if outputs._run:
         outputs.__anext__ = outputs._steps.__anext__
     elif outputs._steps.ag_frame is None:
         # A step that was cancelled before it began has finished the generator, and not the run.
-        outputs._steps = outputs._run.outputs(partial(_cut, this))
+        outputs._steps = outputs_of(outputs._begin, partial(_cut, this))
     return outputs._steps.__anext__()
 
 
 def _cut(this: weakref.ref[Outputs]) -> None:
     outputs = this()
     if outputs is not None:
-        outputs.__anext__ = partial(_refuse, outputs._run)
+        outputs.__anext__ = partial(_refuse, *outputs._run)
 
 
 def _refuse(run: Run) -> NoReturn:
@@ -278,21 +281,15 @@ class AsyncWaitOperator:
     def _outputs(
         self,
         elements: Any,
-        consumer: Consumer | None = None,
+        consumer: FromLoop | None = None,
         restore: OperatorSnapshot | None = None,
         on_demand: bool = False,
     ) -> AsyncGenerator[Any, None]:
-        function, options = self._function, self._options
-        if function.max_concurrency is not None:
-            options = replace(options, capacity=_at_most(options.capacity, function.max_concurrency))
-        invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
-        queue = self._new_queue()
-        elements = as_input(elements)
-        cache, window = self._cache, self._window
-        run = Run(
-            function, invoke, queue, elements, options, restore, self._starting, consumer, on_demand, cache, window
-        )
-        return Outputs(run)
+        options, most = self._options, self._function.max_concurrency
+        if most is not None:
+            options = replace(options, capacity=_at_most(options.capacity, most))
+        given = [as_input(elements), options, restore or OperatorSnapshot(), consumer, on_demand]
+        return Outputs(partial(self._begin, given))
 
     def _new_queue(self) -> StreamElementQueue:
         key = self._key
@@ -301,15 +298,20 @@ class AsyncWaitOperator:
         queue = OrderedStreamElementQueue if self._mode == "ordered" else UnorderedStreamElementQueue
         return queue(self._buffer)
 
-    def _starting(self, run: Run) -> None:
+    def _begin(self, given: list[Any], begun: list[Run]) -> Run:
+        """Begin a run of what is given, which is held by nothing else then."""
         latest = None if self._process != os.getpid() else self._run
-        if latest is not None and not latest.done() and not latest.strand():
+        if latest is not None and not latest.life.task.done() and not latest.strand():
             raise StateError(
                 "the operator is running; end that run first, with `aclose()` on what process() gave (a loop that may "
                 "be left early: `async with contextlib.aclosing(...)`) or `close()` on the iterator, or make a second "
                 "operator for each run at the same time, and limit them together with budget=Budget(...)"
             )
+        run = Run(self._function, self._new_queue(), self._cache, self._window, *given)
+        given.clear()
         self._run, self._process = run, os.getpid()
+        begun.append(run)
+        return run
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
         """Run on the process's loop thread, from any other thread: the outputs of `process`, as an ordinary iterator.
@@ -329,15 +331,14 @@ class AsyncWaitOperator:
         over after it: take it between two outputs, and go on with only one of the two runs.
         """
         run = self._run
-        loop = None if run is None else run.loop
-        if run is None or loop is None:
+        if run is None:
             return OperatorSnapshot()
         if self._process != os.getpid():
             # The run goes on in the parent process, and does not move in this forked child.
             return run.snapshot()
         from asyncio_operator.loop.runner import on_loop
 
-        return on_loop(loop, run.snapshot)
+        return on_loop(run.life.loop, run.snapshot)
 
     def __repr__(self) -> str:
         return f"AsyncWaitOperator({describe(self._function)}, mode={self._mode!r}, capacity={self._options.capacity})"

@@ -43,11 +43,8 @@ class Coming:
     def __init__(self) -> None:
         self.flights: deque[Flight] = deque()
 
-    def take(self, now: float) -> Flight | None:
-        return self.flights.popleft() if self.flights else None
-
     def take_run(self, most: int, now: float) -> Call | None:
-        return None
+        return Call([self.flights.popleft()]) if self.flights else None
 
     def window(self) -> None:
         return None

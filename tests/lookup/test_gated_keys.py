@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -233,13 +233,13 @@ async def test_J3_a_place_that_keeps_answers_learns_what_a_call_for_one_key_weig
 
     weighed: dict[Any, Any] = {}
     (batch,) = batches = [batch_of([3, 4])]
-    consumer, options = Consumer(batches, ordered=True), LookupOptions(fail=False)
+    consumer, options, meter = Consumer(batches, ordered=True), LookupOptions(fail=False), cast("Any", Meter(tokens=10))
     consumer.pipeline = LookupPipeline(
         Weighing(),
         Source(batches),
         consumer.deliver,
         options,
-        limited=Limited(allowance=Meter(tokens=10)),
+        limited=Limited(allowance=meter),
         known=(Keeping({}),),
     )
     await consumer.pipeline.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -129,7 +129,7 @@ class Far(OneByOne):
 
 @virtual
 async def test_A4_G1_keys_stay_in_arrow_under_a_rate_limit_of_the_job() -> None:
-    meter, far = Meter(keys=2), 10**18
+    meter, far = cast("Any", Meter(keys=2)), 10**18
     enricher = Far(2)
     options = LookupOptions(batching=batching_of(enricher, None), budget=metered(meter))
     assert runs_in_arrow(options, enricher, traced=False)

@@ -12,7 +12,7 @@ from asyncio_operator.budget.usage import FreeStarts, Hint, Weights
 
 
 class Meter:
-    """An `Allowance` and its `Admission`. In each window of `per` seconds `rates` units may start.
+    """Replaces a `Reservation` and its `Seat`. In each window of `per` seconds `rates` units may start.
 
     Attributes:
         starts: (time, weights) of each call.

@@ -31,7 +31,7 @@ class Watched(Script):
     @property
     def limit(self) -> int:
         run: Any = self.operator._run
-        limit: int = run._parts.lanes._capacity
+        limit: int = run.lanes._capacity
         return limit
 
 
@@ -235,7 +235,7 @@ def test_O11_a_blocking_function_bounds_a_capacity_that_adapts(capacity: Adaptiv
     operator = AsyncWaitOperator(BlockingFunction(str, max_workers=3), capacity=capacity)
     assert list(operator(range(200))) == [str(value) for value in range(200)]
     run: Any = operator._run
-    assert run._parts.lanes._capacity <= 3
+    assert run.lanes._capacity <= 3
 
 
 @virtual

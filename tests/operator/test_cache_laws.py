@@ -243,6 +243,12 @@ async def test_O19_many_kept_results_let_the_loop_turn():
 
 
 @virtual
+async def test_O19_O5_many_kept_results_of_one_key_leave_after_the_input_has_ended():
+    """They wait for their key, and not for the input."""
+    assert await times(Asked(), 1, *[7] * 700, mode="key_ordered", key=lambda value: 0) == [[7] * 700]
+
+
+@virtual
 async def test_O19_a_trace_shows_elements_without_calls():
     trace = Trace()
     operator = AsyncWaitOperator(Asked(), cache=Cache(), trace=trace)

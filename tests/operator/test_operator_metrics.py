@@ -34,9 +34,7 @@ def histograms_of(operator: AsyncWaitOperator) -> list[Histogram]:
     """What its run counts: durations of calls that were outcomes, of other calls, and of the elements of these."""
     run = operator._run
     assert run is not None
-    parts = run._parts
-    assert parts is not None
-    return [parts.lanes.direct, parts.lanes.latency, parts.outcomes.figures.latency]
+    return [run.lanes.direct, run.lanes.latency, run.outcomes.figures.latency]
 
 
 def test_an_empty_histogram_is_all_zero():

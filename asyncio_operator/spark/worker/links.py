@@ -204,7 +204,7 @@ async def _together(names: Sequence[str], works: Sequence[Callable[[Callable[[],
         if task in running and number != first:
             task.cancel()
     if running:
-        await wait_through(start_task(asyncio.wait(running)), TASK_END)
+        await wait_through(running, TASK_END)
     if first is not None:
         # It has ended the calls that it could, and says why it failed.
         await asyncio.wait([tasks[first]])
