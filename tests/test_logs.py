@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from asyncio_operator import CircuitBreaker, FixedBackoff, Retry
 from asyncio_operator.engine.lent import Lent
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.policies.circuit_breaker import Breaker
-from asyncio_operator.spark.worker.process import Client, opened
+from asyncio_operator.spark.worker.process import Client, this_process
 from enrichers import FunctionEnricher, PostgresEnricher
 
 
@@ -28,7 +29,7 @@ async def test_an_enricher_that_opens_and_closes_is_told_without_its_password(ca
     caplog.set_level(logging.INFO, "asyncio_operator.clients")
     clients: Lent[str, Client] = Lent(end=Client.close)
     enricher = Quiet("postgresql://me:s3cr3t-word@db/shop", table="planes", key="id")
-    async with opened(clients, "f", enricher):
+    async with replace(this_process, clients=clients).opened("f", enricher):
         pass
     clients.give_back("f", clients.borrow("f", raising), keep=False)
     ending = clients.ending("f")

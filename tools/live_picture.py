@@ -17,8 +17,7 @@ from pathlib import Path
 from asyncio_operator.clock import wall
 from asyncio_operator.figures import Figures
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
-from asyncio_operator.spark.driver.live_page import LivePage
-from asyncio_operator.spark.driver.live_samples import LiveSamples
+from asyncio_operator.spark.driver.live_page import LivePage, LiveSamples
 from asyncio_operator.spark.worker.reporting import Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace

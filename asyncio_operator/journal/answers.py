@@ -48,20 +48,6 @@ class AnswerBatch:
     latency_ms: pa.Array | None = None
     weights: pa.Array | None = None
 
-    def without_misses(self) -> AnswerBatch:
-        """The answers that have rows."""
-        found = np.flatnonzero(self.answers.counts > 0)
-        if len(found) == len(self.keys):
-            return self
-        places = pa.array(found)
-
-        def taken(array: pa.Array | None) -> pa.Array | None:
-            return None if array is None else array.take(places)
-
-        times = self.times if isinstance(self.times, float | int) else self.times[found]
-        about = taken(self.attempts), taken(self.latency_ms), taken(self.weights)
-        return AnswerBatch(self.keys.take(places), self.answers.at(found), times, *about)
-
 
 def weights_array(weights: Sequence[Mapping[str, float] | None]) -> pa.Array:
     """The weights of answers for an `AnswerBatch`."""

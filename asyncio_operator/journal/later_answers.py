@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,7 @@ from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.answers import key_parts, latest, living
 from asyncio_operator.journal.files import DataFile, Listing, Seen, list_journal, open_file, read_columns
 from asyncio_operator.journal.format import MEGABYTE, Description, JournalError
-from asyncio_operator.journal.options import Location
-from asyncio_operator.journal.storage import Entry, Place, WatchedPlace, open_place
+from asyncio_operator.journal.storage import Entry, Place, WatchedPlace
 
 ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
 
@@ -322,38 +321,30 @@ AHEAD = 0.5
 long they are for more keys, so that they take at most about 4 % of a task."""
 
 
-class LaterAnswers:
+class LaterAnswers(JournalReader):
     """The answers of the files that came since a listing, for the tasks of this process.
 
     Any thread may call it. Reading waits for another reading.
 
-    The arguments are those of `JournalReader`, and the clocks of the process.
+    Args:
+        options: those of `JournalReader`.
 
     Attributes:
-        place: what the reader reads.
+        place: what it reads.
         most: the number of keys that the next question should ask for.
     """
 
     def __init__(
-        self,
-        location: Location,
-        description: Description,
-        since: Seen,
-        expire_after: float | None,
-        keep_missing: bool,
-        wall: Clock = wall,
-        monotonic: Clock = monotonic,
+        self, place: WatchedPlace, description: Description, *, monotonic: Clock = monotonic, **options: Any
     ) -> None:
+        super().__init__(place, description, **options)
         self._now = monotonic
-        self.place = WatchedPlace(open_place(location))
+        self.place = place
         self.most = FEWEST
         # Answers and the time in which they came: the pace of the task. And the seconds of the last question.
         self._done = 0.0
-        self._since = monotonic()
+        self._begun = monotonic()
         self._took = 0.0
-        self._reader = JournalReader(
-            self.place, description, since=since, expire_after=expire_after, keep_missing=keep_missing, clock=wall
-        )
         self._lock = threading.Lock()
         self._next = 0.0
         self.has_files = False
@@ -361,7 +352,7 @@ class LaterAnswers:
     def begin(self) -> None:
         """A task begins: it has to see the files that existed when it began."""
         self._next = 0.0
-        self._since, self._done = self._now(), 0.0
+        self._begun, self._done = self._now(), 0.0
 
     def count(self, answers: int) -> None:
         """The task got answers of calls, or of this. Called on the loop."""
@@ -369,12 +360,12 @@ class LaterAnswers:
 
     def pace(self) -> None:
         """Set `most`, before a question. Called on the loop."""
-        lasted, ahead = self._now() - self._since, max(AHEAD, AHEAD * MOST_LISTING * self._took)
+        lasted, ahead = self._now() - self._begun, max(AHEAD, AHEAD * MOST_LISTING * self._took)
         if lasted > 0 and self._done:
             self.most = min(max(FEWEST, round(ahead * self._done / lasted)), MOST)
         if lasted > 4 * ahead:
             # The pace of long ago counts less and less.
-            self._since += lasted / 2
+            self._begun += lasted / 2
             self._done /= 2
 
     def is_due(self) -> bool:
@@ -391,9 +382,9 @@ class LaterAnswers:
             begun, is_due = self._now(), self.is_due()
             try:
                 if is_due:
-                    self.has_files = self._reader.refresh() > 0
+                    self.has_files = self.refresh() > 0
                 listed = self._now()
-                read = self._reader.read(keys)
+                read = super().read(keys)
                 self._took = self._now() - listed
                 return read
             except (OSError, pa.ArrowException) as error:

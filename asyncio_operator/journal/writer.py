@@ -59,7 +59,6 @@ class JournalWriter:
         label: begins the text of `_run`, such as application, stage, partition and attempt.
         flush_every: seconds that an answer waits at most.
         expire_after: seconds that an answer lives; None: for ever.
-        keep_missing: whether misses are written.
         on_room: called in the writer's thread when there is room again after there was none, and when it fails.
         patience: seconds for which a failing write is repeated.
         first_pause: seconds before the first repetition; each further pause is twice as long, up to 5 seconds.
@@ -81,7 +80,6 @@ class JournalWriter:
         label: str = "",
         flush_every: float = 1.0,
         expire_after: float | None = None,
-        keep_missing: bool = True,
         on_room: Callable[[], None] | None = None,
         patience: float = PATIENCE,
         first_pause: float = 0.1,
@@ -96,7 +94,6 @@ class JournalWriter:
         self.run = f"{label}-{self._id}" if label else self._id
         self._flush_every = flush_every
         self._expire_after = expire_after
-        self._keep_missing = keep_missing
         self._on_room = on_room
         self._patience = patience
         self._first_pause = first_pause
@@ -124,7 +121,7 @@ class JournalWriter:
         """Take answers over; they are written soon. It does not wait.
 
         Args:
-            columns: returns the answers in columns, without those whose key the journal cannot hold. It is called when
+            columns: returns the answers in columns, without those that are not kept. It is called when
                 they are written, in the writer's thread.
             count: their number.
             nbytes: about the memory that they take.
@@ -287,10 +284,9 @@ class JournalWriter:
         try:
             tables = []
             for batch in (columns() for columns in batches):
-                kept = batch if self._keep_missing else batch.without_misses()
-                if len(kept.keys):
+                if len(batch.keys):
                     table = to_table(
-                        kept, self._description, run=self.run, first=first, expire_after=self._expire_after
+                        batch, self._description, run=self.run, first=first, expire_after=self._expire_after
                     )
                     tables.append(table)
                 first += len(batch.keys)

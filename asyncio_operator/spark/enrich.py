@@ -9,6 +9,8 @@ give the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -223,11 +225,8 @@ def enrich_distinct(
         plain_text(numbered[f"_{position}"], df.schema.fields[position].dataType).eqNullSafe(found[f"k{i}"])
         for i, position in enumerate(positions)
     ]
-    condition = same[0]
-    for one in same[1:]:
-        condition &= one
     # With an inner join Spark cannot skip the lookup, even if its columns are not used.
     how = "inner" if task.layout.inner or task.layout.required or task.layout.drop_failed else "left"
-    joined = numbered.join(found, condition, how)
+    joined = numbered.join(found, reduce(and_, same), how)
     columns = [*(numbered[f"_{i}"] for i in range(len(df.columns))), *(found[f"a{i}"] for i in range(len(added)))]
     return joined.select(*columns).toDF(*schema.names)

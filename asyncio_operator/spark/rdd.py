@@ -136,14 +136,14 @@ class PartitionTask:
         Raises:
             FunctionError: the function failed for an element, and `on_error` did not handle it.
         """
-        if not as_async_function(self.function).idempotent:
+        idempotent = as_async_function(self.function).idempotent
+        if not idempotent:
             _write_each_result_alone()
-        return portable_errors(self._results(elements))
+        return portable_errors(self._results(elements, idempotent))
 
-    def _results(self, elements: Iterable[Any]) -> Iterator[Any]:
+    def _results(self, elements: Iterable[Any], idempotent: bool) -> Iterator[Any]:
         make_timers = self.options.get("timers")
         operator = self.operator(None if make_timers is None else make_timers())
-        idempotent = as_async_function(self.function).idempotent
 
         async def work(source: ToLoop, sink: FromLoop) -> None:
             if idempotent:

@@ -42,7 +42,7 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator.arrow.key_identity import storable
 from asyncio_operator.budget.spec import Budget
@@ -58,7 +58,7 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
-from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe
+from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe, spark_schema
 from asyncio_operator.spark.driver.journaled import Join, shuffle_partitions, with_journal
 from asyncio_operator.spark.driver.sessions import context_of, described
 from asyncio_operator.spark.metrics import EnrichmentMetrics, reporting_to
@@ -241,9 +241,7 @@ def _numbered(df: DataFrame, keys: tuple[int, ...], distinct: bool, join: Join |
 def _results_of(schema: StructType) -> StructType:
     """The columns that tasks return: see `send_task.ADDED`."""
     own = [StructField(f"_{i}", one.dataType) for i, one in enumerate(schema.fields)]
-    added = [StructField("status", StringType()), StructField("http_status", IntegerType())]
-    added.append(StructField("message", StringType()))
-    return StructType([*own, *added, *(StructField(outcome, LongType()) for outcome in OUTCOMES)])
+    return StructType([*own, *spark_schema(ADDED).fields])
 
 
 def _sent(output: DataFrame, names: list[str]) -> SendReport:

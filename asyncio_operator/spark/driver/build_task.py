@@ -172,7 +172,8 @@ def enrich_task(
     if not lookups.ordered:
         # Only unordered rows can overtake others, so ordered mode needs no segments.
         layout = replace(layout, event_time=segments[0], delay=segments[1])
-    identity = _identity(enricher)
+    require_portable(describe(enricher), enricher)
+    identity = fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]
     owner = cache_owner(identity, offered)
     answers = _in_spark(offered)
     tables = None
@@ -342,9 +343,3 @@ def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str
             )
         added.append(spark_field(status, pa.field(status, STATUS)))
     return added
-
-
-def _identity(enricher: Enricher) -> str:
-    """The fingerprint of an enricher, after a check that it can be sent to the workers."""
-    require_portable(describe(enricher), enricher)
-    return fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]

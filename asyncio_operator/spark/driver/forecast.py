@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from heapq import heappop, heappush
 from math import ceil
@@ -40,7 +40,7 @@ SIZE = 4096
 1 / sqrt(SIZE - 2), which is 1.6 %."""
 
 SCHEMA = (
-    "partition int, rows long, nulls long, cut boolean, lookups long, asked long, calls long, misses long, "
+    "partition long, rows long, nulls long, cut boolean, lookups long, asked long, calls long, misses long, "
     "miss_calls long, hashes binary, batches binary"
 )
 """The fields of a `TaskFigures` and of its sketch, as Spark DDL."""
@@ -135,14 +135,11 @@ class Survey:
 
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
-        names = [part.split()[0] for part in SCHEMA.split(", ")]
         figures = self.figures(partition, batches)
-        row = [getattr(figures, name) for name in names[:-2]]
-        columns = [
-            pa.array([value]) for value in (*row, figures.sketch.hashes.tobytes(), figures.sketch.batches.tobytes())
-        ]
-        columns[0] = columns[0].cast(pa.int32())
-        yield pa.RecordBatch.from_arrays(columns, names=names)
+        row = {one.name: getattr(figures, one.name) for one in fields(figures)}
+        sketch = row.pop("sketch")
+        row |= {"hashes": sketch.hashes.tobytes(), "batches": sketch.batches.tobytes()}
+        yield pa.RecordBatch.from_pylist([row])
 
     def figures(self, partition: int, batches: Iterator[pa.RecordBatch]) -> TaskFigures:
         """The figures of a task over batches of one column, which contains hashes."""

@@ -92,40 +92,49 @@ class EnrichmentPlan:
 
     def _remarks(self) -> list[str]:
         remarks = [] if self.latency is None else [f"A call takes {self.latency * 1000:.2f} ms."]
-        if self.max_calls is not None:
-            remarks.append(f"{self._limited().capitalize()}.")
-        if self.table_rows is not None:
-            remarks.append(f"{self._joinable()}.")
         if self.distinct:
             remarks.append('With strategy="distinct" each key is looked up once in the job.')
         if self.max_attempts > 1:
             remarks.append(f"A key that fails is looked up again (up to {self.max_attempts} attempts per key).")
-        if self.never is not None:
-            remarks.append(f"{self.never[:1].upper()}{self.never[1:]}.")
-        return remarks + _over_spend(self.weights, {} if self.budget is None else self.budget.spend or {})
+        return remarks + [f"{fact[:1].upper()}{fact[1:]}." for fact in self._facts()]
 
     def __str__(self) -> str:
         pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
         retried = f" (up to {self.max_attempts} attempts per key)" if self.max_attempts > 1 else ""
-        joinable = "" if self.table_rows is None else f"; {self._joinable()}"
-        limited = "" if self.max_calls is None else f"; {self._limited()}"
+        weights = "".join(
+            f", {plain} {unit} without a cache and {cached} with one" for unit, (plain, cached) in self._units()
+        )
         return (
             f"{self._input()}; without a cache "
             f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
             f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
-            f"{_duration(self.cached_seconds)}{pace}{retried}{limited}{self._under_budget()}{joinable}"
+            f"{_duration(self.cached_seconds)}{pace}{retried}{weights}{''.join(f'; {fact}' for fact in self._facts())}"
         )
 
-    def _joinable(self) -> str:
-        return (
-            f"A join costs less: {_count(self.distinct_keys, 'distinct key')} will be looked up in a table of about "
-            f"{_count(self.table_rows or 0, 'row')}"
-        )
+    def _facts(self) -> list[str]:
+        """What else a user should know, in words."""
+        facts = []
+        if self.max_calls is not None:
+            why = f" (the enricher's max_calls is {self.max_calls:,})" if self.calls_at_once == self.max_calls else ""
+            facts.append(f"at most {_count(self.calls_at_once, 'call')} at once in a task{why}")
+        for unit, limit in ({} if self.budget is None else self.budget.spend or {}).items():
+            estimated = self.weights.get(unit, 0.0)
+            if estimated > limit:
+                cents = unit == "usd" and round(estimated, 2) > limit
+                shown = amount(round(estimated, 2) if cents else estimated)
+                facts.append(f"estimated {shown} {unit} exceeds the limit of {amount(limit)} {unit}")
+        if self.never is not None:
+            facts.append(self.never)
+        if self.table_rows is not None:
+            distinct, rows = _count(self.distinct_keys, "distinct key"), _count(self.table_rows, "row")
+            facts.append(f"A join costs less: {distinct} will be looked up in a table of about {rows}")
+        return facts
 
-    def _limited(self) -> str:
-        calls = "1 call" if self.calls_at_once == 1 else f"{self.calls_at_once:,} calls"
-        why = f" (the enricher's max_calls is {self.max_calls:,})" if self.calls_at_once == self.max_calls else ""
-        return f"at most {calls} at once in a task{why}"
+    def _units(self) -> list[Row]:
+        """What the calls weigh in the units of the enricher, without and with the cache."""
+        both = self.weights, self.cached_weights
+        units = [unit for unit in self.weights if unit not in ("calls", "keys")]
+        return [(unit, [amount(weights[unit]) for weights in both]) for unit in units]
 
     def _input(self) -> str:
         part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
@@ -140,17 +149,6 @@ class EnrichmentPlan:
             f"{self.null_keys:,} without a key{known}, {about}{distinct}"
         )
 
-    def _under_budget(self) -> str:
-        units = [unit for unit in self.weights if unit not in ("calls", "keys")]
-        text = "".join(
-            f", {amount(self.weights[unit])} {unit} without a cache and {amount(self.cached_weights[unit])} with one"
-            for unit in units
-        )
-        for unit, limit in ({} if self.budget is None else self.budget.spend or {}).items():
-            if self.weights.get(unit, 0.0) > limit:
-                text += f"; {_exceeds(self.weights[unit], limit, unit)}"
-        return text if self.never is None else f"{text}; {self.never}"
-
 
 def _rows_of_plan(plan: EnrichmentPlan) -> list[Row]:
     """The figures without and with a cache."""
@@ -160,25 +158,7 @@ def _rows_of_plan(plan: EnrichmentPlan) -> list[Row]:
     ]
     if plan.seconds is not None and plan.cached_seconds is not None:
         rows.append(("seconds", [f"{plan.seconds:,.2f}", f"{plan.cached_seconds:,.2f}"]))
-    units = [unit for unit in plan.weights if unit not in ("calls", "keys")]
-    rows += [(unit, [amount(weights[unit]) for weights in (plan.weights, plan.cached_weights)]) for unit in units]
-    return rows
-
-
-def _over_spend(weights: Mapping[str, float], spend: Mapping[str, float]) -> list[str]:
-    """What is more than may be spent, as sentences."""
-    return [
-        f"{_exceeds(weights[unit], limit, unit).capitalize()}."
-        for unit, limit in spend.items()
-        if weights.get(unit, 0.0) > limit
-    ]
-
-
-def _exceeds(estimated: float, limit: float, unit: str) -> str:
-    shown = amount(estimated)
-    if unit == "usd" and round(estimated, 2) > limit:
-        shown = amount(round(estimated, 2))
-    return f"estimated {shown} {unit} exceeds the limit of {amount(limit)} {unit}"
+    return rows + plan._units()
 
 
 def _count(number: int, noun: str) -> str:

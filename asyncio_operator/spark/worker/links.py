@@ -122,7 +122,11 @@ def _single(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def links_of(tasks: Sequence[EnrichTask], place: str, process: WorkerProcess = this_process) -> list[Link]:
     """The links of a task. `place` names the task of Spark."""
-    return [Link(task, _label(tasks, number), place, process) for number, task in enumerate(tasks)]
+    # The number in a label tells apart two enrichers of one class.
+    labels = [
+        f"{number} {type(task.enricher).__name__}" if len(tasks) > 1 else "" for number, task in enumerate(tasks, 1)
+    ]
+    return [Link(task, label, place, process) for task, label in zip(tasks, labels, strict=True)]
 
 
 def end_with(ending: contextlib.ExitStack, links: Sequence[Link]) -> None:
@@ -136,11 +140,6 @@ def _place() -> str:
     """The attempt of a task that runs here, for people who read a journal."""
     task = TaskContext.get()
     return "" if task is None else f"{task.stageId()}.{task.partitionId()}.{task.attemptNumber()}"
-
-
-def _label(tasks: Sequence[EnrichTask], number: int) -> str:
-    """The label of a link in a trace. The number tells apart two enrichers of one class."""
-    return f"{number + 1} {type(tasks[number].enricher).__name__}" if len(tasks) > 1 else ""
 
 
 def keyed(links: Sequence[Link], batches: Iterator[pa.RecordBatch]) -> Iterator[KeyBatch]:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -100,25 +100,6 @@ Clients = Lent[str, Client]
 """By the fingerprint of the specification."""
 
 
-@asynccontextmanager
-async def opened(clients: Clients, fingerprint: str, enricher: Enricher) -> AsyncIterator[Enricher]:
-    """The open enricher with this fingerprint, while it is entered. The first task opens `enricher` itself.
-
-    An enricher that fails to open is closed and forgotten.
-
-    Raises:
-        FunctionError: opening failed.
-    """
-    client = clients.borrow(fingerprint, lambda: Client(enricher, clients.ending(fingerprint)))
-    is_open = False
-    try:
-        await client.opened()
-        is_open = True
-        yield client.enricher
-    finally:
-        clients.give_back(fingerprint, client, keep=is_open)
-
-
 MOST_HEDGERS = 50
 """Kept at a time; each has 8 KB of latencies."""
 
@@ -156,9 +137,23 @@ class WorkerProcess:
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
     drive: Callable[[JournalWriter], object] | None = None
 
-    def opened(self, fingerprint: str, enricher: Enricher) -> AbstractAsyncContextManager[Enricher]:
-        """The open enricher with this fingerprint, for a task; see `opened`."""
-        return opened(self.clients, fingerprint, enricher)
+    @asynccontextmanager
+    async def opened(self, fingerprint: str, enricher: Enricher) -> AsyncIterator[Enricher]:
+        """The open enricher with this fingerprint, while it is entered. The first task opens `enricher` itself.
+
+        An enricher that fails to open is closed and forgotten.
+
+        Raises:
+            FunctionError: opening failed.
+        """
+        clients, is_open = self.clients, False
+        client = clients.borrow(fingerprint, lambda: Client(enricher, clients.ending(fingerprint)))
+        try:
+            await client.opened()
+            is_open = True
+            yield client.enricher
+        finally:
+            clients.give_back(fingerprint, client, keep=is_open)
 
 
 this_process = WorkerProcess(lambda: loop_thread().loop, shares, caches=caches)

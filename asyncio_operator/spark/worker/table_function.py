@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -67,7 +66,8 @@ def table_function(analysis: Analysis, own: bytes) -> type:
             yield from self._call.push(own, table)
 
         def terminate(self) -> Iterator[pa.RecordBatch]:
-            if _more_partitions_follow(sys._getframe(1)):
+            # Whether it is called at the end of a partition, not of all rows. PySpark shows it in no other way.
+            if sys._getframe(1).f_code.co_name == "_process_arrow_batch_by_partitions":
                 self._call.end_partition()
                 return iter(())
             return self._call.finish()
@@ -76,11 +76,6 @@ def table_function(analysis: Analysis, own: bytes) -> type:
             self._call.end()
 
     return LookupFunction
-
-
-def _more_partitions_follow(caller: FrameType) -> bool:
-    """Whether `terminate` is called at the end of a partition, not of all rows. PySpark shows it in no other way."""
-    return caller.f_code.co_name == "_process_arrow_batch_by_partitions"
 
 
 @dataclass

@@ -132,7 +132,6 @@ class TaskJournal(KnownAnswers):
             label=f"{task.application}-{label}",
             flush_every=task.flush_every - delay,
             expire_after=task.expire_after,
-            keep_missing=task.keep_missing,
             on_room=self._tell_of_room,
             clock=process.wall,
             monotonic=process.monotonic,
@@ -183,9 +182,17 @@ class TaskJournal(KnownAnswers):
     async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
         if self._reader is None:
             task, process = self._task, self._process
-            read = task.location, task.description, task.seen, task.expire_after, task.keep_missing
             self._reader = process.readers.borrow(
-                self._read_as, lambda: LaterAnswers(*read, process.wall, process.monotonic)
+                self._read_as,
+                lambda: LaterAnswers(
+                    WatchedPlace(open_place(task.location)),
+                    task.description,
+                    monotonic=process.monotonic,
+                    since=task.seen,
+                    expire_after=task.expire_after,
+                    keep_missing=task.keep_missing,
+                    clock=process.wall,
+                ),
             )
             self._reader.begin()
         reader = self._reader
@@ -264,7 +271,8 @@ class TaskJournal(KnownAnswers):
                 self._reader.count(len(noted))
             size = len(noted) * ENTRY + SAMPLED * size_of([one[1] for one in noted[::SAMPLED]])
             try:
-                self._writer.append(partial(noted_columns, noted, self._task.description), len(noted), size)
+                made = partial(noted_columns, noted, self._task.description, self._task.keep_missing)
+                self._writer.append(made, len(noted), size)
             except Exception as error:
                 # The writer has failed: `room` and `finish` raise its error.
                 logger.warning("%d answers are not written: %s", len(noted), describe_error(error))
@@ -338,15 +346,17 @@ def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table
     return pa.Table.from_arrays(cast, schema=found)
 
 
-def noted_columns(noted: Sequence[Noted], description: Description) -> AnswerBatch:
-    """Some answers in columns, one at least: in the writer's thread. Those whose key the journal cannot hold are left
-    out."""
+def noted_columns(noted: Sequence[Noted], description: Description, keep_missing: bool = True) -> AnswerBatch:
+    """Some answers in columns, one at least: in the writer's thread. Left out are those whose key the journal cannot
+    hold, and perhaps misses."""
     keys = _stored_keys([one[0] for one in noted], description)
-    fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
-    some = [one for one, is_key in zip(noted, fits.tolist(), strict=True) if is_key]
+    kept = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
+    if not keep_missing:
+        kept &= np.array([one[1] is not None for one in noted])
+    some = [one for one, is_kept in zip(noted, kept.tolist(), strict=True) if is_kept]
     _, answers, times, attempts, latencies, weights = zip(*some, strict=True) if some else [()] * 6
     return AnswerBatch(
-        keys.filter(pa.array(fits)),
+        keys.filter(pa.array(kept)),
         collected(answers, description.answers),
         np.array(times, np.float64),
         pa.array(attempts, pa.int32()),

@@ -22,7 +22,7 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.spark import LivePage
 from asyncio_operator.spark.driver import live_page
 from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, MOST_TASKS, Ledger, Lookup
-from asyncio_operator.spark.driver.live_samples import KEPT, WINDOW, LiveSamples, exposition
+from asyncio_operator.spark.driver.live_page import KEPT, WINDOW, LiveSamples, exposition
 from asyncio_operator.spark.worker.reporting import Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pytest
 from asyncio_operator import Enricher, FunctionError
 from asyncio_operator.engine.lent import IDLE, Lent
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
-from asyncio_operator.spark.worker.process import Client, opened, this_process
+from asyncio_operator.spark.worker.process import Client, this_process
 from tests.operator.helpers import forever, now, virtual
 
 
@@ -63,7 +64,7 @@ class Clients:
         self._leases: dict[str, list[Any]] = {}
 
     async def lease(self, fingerprint: str, enricher: Enricher) -> Enricher:
-        lease = opened(self.lent, fingerprint, enricher)
+        lease = replace(this_process, clients=self.lent).opened(fingerprint, enricher)
         enricher = await lease.__aenter__()
         self._leases.setdefault(fingerprint, []).append(lease)
         return enricher

@@ -22,7 +22,7 @@ from asyncio_operator.engine.timers import Timers
 from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import AHEAD, FEWEST, MOST, JournalReader, LaterAnswers
-from asyncio_operator.journal.storage import open_place
+from asyncio_operator.journal.storage import WatchedPlace, open_place
 from asyncio_operator.lookup.key_batch import PENDING
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark.worker.link import EnrichTask
@@ -117,7 +117,7 @@ def test_J4_two_attempts_of_a_task_at_once_lose_nothing_and_give_every_key_one_a
 
 def test_J1_a_task_asks_for_the_keys_of_half_a_second_of_calls_because_answers_of_others_come(tmp_path: Path) -> None:
     journal, clock = journal_of(tmp_path), ManualClock()
-    reader = LaterAnswers(journal.location, journal.description, journal.seen, None, True, monotonic=clock)
+    reader = LaterAnswers(WatchedPlace(open_place(journal.location)), journal.description, monotonic=clock)
     reader.begin()
 
     def most(answers: int, seconds: float) -> int:
