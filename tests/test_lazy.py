@@ -93,10 +93,8 @@ def test_every_name_is_loaded_and_listed_and_hides_no_submodule(module: str) -> 
 
 def test_submodules_are_there_without_an_import_of_their_own() -> None:
     assert (
-        printed(
-            "import asyncio_operator as a; print(a.state.ValueState.__name__, a.trace.recording.Recording.__name__)"
-        )
-        == "ValueState Recording"
+        printed("import asyncio_operator as a; print(a.state.ValueState.__name__, a.trace.trace.Trace.__name__)")
+        == "ValueState Trace"
     )
 
 

@@ -10,16 +10,16 @@ from weakref import WeakValueDictionary
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.trace.events import text_of_error
-from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.flights import Flight
+    from asyncio_operator.trace.trace import Trace
 
 
 class Recorder:
     """Reports to a trace. Attempts are numbered from 1. Records and watermarks share one count, in input order."""
 
-    def __init__(self, trace: Recording) -> None:
+    def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._watermarks: dict[object, int] = {}
         self._running: dict[Flight, None] = {}
@@ -109,7 +109,7 @@ _recording: WeakValueDictionary[int, Recorder] = WeakValueDictionary()
 """The recorders of runs that have not ended, by the identity of their trace. Weak: a discarded run is not kept."""
 
 
-def recorder_of(trace: Recording | None, now: float) -> Recorder:
+def recorder_of(trace: Trace | None, now: float) -> Recorder:
     """A recorder for a run that starts now.
 
     Raises:

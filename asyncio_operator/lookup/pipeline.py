@@ -34,12 +34,12 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.telemetry.calls import counted, observed
-from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
     from asyncio_operator.lookup.answers import AnswerCheck
     from asyncio_operator.lookup.cache import LookupCache
+    from asyncio_operator.trace.trace import Trace
 
 
 UNLIMITED = Limited()
@@ -118,7 +118,7 @@ class LookupPipeline:
         options: LookupOptions,
         cache: LookupCache | None = None,
         check: AnswerCheck | None = None,
-        trace: Recording | None = None,
+        trace: Trace | None = None,
         tables: AnswerTables | None = None,
         limited: Limited = UNLIMITED,
         known: Sequence[KnownAnswers] = (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from asyncio_operator.checks import flag, of_kind, plain_function, takes
 from asyncio_operator.engine.options import IN_WORDS, CallOptions
@@ -13,7 +13,9 @@ from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.operator.firing import OperatorTimers
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.trace.recording import Recording
+
+if TYPE_CHECKING:
+    from asyncio_operator.trace.trace import Trace
 
 OnError = Literal["fail", "skip"] | Callable[[Any, BaseException], Any]
 
@@ -32,7 +34,7 @@ class RunOptions(CallOptions):
     on_error: OnError = "fail"
     on_timeout: Callable[[Any], Any] | None = None
     flatten: bool = False
-    trace: Recording | None = None
+    trace: Trace | None = None
     clock: Callable[[], float] | None = None
     keyed: bool = False
     timers: OperatorTimers | None = None
@@ -50,7 +52,11 @@ class RunOptions(CallOptions):
             plain_function("clock", self.clock, "a function that gives seconds")
             takes("clock", self.clock)
         flag("flatten", self.flatten)
-        _check_timers(self.timers)
+        if self.timers is not None and (isinstance(self.timers, type) or not hasattr(self.timers, "collect_into")):
+            raise ConfigurationError(
+                f"timers is {describe(self.timers)}; it must be a timer service, such as "
+                "InternalTimerService(on_event_time=...), or a TimerServiceManager"
+            )
         self._check_cache()
         if self.keyed and self.hedge is not None:
             raise ConfigurationError(
@@ -76,14 +82,6 @@ class RunOptions(CallOptions):
                 f'refresh_after of cache is {self.cache.refresh_after}, and mode is "key_ordered"; a refresh and the '
                 "call of an element with its key would overlap, which calls of one key must not; use expire_after_write"
             )
-
-
-def _check_timers(timers: object) -> None:
-    if timers is not None and (isinstance(timers, type) or not hasattr(timers, "collect_into")):
-        raise ConfigurationError(
-            f"timers is {describe(timers)}; it must be a timer service, such as "
-            "InternalTimerService(on_event_time=...), or a TimerServiceManager"
-        )
 
 
 def checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
