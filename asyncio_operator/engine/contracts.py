@@ -1,9 +1,9 @@
 """The protocols between the parts of a run: the engine sees what is around it through these, and only these.
 
     Input     gives elements                       (`inputs` wraps what users pass)
-    Source    hands out elements                   (`operator.intake`, `lookup.key_source`)
+    Source    hands out elements                   (`operator.intake`, `lookup.pipeline`)
     Intake    gives the lanes their windows        (`attempts`)
-    Window    a run of calls that all lanes share  (`attempts`, `operator.intake`, `lookup.key_source`)
+    Window    a run of calls that all lanes share  (`attempts`, `operator.intake`, `lookup.open_batch`)
     Endings   takes the outcome of an element      (`operator.outcomes`, `lookup.open_keys`)
 
 The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if its

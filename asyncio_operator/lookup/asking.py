@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.engine.ending import close_within, error_of
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.timing import start_task
-from asyncio_operator.lookup.known import HELD, KnownAnswers
+from asyncio_operator.lookup.known import HELD
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
@@ -41,20 +41,32 @@ Piece = tuple[Any, Sequence[Any]]
 
 class Asking(ABC):
     """Asks places behind for keys: for those with a flight in the background, and for those that a subclass cuts off
-    batches.
-
-    Args:
-        known: asked one after the other, each for what those before it do not know.
+    open batches. It is what these know of the pipeline.
 
     Attributes:
         attempts: make the calls for the keys.
+        pending: keys that have a flight.
+        known: the places, asked one after the other, each for what those before it do not know.
+        keeps: whether each answer is kept at once, in a cache or a journal.
         context: that in which the run was started.
+        direct: whether lanes take keys from windows.
+        slices: keys stay in Arrow, and this many go into a call; 0: keys are Python's.
+        eager: each key gets a flight, because each is traced.
+        timed: whether outcomes say how long their calls took (`Answer`).
+        judges: whether a result may not be the last one of its key, or its key needs a flight.
     """
 
-    def __init__(self, pending: PendingKeys, known: Sequence[KnownAnswers]) -> None:
-        self.attempts: Attempts
+    attempts: Attempts
+    direct: bool
+    slices: int
+    eager: bool
+    timed: bool
+    judges: bool
+
+    def __init__(self, pending: PendingKeys) -> None:
         self.pending = pending
-        self.known = known
+        self.known = pending.places.known
+        self.keeps = pending.places.keeps
         # What needs a call: keys with a flight, and others, of which `_waiting` is the number.
         self._flights: deque[OpenKey] = deque()
         self._unknown: deque[Piece] = deque()
@@ -66,6 +78,10 @@ class Asking(ABC):
     @abstractmethod
     def cut(self, most: int) -> Piece | None:
         """At most `most` keys of batches that no place at hand has, if there are any."""
+
+    @abstractmethod
+    def answered(self, opened: Any) -> None:
+        """All keys of a batch have their outcomes."""
 
     @property
     def asked(self) -> int:
@@ -107,15 +123,11 @@ class Asking(ABC):
         """Whether the next call may be made, because its answer can be kept. If not, room is waited for."""
         for known in self.known:
             if not known.has_room:
-                if self._held_up is None:
+                if self._held_up is None or self._held_up.done():
                     self._held_up = start_task(known.room(), self.context.copy())
-                    self._held_up.add_done_callback(self._goes_on)
+                    self._held_up.add_done_callback(self._answered)
                 return False
         return True
-
-    def _goes_on(self, waiting: asyncio.Task[None]) -> None:
-        self._held_up = None
-        self._answered(waiting)
 
     async def close(self, seconds: float) -> BaseException | None:
         """Stop asking, and write what was learnt, within `seconds`. Returns the error of that."""

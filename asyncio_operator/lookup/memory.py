@@ -233,33 +233,24 @@ def _from_cache(outcome: Any) -> Answer:
 
 def size_of(outcomes: Sequence[Any]) -> int:
     """The bytes of answers, about. Answers that cannot be measured count as none."""
+    answers = list(map(answer_of, outcomes))
     try:
-        return _measured(outcomes)
+        if set(map(type, answers)) == {dict}:
+            # In C: this is done for every answer.
+            values = list(chain.from_iterable(map(dict.values, answers)))
+            nested = map(_inside, values) if _CONTAINERS & set(map(type, values)) else ()
+            return sum(map(getsizeof, values)) + sum(nested)
+        # Asking a table takes longer than all the rest of an answer, so each is asked once.
+        tables = {id(answer.table): answer.table for answer in answers if hasattr(answer, "table")}
+        rows = {name: table.nbytes / table.num_rows for name, table in tables.items()}
+        return sum(
+            int(rows[id(answer.table)] * answer.counts) if hasattr(answer, "table") else _inside(answer)
+            for answer in answers
+            if answer is not None
+        )
     except Exception:
         # A class of the user's, or a value that contains itself: whether it is a row is decided elsewhere.
         return 0
-
-
-def _measured(outcomes: Sequence[Any]) -> int:
-    kinds = set(map(type, outcomes))
-    if Answer in kinds:
-        outcomes = list(map(answer_of, outcomes))
-        kinds = set(map(type, outcomes))
-    if kinds == {dict}:
-        # In C: this is done for every answer.
-        values = list(chain.from_iterable(map(dict.values, outcomes)))
-        return sum(map(getsizeof, values)) + sum(map(_inside, values) if _CONTAINERS & set(map(type, values)) else ())
-    # Imported here: it loads pyarrow, which a task has loaded already.
-    from asyncio_operator.arrow.column_answers import ColumnAnswers
-
-    # Asking a table takes longer than all the rest of an answer, so each is asked once.
-    tables = {id(outcome.table): outcome.table for outcome in outcomes if type(outcome) is ColumnAnswers}
-    rows = {name: table.nbytes / table.num_rows for name, table in tables.items()}
-    return sum(
-        int(rows[id(outcome.table)] * outcome.counts) if type(outcome) is ColumnAnswers else _inside(outcome)
-        for outcome in outcomes
-        if outcome is not None
-    )
 
 
 _CONTAINERS = frozenset((dict, list, tuple))

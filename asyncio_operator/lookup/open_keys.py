@@ -2,7 +2,7 @@
 flight means for them.
 
 A key is open for a flight, of a `Lookup`, of an element of an operator with a cache, or of a refresh; or for a batch of
-keys, which get a flight each only if their call is in trouble (`key_source`). Law L2: concurrent lookups of one key
+keys, which get a flight each only if their call is in trouble (`open_batch`). Law L2: concurrent lookups of one key
 make one call, and its error goes to all who wait and is not kept. Law L6: an old answer is refreshed in the background,
 by one call, and an expired one may replace a failure.
 """

@@ -1,22 +1,28 @@
 """The pipeline of a partition: reads batches of keys, looks the keys up in the lanes, delivers the batches in order.
 
-Keys go to the lanes across batch borders, so no call waits for the end of a batch (`key_source`).
-This module knows neither rows nor threads.
+A batch of keys is opened when it is read, as far as the delivery has room: keys that a place knows, or that calls for
+earlier batches will answer, need no call (laws L1, L2). For the others places behind are asked (`asking`). They go to
+the lanes across batch borders, so no call waits for the end of a batch: from a window, the open batch itself, or cut
+into runs (`open_batch`). This module knows neither rows nor threads.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Input
+from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.gate import Limited
-from asyncio_operator.engine.inputs import Reader
+from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.options import Called
 from asyncio_operator.engine.recorder import recorder_of
 from asyncio_operator.engine.timers import Timers
@@ -24,12 +30,13 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
+from asyncio_operator.lookup.asking import Asking, Piece
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import Failure, KeyBatch
-from asyncio_operator.lookup.key_source import KeySource
+from asyncio_operator.lookup.key_batch import Ascent, Failure, KeyBatch
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.memory import Memory
-from asyncio_operator.lookup.open_keys import PendingKeys
+from asyncio_operator.lookup.open_batch import OpenBatch
+from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.batching import Batching
@@ -88,8 +95,9 @@ def runs_in_arrow(options: LookupOptions, enricher: Enricher, traced: bool) -> b
     return enricher.lookup_columns is not None and options.batching is not None and not as_objects
 
 
-class LookupPipeline:
-    """Looks up the keys of batches, on the loop that is running when it is made.
+class LookupPipeline(Asking):
+    """Looks up the keys of batches, on the loop that is running when it is made. It is the `Source` of its keys, in
+    runs or in windows, and of the flights of refreshes.
 
     Args:
         enricher: already open.
@@ -99,16 +107,17 @@ class LookupPipeline:
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         trace: records every call. Its elements are the called keys, which leave when they have their outcome.
         tables: see `called_by`.
-        known: asked for answers before calls are made, after the places behind the cache.
+        known: see `Places`.
         single: keys come one by one, to `pending`, and their types may differ. An invalid answer is named with its key.
 
     Attributes:
         timers: of the run, which closes them.
         places: where answers may be.
-        pending: keys that have a flight.
-        attempts: make the calls.
         emitted: see `Delivery`.
     """
+
+    alone = False
+    keyed = None
 
     def __init__(
         self,
@@ -136,33 +145,38 @@ class LookupPipeline:
         elif options.remember:
             self._memories = (Memory(options.remember, options.timed, clock),)
         self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
-        self.emitted = self._delivery.emitted
+        self._delivery.settle = self._settle
+        self.emitted, self.wait = self._delivery.emitted, self._delivery.wait
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
-        known = known if cache is None else (*cache.known, *known)
         in_arrow = not single and options.in_arrow(enricher, traced=trace is not None)
         if in_arrow and options.batching is None:
             options = replace(options, batching=Batching(1))
         self.places = places = Places(self._counted, cache, () if in_arrow else self._memories, known, options.timed)
         # An answer of a batch that is not kept is checked later, when its columns are built.
         check = check if places.keeps or single else None
-        self.pending = pending = PendingKeys(enricher, options, places, clock, check, recorder, single=single)
+        super().__init__(PendingKeys(enricher, options, places, clock, check, recorder, single=single))
         # Refreshes of a cache leave a scarce budget to new keys.
         yields = limited.allowance is not None and places.refreshes
-        self._keys = KeySource(
+        self.eager = trace is not None
+        self.direct = in_arrow or not (options.batching or single or yields)
+        self.slices = options.batching.max_size if in_arrow and options.batching is not None else 0
+        self.timed = options.timed
+        self.judges = options.judges or options.hedge is not None or self.eager
+        # Whether answers that have come are used again.
+        self._remembers = bool(options.remember)
+        self._current: OpenBatch | None = None
+        self._window: OpenBatch | None = None
+        # In the order of the input; those whose keys no other batch has looked for; those whose end is reported now.
+        self._opened: dict[OpenBatch, None] = {}
+        self._apart: dict[OpenBatch, None] = {}
+        self._ended: deque[OpenBatch] = deque()
+        # As long as keys ascend, none is open already.
+        self._ascent = Ascent()
+        self.attempts = Attempts(
+            self,
             self._reader,
-            self._delivery,
-            pending,
-            known,
-            options,
-            eager=trace is not None,
-            direct=in_arrow or not (options.batching or single or yields),
-            slices=options.batching.max_size if in_arrow and options.batching is not None else 0,
-        )
-        self.attempts = self._keys.attempts = Attempts(
-            self._keys,
-            self._reader,
-            pending,
+            self.pending,
             options,
             called_by(enricher, options, tables, in_arrow),
             limited,
@@ -177,7 +191,7 @@ class LookupPipeline:
         """What was counted so far, but for rows. Any thread may ask."""
         figures = Figures()
         figures.add(self._counted)
-        figures.calls -= self._keys.left_over
+        figures.calls -= self.left_over
         # The latency of a key is that of its call, if nothing came between.
         figures.latency.merge(self._lanes.direct)
         figures.attempt_latency.merge(self._lanes.direct)
@@ -211,7 +225,7 @@ class LookupPipeline:
             self._delivery.flush()
         finally:
             self._delivery.close()
-            failure = await self._keys.close(self._options.grace_period)
+            failure = await self.close(self._options.grace_period)
             self.timers.close()
             for memory in self._memories:
                 memory.clear()
@@ -225,3 +239,189 @@ class LookupPipeline:
         for memory in self._memories:
             memory.forget(key, outcome)
         self._delivery.replace(key, outcome, failure)
+
+    # -- the source of the lanes
+
+    @property
+    def over(self) -> bool:
+        if not self._reader.over or self._current is not None or self.waiting:
+            return False
+        # A key that a lane calls for may need another attempt.
+        return not self.direct or not self._opened
+
+    @property
+    def left_over(self) -> int:
+        """The number of calls in the window that no lane has taken."""
+        return 0 if self._window is None else self._window.left_over()
+
+    def window(self) -> OpenBatch | None:
+        window = self._window
+        if not self.left_over:
+            piece = self.next_piece(sys.maxsize) if self.direct else None
+            if piece is None:
+                return None
+            if self.known:
+                # The next answers come while these keys are called for.
+                self.ask()
+            window = self._window = piece[0]
+            assert window is not None
+            window.admit(piece[1])
+            self.pending.figures.calls += self.left_over
+        return window if self.has_room() else None
+
+    def take_run(self, most: int, now: float) -> Call | None:
+        if (flight := self.next_flight()) is not None:
+            return Call([flight])
+        piece = None if self.direct else self.next_piece(most)
+        return None if piece is None else Call((piece,))
+
+    def prepare(self, now: float) -> None:
+        if self.known:
+            self.ask()
+        else:
+            self._read()
+
+    def stop(self) -> None:
+        """There is nothing to do."""
+
+    def cut(self, most: int) -> Piece | None:
+        self._read()
+        current = self._current
+        if current is None:
+            return None
+        # Keys in Arrow take no memory of their own.
+        room = len(current.positions) if self.slices else self._delivery.room()
+        if room <= 0:
+            return None
+        positions = current.cut(min(most, room))
+        self._pass(current)
+        return current, positions
+
+    def _read(self) -> None:
+        """Read the input until there is a key to cut off."""
+        while self._current is None and self._delivery.takes_a_batch():
+            batch = self._reader.read()
+            if batch is NOTHING:
+                return
+            self._open(batch)
+
+    def _open(self, batch: KeyBatch) -> None:
+        places = self.pending.places
+        current = OpenBatch(batch, places.recall(batch), self)
+        earlier = () if self.slices else self._share(current)
+        self._delivery.take(batch)
+        self._current = current
+        self._opened[current] = self._apart[current] = None
+        if places.refreshes:
+            # A refresh looks for open keys too.
+            self._enter()
+        self._pass(current)
+        if not current.missing:
+            self.answered(current)
+        for opened in earlier:
+            opened.pass_on()
+
+    def _share(self, current: OpenBatch) -> Iterable[OpenBatch]:
+        """Let keys wait that are open already. Returns the batches for whose outcomes they wait."""
+        batch = current.batch
+        if self._ascent.add(batch.keys, batch.ascending):
+            return ()
+        self._enter()
+        names, running = batch.names, self.pending.running
+        following: dict[OpenBatch, list[int]] = {}
+        if running and not running.keys().isdisjoint(names):
+            left: list[int] = []
+            for i in current.positions:
+                present = running.get(names[i])
+                if isinstance(present, OpenBatch) and present.waits_for(names[i], self._remembers):
+                    following.setdefault(present, []).append(i)
+                # A refresh of a key whose old answer has expired meanwhile.
+                elif not isinstance(present, OpenKey) or not self.pending.join(names[i], current, i):
+                    left.append(i)
+            for one, some in following.items():
+                pairs = batch.shared_with(one.batch, some)
+                one.followers.append((current, pairs))
+                self.pending.figures.shared += len(pairs)
+                if len(pairs) < len(some):
+                    left = sorted({*left, *some} - {i for i, _ in pairs})
+            current.positions = left
+        return following
+
+    def _enter(self) -> None:
+        """Enter the open keys in the table."""
+        for opened in self._apart:
+            opened.enter(self.pending.running)
+        self._apart.clear()
+
+    def answered(self, opened: OpenBatch) -> None:
+        """All keys of a batch have their outcomes."""
+        self._ended.append(opened)
+        if len(self._ended) > 1:
+            # It has waited for a batch whose outcomes are passed on now.
+            return
+        running = self.pending.running
+        while self._ended:
+            one = self._ended[0]
+            del self._opened[one]
+            self._apart.pop(one, None)
+            # Some may be open for another batch by now.
+            for name in [name for name in one.entered if running.get(name) is one]:
+                del running[name]
+            self._delivery.end(one.batch)
+            one.pass_on()
+            self._ended.popleft()
+        if not self._opened:
+            self.attempts.news()
+
+    def _settle(self) -> None:
+        for opened in [one for one in self._opened if one.followers]:
+            opened.pass_on()
+
+    def _pass(self, current: OpenBatch) -> None:
+        self._delivery.keys += current.passed(self._delivery.ordered)
+        if current.is_cut:
+            self._current = None
+
+    def values(self, call: Call) -> Any:
+        if not self.slices or call.pieces:
+            return call.values
+        # A part of a slice in Arrow: Python may not be able to hold its keys.
+        waiters = [cast("OpenKey", flight).waiters[0] for flight in call.flights]
+        return waiters[0][0].batch.keys.at([position for _, position in waiters])
+
+    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
+        latency = now - call.started
+        # A window counts its outcomes when it is over, but for those of calls that had to wait.
+        if self.direct and not call.counted:
+            ((owner, positions),) = call.pieces
+            assert isinstance(owner, OpenBatch)
+            self.pending.figures.latency.add_many(latency, call.count)
+            if self.slices:
+                # No place keeps them: to ask for them again costs less.
+                owner.batch.store(positions, results)
+            else:
+                owner.arrived(call, results[0], call.started)
+            return True
+        about = repeat(weights_of(call)), repeat(call.http_status)
+        outcomes = self.pending.outcomes(call.values, results, repeat(latency), *about)
+        if outcomes is None:
+            return False
+        self.pending.figures.latency.add_many(latency, call.count)
+        start = 0
+        for owner, positions in call.pieces:
+            assert isinstance(owner, OpenBatch)
+            stop = start + len(positions)
+            some = outcomes if len(call.pieces) == 1 else outcomes[start:stop]
+            owner.store(positions, some)
+            start = stop
+        return True
+
+    async def close(self, seconds: float) -> BaseException | None:
+        for opened in self._opened:
+            # What was paid for is kept, however the run ends.
+            opened.learn()
+        return await super().close(seconds)
+
+    def is_full(self) -> bool:
+        stuck = self._delivery.room() <= 0 or (self._current is None and not self._delivery.takes_a_batch())
+        return stuck and not self.asked

@@ -30,11 +30,12 @@ class Places:
 
     Args:
         memories: rows are noted in the first, misses in the last: behind a cache each has a time of its own.
-        known: places that learn the answers of calls.
+        known: places behind, after those behind the cache.
         timed: outcomes say where they came from and how long they took (`Answer`).
 
     Attributes:
         figures: of the run. A key that came with its batch is a hit of a journal.
+        known: all places behind. They are asked (`asking`) before calls are made, and learn the answers of calls.
         refresh: called with a key whose cached answer is old, if the cache refreshes.
         keeps: whether an answer is kept beyond the task, so that it has to be right.
         refreshes: whether old answers are refreshed in the background.
@@ -51,12 +52,12 @@ class Places:
     ) -> None:
         self.figures = figures
         self.refresh: Callable[[Any], object] | None = None
+        self.known = known = known if cache is None else (*cache.known, *known)
         self.keeps = cache is not None or bool(known)
         self.survives = cache is not None and not cache.in_memory
         self._cache = cache
         self.refreshes = cache is not None and cache.refreshes
         self._memories = memories
-        self._known = known
         self._timed = timed
         # In the order in which they are asked: what the first one has touches no other (law L14).
         self._at_hand: list[tuple[Callable[[KeyBatch], Sequence[int] | None], bool]] = [
@@ -162,7 +163,7 @@ class Places:
             self._memories[0].learn(keys, outcomes)
         if self._cache is not None:
             self._cache.learn(keys, answers)
-        for known in self._known:
+        for known in self.known:
             known.learn(keys, answers, attempts, latencies, weights)
         if self._kept is not None:
             for key in keys:

@@ -66,7 +66,7 @@ def pipeline_of(enricher: Recorded, keys: Any, allowance: Any = None, **options:
 @virtual
 async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
     pipeline = pipeline_of(Timed(), range(7), rate_limit=RateLimit(8, per=100.0))
-    gate = pipeline._keys.attempts.gate
+    gate = pipeline.attempts.gate
     await pipeline.run()
     assert gate.next_start(now()) == now()
     assert gate.take(now()) == now()
@@ -275,7 +275,7 @@ async def test_G5_G3_few_keys_are_refused_in_a_storm_whether_limits_hear_of_the_
     enricher, budget = kind(), Budget(f"storm of {kind.__name__}", Limit(200, 1.1))
     allowance = own_allowance(budget, "the lookup", enricher.weigh)
     pipeline = pipeline_of(enricher, range(600), allowance, budget=budget, retry=Retry(20), capacity=100)
-    assert pipeline._keys.attempts.gate.listens is (kind is StormyAndWeighing)
+    assert pipeline.attempts.gate.listens is (kind is StormyAndWeighing)
     await pipeline.run()
     assert pipeline.figures.calls == 600 + enricher.refused
     assert 1 <= enricher.refused <= 0.05 * 600
@@ -296,7 +296,7 @@ async def test_R10_a_storm_refuses_the_keys_in_flight_and_few_more_under_a_rate_
 async def test_G8_a_lane_whose_call_had_to_wait_for_a_budget_makes_the_next_ones_at_the_same_price():
     class Looking(Timed):
         async def _answer(self, key: Any) -> Any:
-            apart.update(lane.apart for lane in pipeline._keys.attempts.lanes._lanes)
+            apart.update(lane.apart for lane in pipeline.attempts.lanes._lanes)
             return await super()._answer(key)
 
     apart: set[bool] = set()

@@ -1,34 +1,26 @@
-"""The keys of a partition on their way to calls: a `Source` of keys, as far as the delivery has room.
+"""An open batch: keys that wait for outcomes, and the window in which lanes take them where a call takes one key.
 
-A batch of keys is opened when it is read: keys that a place knows, or that calls for earlier batches will answer, need
-no call (laws L1, L2). For the others places behind are asked (`asking`). Where a call takes one key, the open batch is
-the window that the lanes share: a key costs one step of an iterator and one store in a list. Limits are asked at that
-step, and a window ends while its next key has to wait for them. So it is also where keys stay in Arrow, in slices: no
-key has an object, is shared with another batch, or is remembered, because to ask a table in memory again costs less.
-Otherwise the keys are cut into runs for the calls: a run costs one step for all of its keys, and its results are stored
-at once. Only a call in trouble gives its keys a flight each (`open_keys`).
+In a window a key costs one step of an iterator and one store in a list. Limits are asked at that step, and a window
+ends while its next key has to wait for them. So it is also where keys stay in Arrow, in slices: no key has an object,
+is shared with another batch, or is remembered, because to ask a table in memory again costs less. Otherwise the keys
+are cut into runs for the calls: a run costs one step for all of its keys, and its results are stored at once. Only a
+call in trouble gives its keys a flight each (`open_keys`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.engine.flights import Call
-from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.window import CallWindow
-from asyncio_operator.lookup.asking import Asking, Piece
-from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import PENDING, Ascent, Failure, KeyBatch, shared
-from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
+from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, shared
+from asyncio_operator.lookup.open_keys import OpenKey, weights_of
 
 if TYPE_CHECKING:
-    from asyncio_operator.lookup.known import KnownAnswers
-    from asyncio_operator.lookup.options import LookupOptions
+    from asyncio_operator.lookup.asking import Asking
 
 
 class OpenBatch(CallWindow):
@@ -45,7 +37,7 @@ class OpenBatch(CallWindow):
         followers: batches that wait for outcomes of this one, with the positions of their keys, there and here.
     """
 
-    def __init__(self, batch: KeyBatch, positions: Sequence[int], source: KeySource) -> None:
+    def __init__(self, batch: KeyBatch, positions: Sequence[int], source: Asking) -> None:
         gate, final = source.attempts.gate, not (source.judges or source.slices)
         # A place keeps what calls have weighed.
         plain = final and not (source.timed or gate.listens or (gate.weighs and source.keeps))
@@ -212,9 +204,15 @@ class OpenBatch(CallWindow):
         self._come[slot] = result
         self._latencies.append(self._now() - started)
         if self._source.pending.places.survives:
-            self._source.settle_one(self)
+            self._settle_now()
         elif len(self._latencies) == 1:
-            asyncio.get_running_loop().call_soon(self._source.settle_one, self, context=self._source.context)
+            asyncio.get_running_loop().call_soon(self._settle_now, context=self._source.context)
+
+    def _settle_now(self) -> None:
+        try:
+            self.settle()
+        except BaseException as error:
+            self.attempts.lanes.fail(error)
 
     def _arrived_heard(self, call: Call, result: Any, started: float) -> None:
         """The same, where a limit hears of the call, or the outcome says how long it took."""
@@ -270,245 +268,3 @@ class OpenBatch(CallWindow):
             self._source.pending.places.learn(keys, some, some)
         if answered:
             self._answered(len(answered))
-
-
-class KeySource(Asking):
-    """Hands out keys, in runs or in windows, and flights of refreshes; a `Source`.
-
-    Args:
-        eager: each key gets a flight, because each is traced.
-        slices: keys stay in Arrow, and this many go into a call; 0: keys are Python's.
-
-    Attributes:
-        timed: whether outcomes say how long their calls took (`Answer`).
-        judges: whether a result may not be the last one of its key, or its key needs a flight.
-        remembers: whether answers that have come are used again.
-    """
-
-    alone = False
-    keyed = None
-
-    def __init__(
-        self,
-        reader: Reader,
-        delivery: Delivery,
-        pending: PendingKeys,
-        known: Sequence[KnownAnswers],
-        options: LookupOptions,
-        *,
-        eager: bool,
-        direct: bool,
-        slices: int,
-    ) -> None:
-        super().__init__(pending, known)
-        self.delivery = delivery
-        delivery.settle = self._settle
-        self.eager = eager
-        self.direct = direct
-        self.slices = slices
-        self.timed = options.timed
-        self.judges = options.judges or options.hedge is not None or eager
-        self.keeps = pending.places.keeps
-        self.remembers = bool(options.remember)
-        self._reader = reader
-        self._current: OpenBatch | None = None
-        self._window: OpenBatch | None = None
-        # In the order of the input; those whose keys no other batch has looked for; those whose end is reported now.
-        self._opened: dict[OpenBatch, None] = {}
-        self._apart: dict[OpenBatch, None] = {}
-        self._ended: deque[OpenBatch] = deque()
-        # As long as keys ascend, none is open already.
-        self._ascent = Ascent()
-
-    @property
-    def over(self) -> bool:
-        if not self._reader.over or self._current is not None or self.waiting:
-            return False
-        # A key that a lane calls for may need another attempt.
-        return not self.direct or not self._opened
-
-    @property
-    def left_over(self) -> int:
-        """The number of calls in the window that no lane has taken."""
-        return 0 if self._window is None else self._window.left_over()
-
-    def window(self) -> OpenBatch | None:
-        window = self._window
-        if not self.left_over:
-            piece = self.next_piece(sys.maxsize) if self.direct else None
-            if piece is None:
-                return None
-            if self.known:
-                # The next answers come while these keys are called for.
-                self.ask()
-            window = self._window = piece[0]
-            assert window is not None
-            window.admit(piece[1])
-            self.pending.figures.calls += self.left_over
-        return window if self.has_room() else None
-
-    def take_run(self, most: int, now: float) -> Call | None:
-        if (flight := self.next_flight()) is not None:
-            return Call([flight])
-        piece = None if self.direct else self.next_piece(most)
-        return None if piece is None else Call((piece,))
-
-    def prepare(self, now: float) -> None:
-        if self.known:
-            self.ask()
-        else:
-            self._read()
-
-    def stop(self) -> None:
-        """There is nothing to do."""
-
-    def cut(self, most: int) -> Piece | None:
-        self._read()
-        current = self._current
-        if current is None:
-            return None
-        # Keys in Arrow take no memory of their own.
-        room = len(current.positions) if self.slices else self.delivery.room()
-        if room <= 0:
-            return None
-        positions = current.cut(min(most, room))
-        self._pass(current)
-        return current, positions
-
-    def _read(self) -> None:
-        """Read the input until there is a key to cut off."""
-        while self._current is None and self.delivery.takes_a_batch():
-            batch = self._reader.read()
-            if batch is NOTHING:
-                return
-            self._open(batch)
-
-    def _open(self, batch: KeyBatch) -> None:
-        places = self.pending.places
-        current = OpenBatch(batch, places.recall(batch), self)
-        earlier = () if self.slices else self._share(current)
-        self.delivery.take(batch)
-        self._current = current
-        self._opened[current] = self._apart[current] = None
-        if places.refreshes:
-            # A refresh looks for open keys too.
-            self._enter()
-        self._pass(current)
-        if not current.missing:
-            self.answered(current)
-        for opened in earlier:
-            opened.pass_on()
-
-    def _share(self, current: OpenBatch) -> Iterable[OpenBatch]:
-        """Let keys wait that are open already. Returns the batches for whose outcomes they wait."""
-        batch = current.batch
-        if self._ascent.add(batch.keys, batch.ascending):
-            return ()
-        self._enter()
-        names, running = batch.names, self.pending.running
-        following: dict[OpenBatch, list[int]] = {}
-        if running and not running.keys().isdisjoint(names):
-            left: list[int] = []
-            for i in current.positions:
-                present = running.get(names[i])
-                if isinstance(present, OpenBatch) and present.waits_for(names[i], self.remembers):
-                    following.setdefault(present, []).append(i)
-                # A refresh of a key whose old answer has expired meanwhile.
-                elif not isinstance(present, OpenKey) or not self.pending.join(names[i], current, i):
-                    left.append(i)
-            for one, some in following.items():
-                pairs = batch.shared_with(one.batch, some)
-                one.followers.append((current, pairs))
-                self.pending.figures.shared += len(pairs)
-                if len(pairs) < len(some):
-                    left = sorted({*left, *some} - {i for i, _ in pairs})
-            current.positions = left
-        return following
-
-    def _enter(self) -> None:
-        """Enter the open keys in the table."""
-        for opened in self._apart:
-            opened.enter(self.pending.running)
-        self._apart.clear()
-
-    def answered(self, opened: OpenBatch) -> None:
-        """All keys of a batch have their outcomes."""
-        self._ended.append(opened)
-        if len(self._ended) > 1:
-            # It has waited for a batch whose outcomes are passed on now.
-            return
-        running = self.pending.running
-        while self._ended:
-            one = self._ended[0]
-            del self._opened[one]
-            self._apart.pop(one, None)
-            # Some may be open for another batch by now.
-            for name in [name for name in one.entered if running.get(name) is one]:
-                del running[name]
-            self.delivery.end(one.batch)
-            one.pass_on()
-            self._ended.popleft()
-        if not self._opened:
-            self.attempts.news()
-
-    def _settle(self) -> None:
-        for opened in [one for one in self._opened if one.followers]:
-            opened.pass_on()
-
-    def _pass(self, current: OpenBatch) -> None:
-        self.delivery.keys += current.passed(self.delivery.ordered)
-        if current.is_cut:
-            self._current = None
-
-    def values(self, call: Call) -> Any:
-        if not self.slices or call.pieces:
-            return call.values
-        # A part of a slice in Arrow: Python may not be able to hold its keys.
-        waiters = [cast("OpenKey", flight).waiters[0] for flight in call.flights]
-        return waiters[0][0].batch.keys.at([position for _, position in waiters])
-
-    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
-        latency = now - call.started
-        # A window counts its outcomes when it is over, but for those of calls that had to wait.
-        if self.direct and not call.counted:
-            ((owner, positions),) = call.pieces
-            assert isinstance(owner, OpenBatch)
-            self.pending.figures.latency.add_many(latency, call.count)
-            if self.slices:
-                # No place keeps them: to ask for them again costs less.
-                owner.batch.store(positions, results)
-            else:
-                owner.arrived(call, results[0], call.started)
-            return True
-        about = repeat(weights_of(call)), repeat(call.http_status)
-        outcomes = self.pending.outcomes(call.values, results, repeat(latency), *about)
-        if outcomes is None:
-            return False
-        self.pending.figures.latency.add_many(latency, call.count)
-        start = 0
-        for owner, positions in call.pieces:
-            assert isinstance(owner, OpenBatch)
-            stop = start + len(positions)
-            some = outcomes if len(call.pieces) == 1 else outcomes[start:stop]
-            owner.store(positions, some)
-            start = stop
-        return True
-
-    def settle_one(self, opened: OpenBatch) -> None:
-        try:
-            opened.settle()
-        except BaseException as error:
-            self.attempts.lanes.fail(error)
-
-    async def close(self, seconds: float) -> BaseException | None:
-        for opened in self._opened:
-            # What was paid for is kept, however the run ends.
-            opened.learn()
-        return await super().close(seconds)
-
-    def is_full(self) -> bool:
-        stuck = self.delivery.room() <= 0 or (self._current is None and not self.delivery.takes_a_batch())
-        return stuck and not self.asked
-
-    async def wait(self, news: asyncio.Future[None]) -> None:
-        await self.delivery.wait(news)
