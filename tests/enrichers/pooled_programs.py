@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from asyncio_operator.budget.permits import Permits
 from asyncio_operator.clock import monotonic
 from asyncio_operator.coordinators.addresses import coordinator_of
 from enrichers import PostgresEnricher
+from tests.enrichers.helpers import opened
 
 KEYS = [1, 2, 9, *range(3, 200)]
 QUERY = "SELECT id, mood, moods, price FROM pooled WHERE id = ANY ($1)"
@@ -38,14 +38,14 @@ def worker(dsn: str) -> Any:
     """Lookups by rows, of many batches at a time, and in Arrow columns: made of rows up to some number of keys."""
 
     async def rows(**source: Any) -> Any:
-        async with _opened(PostgresEnricher(dsn, key="id", statement_cache_size=0, **source)) as enricher:
+        async with opened(PostgresEnricher(dsn, key="id", statement_cache_size=0, **source)) as enricher:
             parts = [KEYS[start : start + 7] for start in range(0, 200, 7)]
             found = await asyncio.gather(*map(enricher.lookup_many, parts))
         return _shown([row for answers in found for row in answers])
 
     async def columns() -> Any:
         enricher = PostgresEnricher(dsn, table="pooled", key="id", columns=["mood", "price"], statement_cache_size=0)
-        async with _opened(enricher):
+        async with opened(enricher):
             arrays = [pa.array(KEYS[:20], pa.int32()), pa.array(KEYS, pa.int32())]
             return [(await enricher.lookup_columns(keys)).num_rows for keys in arrays]
 
@@ -53,15 +53,6 @@ def worker(dsn: str) -> Any:
         return [await rows(table="pooled"), await rows(query=QUERY), await columns()]
 
     return asyncio.run(main())
-
-
-@contextlib.asynccontextmanager
-async def _opened(enricher: PostgresEnricher) -> AsyncIterator[PostgresEnricher]:
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
 
 
 def _shown(rows: Sequence[Any]) -> Any:

@@ -10,35 +10,24 @@ import pytest
 from asyncio_operator import Batching, Cache, Retry
 from asyncio_operator.testing import FakeService
 from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher
+from tests.enrichers.test_blocking_enricher import needs_a_module, needs_another_version
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = "name string"
 
 
-def import_it() -> Any:
-    import no_such_driver  # type: ignore[import-not-found]
-
-    return no_such_driver
-
-
 async def function(key: int) -> Any:
-    return import_it() if key == 3 else {"name": "a"}
+    return needs_a_module() if key == 3 else {"name": "a"}
 
 
 def blocking(key: int) -> Any:
-    return import_it() if key == 3 else {"name": "a"}
-
-
-def of_one_version(_: int) -> Any:
-    from asyncio import no_such_name  # type: ignore[attr-defined]
-
-    return no_such_name
+    return needs_a_module() if key == 3 else {"name": "a"}
 
 
 async def fall_back(key: int) -> Any:
     try:
-        return import_it()
+        return needs_a_module()
     except ImportError:
         return {"name": {0: "a", 1: "b"}[key]}
 
@@ -66,19 +55,19 @@ def test_X6_an_import_that_fails_in_a_function_is_not_hidden(spark: Any, options
 
 
 def test_X6_nor_is_a_name_that_a_module_of_another_version_lacks(spark: Any) -> None:
-    text = ended(spark, BlockingEnricher(of_one_version, SCHEMA))
+    text = ended(spark, BlockingEnricher(lambda key: needs_another_version(), SCHEMA))
     assert "cannot import name 'no_such_name'" in text
     assert "the cause is in this Python worker, not in the key" in text
 
 
 def test_X6_nor_in_batches(spark: Any) -> None:
-    many = BlockingEnricher(None, SCHEMA, function_many=lambda keys: import_it())
+    many = BlockingEnricher(None, SCHEMA, function_many=lambda keys: needs_a_module())
     assert "spark.submit.pyFiles" in ended(spark, many, batching=Batching(max_size=3))
 
 
 @pytest.mark.parametrize(
     ("lack", "says"),
-    [(import_it, "spark.submit.pyFiles"), (lambda: {"X": os.environ["NO_SUCH"]}, "spark.executorEnv.NO_SUCH")],
+    [(needs_a_module, "spark.submit.pyFiles"), (lambda: {"X": os.environ["NO_SUCH"]}, "spark.executorEnv.NO_SUCH")],
     ids=["module", "variable"],
 )
 def test_X6_nor_what_the_headers_need(spark: Any, lack: Any, says: str) -> None:

@@ -59,14 +59,6 @@ VALUES: list[tuple[str, list[str], list[Any]]] = [
     ("mood", ["'ok'"], ["ok"]),
     ("bytea", ["'\\x00ff'"], [b"\x00\xff"]),
     ("price", ["1.5"], [Decimal("1.5000")]),
-    ("int4[]", ["'{1,NULL,3}'", "'{}'", "'[5:6]={7,8}'"], [[1, None, 3], [], [7, 8]]),
-    ("text[]", ["'{a,NULL,\"b,c\"}'"], [["a", None, "b,c"]]),
-    ("date[]", ["'{2020-01-01,NULL}'"], [[date(2020, 1, 1), None]]),
-    ("uuid[]", [f"'{{{UUID}}}'"], [[UUID]]),
-    ("mood[]", ["'{ok,NULL}'"], [["ok", None]]),
-    ("price[]", ["'{1.5,2}'"], [[Decimal("1.5"), Decimal(2)]]),
-    ("jsonb[]", ["ARRAY['{\"a\":1}'::jsonb]"], [['{"a": 1}']]),
-    ("bytea[]", ["ARRAY['\\x01'::bytea]"], [[b"\x01"]]),
 ]
 
 TYPES = "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN price AS numeric(9,4)"
@@ -106,20 +98,6 @@ KEYS: list[tuple[str, str, list[Any], list[Any]]] = [
     ("price", "1.5", [Decimal("1.5")], [Decimal("1.50001")]),
     ("word", "'abc'", ["abc"], ["abcdef"]),
 ]
-
-
-@pytest.mark.parametrize(("name", "literal", "hits", "misses"), KEYS)
-async def test_L9_a_key_finds_its_row_and_is_never_cast_to_the_column(
-    database: Database, name: str, literal: str, hits: list[Any], misses: list[Any]
-) -> None:
-    await database.execute(f"{TYPES}; CREATE DOMAIN word AS varchar(3); CREATE TABLE t (k {name}, l int, v int)")
-    await database.execute(f"INSERT INTO t VALUES (({literal})::{name}, 1, 5), (NULL, 1, 6)")
-    one = [*hits, *misses, None]
-    expected = [{"v": 5}] * len(hits) + [None] * (len(misses) + 1)
-    for columns, keys in (("k", one), (["l", "k"], [(1, key) for key in one])):
-        async with database.enricher(table="t", key=columns, columns=["v"]) as enricher:
-            assert await enricher.lookup_many(keys) == expected
-            assert [await enricher.lookup(key) for key in keys] == expected
 
 
 @pytest.mark.parametrize(

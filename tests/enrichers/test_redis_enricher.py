@@ -220,13 +220,6 @@ async def test_no_more_commands_run_at_once_than_the_pool_has_connections(server
         assert int(after) - int(before) - 1 <= 2
 
 
-async def test_wrong_credentials_are_not_retryable(server: RedisServer) -> None:
-    async with opened(server, url=server.url_with("wrong-s3cret")) as enricher:
-        error = await failure(enricher, "k")
-        assert (error.retryable, error.any_key) == (False, True)
-        assert "refuses the credentials" in str(error)
-
-
 async def test_missing_permissions_are_not_retryable(server: RedisServer) -> None:
     server.command("ACL", "SETUSER", "reader", "on", ">other-s3cret", "~public:*", "+hgetall")
     async with opened(server, url=server.url_with("other-s3cret", "reader")) as enricher:

@@ -17,6 +17,7 @@ from asyncio_operator import ConfigurationError
 from enrichers import SqlEnricher
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import opened
+from tests.enrichers.test_postgres_remedies import UNUSABLE
 from tests.mariadb_service import MariadbServer, mariadb
 
 __all__ = ["mariadb"]
@@ -125,25 +126,8 @@ async def test_X4_the_query_for_a_type_of_sqlite_finds_every_column(tmp_path: Pa
     ]
 
 
-POSTGRES = [
-    ("time", "'10:00:00.5'"),
-    ("timetz", "'10:00+02'"),
-    ("interval", "'1 day 02:00'"),
-    ("inet", "'10.0.0.1/8'"),
-    ("cidr", "'10.0.0.0/8'"),
-    ("macaddr", "'08:00:2b:01:02:03'"),
-    ("point", "'(1,2)'"),
-    ("money", "12.5"),
-    ("tsvector", "'a b'"),
-    ("int4range", "'[1,5)'"),
-    ("int4multirange", "'{[1,2)}'"),
-    ("bit(4)", "'1010'"),
-    ("varbit", "'11'"),
-    ("oid", "1"),
-    ("regclass", "'pg_class'"),
-    ("int[]", "'{1,2}'"),
-    ("pair", "'(1,\"a,b\")'"),
-]
+POSTGRES = [*(case for case in UNUSABLE if not case[0].startswith(("odd", "late"))), ("int[]", "'{1,2}'")]
+"""Those of the server's own types, and an array: SQLAlchemy has no counterpart for one either."""
 
 KEYS = [
     ("int", "5", 5),

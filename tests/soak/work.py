@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from asyncio_operator import Cache, ExponentialBackoff, Retry
+from asyncio_operator import Cache, Enricher, ExponentialBackoff, Retry
 from asyncio_operator.spark import enrich
 from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import HttpEnricher, PostgresEnricher
@@ -59,7 +59,7 @@ def service(seed: int) -> FakeService:
     )
 
 
-class ToldHttpEnricher(HttpEnricher):
+class Told(Enricher):
     """Its worker tells where it is when it gets SIGUSR1."""
 
     async def open(self) -> None:
@@ -67,12 +67,10 @@ class ToldHttpEnricher(HttpEnricher):
         await super().open()
 
 
-class ToldPostgresEnricher(PostgresEnricher):
-    """The same."""
+class ToldHttpEnricher(Told, HttpEnricher): ...
 
-    async def open(self) -> None:
-        faulthandler.register(signal.SIGUSR1)
-        await super().open()
+
+class ToldPostgresEnricher(Told, PostgresEnricher): ...
 
 
 class Work:
