@@ -109,7 +109,7 @@ class State:
 
     @classmethod
     def of(cls, stored: Json) -> State:
-        """From JSON."""
+        """From JSON, which is used up."""
         read = {name: value for name, value in stored.items() if name not in ("version", "budget", "peaks")}
         terms = read["terms"] = Terms(stored["budget"])
         read["windows"] = windows = windows_of(terms, 0.0)
@@ -125,7 +125,7 @@ class State:
         return cls(**read)
 
     def as_json(self) -> Json:
-        """As JSON, which has its own lists and dictionaries."""
+        """As JSON, which shares lists and dictionaries with the state: to be written at once."""
         written: Json = {"version": VERSION, "budget": self.terms.definition, **vars(self)}
         del written["terms"]
         written["windows"] = [window.state() for window in self.windows]

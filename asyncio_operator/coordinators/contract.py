@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
 
-__all__ = ["ASK_TIMEOUT", "Answer", "Coordinator", "LocalCoordinator", "States"]
-
 Answer = Callable[[Any, Json, float, bool], tuple[Any, Json]]
 """State, message, the coordinator's seconds, and whether its server has written no earlier state; the new state and the
 reply. The state is None if it may have been lost, empty if there was never one, and else what was returned as the last

@@ -9,16 +9,9 @@ time. No client ever holds a lock, and one that stalls stops no other.
 Source: D. Hendler, I. Incze, N. Shavit, M. Tzafrir, "Flat Combining and the Synchronization-Parallelism Tradeoff",
 SPAA 2010.
 
-The stored text is a JSON object:
-
-    state       of the budget
-    answered    by client, of its last answered message: its identity, the time of the answer, and the reply, or null
-                if the client has it already. Kept for `KEPT` seconds, longer than a message waits
-    servers     names of the servers that have written the text, the latest last
-
-A server that is not among them may have an older copy of the text: another server has failed, or it was started again
-and has not kept the last writes. The decision hears of this. Messages of others in such a mailbox may be as old, and
-may have been answered since, so they are dropped.
+The stored text is the `Content` as a JSON object. A server that is not among those that have written it may have an
+older copy: another server has failed, or it was started again and has not kept the last writes. The decision hears of
+this. Messages of others in such a mailbox may be as old, and may have been answered since, so they are dropped.
 
 A message is answered once: one that is not newer than its client's entry there is not answered again, and one that has
 waited for `ASK_TIMEOUT` is dropped, because its client has gone. So is what cannot be read or answered.
@@ -31,14 +24,12 @@ import math
 import secrets
 from collections.abc import Mapping
 from operator import methodcaller
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol
 
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
 from asyncio_operator.errors import CoordinatorError
-
-__all__ = ["Client", "Store", "Stored"]
 
 KEPT = 2 * ASK_TIMEOUT
 
@@ -67,6 +58,21 @@ class Stored(NamedTuple):
     mailbox: Mapping[str, str]
     now: float
     server: str = ""
+
+
+class Content(NamedTuple):
+    """What is stored of one budget.
+
+    Attributes:
+        state: of the budget.
+        answered: by client, of its last answered message: its identity, the time of the answer, and the reply, or None
+            if the client has it already. Kept for `KEPT` seconds, longer than a message waits.
+        servers: names of the servers that have written it, the latest last.
+    """
+
+    state: Any
+    answered: dict[str, list[Any]]
+    servers: list[str]
 
 
 class Store(Protocol):
@@ -109,7 +115,7 @@ class Client:
         stored = await store.post(identity, _as_text(message))
         while True:
             found = self._opened(stored)
-            answered = found["answered"].get(self._name)
+            answered = found.answered.get(self._name)
             if answered is not None and answered[0] == identity:
                 return {**answered[2], "sent": posted}
             others, over = _mail(stored, identity)
@@ -123,10 +129,10 @@ class Client:
             sent, stored = next_sent, later
 
     def _decided(
-        self, stored: Stored, found: Json, others: dict[str, str], identity: str, message: Json
+        self, stored: Stored, found: Content, others: dict[str, str], identity: str, message: Json
     ) -> tuple[str, Json]:
         """The new text, and the reply to the own message."""
-        now, state, answered, servers = stored.now, found["state"], found["answered"], found["servers"]
+        now, (state, answered, servers) = stored.now, found
         new_server = _is_new(stored, found)
         for other, text in others.items():
             entry = answered.get(_client(other))
@@ -148,21 +154,15 @@ class Client:
                 kept[client] = [last, min(answered_at, now), its_reply]
         if stored.server and stored.server not in servers:
             servers = [*servers, stored.server][-MOST_SERVERS:]
-        return _as_text({"state": state, "answered": kept, "servers": servers}), reply
+        return _as_text(Content(state, kept, servers)._asdict()), reply
 
-    def _opened(self, stored: Stored) -> Json:
-        """The stored text as an object.
+    def _opened(self, stored: Stored) -> Content:
+        """What the stored text says.
 
         Raises:
             CoordinatorError: it is something else.
         """
-        if not stored.text:
-            return {"state": None, "answered": {}, "servers": []}
-        try:
-            found = json.loads(stored.text)
-        except (ValueError, RecursionError):
-            found = None
-        if _is_state(found):
+        if (found := _content(stored.text)) is not None:
             return found
         raise CoordinatorError(
             f"the coordinator {self._store.shown}: {self._store.place} is not the state of a budget; delete it, or "
@@ -171,13 +171,16 @@ class Client:
         )
 
 
-def _is_state(found: Any) -> TypeGuard[Json]:
-    if not isinstance(found, dict) or found.keys() != {"state", "answered", "servers"}:
-        return False
-    state, answered, servers = found["state"], found["answered"], found["servers"]
-    if not isinstance(state, dict | None) or not isinstance(answered, dict) or not isinstance(servers, list):
-        return False
-    return all(map(_is_entry, answered.values()))
+def _content(text: str) -> Content | None:
+    if not text:
+        return Content(None, {}, [])
+    try:
+        found = Content(**json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(found.state, dict | None) or not isinstance(found.servers, list):
+        return None
+    return found if isinstance(found.answered, dict) and all(map(_is_entry, found.answered.values())) else None
 
 
 def _is_entry(entry: Any) -> bool:
@@ -188,9 +191,9 @@ def _is_entry(entry: Any) -> bool:
     return isinstance(identity, str) and is_time and isinstance(reply, dict | None)
 
 
-def _is_new(stored: Stored, found: Json) -> bool:
+def _is_new(stored: Stored, found: Content) -> bool:
     """Whether the server may have an older copy of the text than the last server had."""
-    return bool(stored.text and stored.server) and stored.server not in found["servers"]
+    return bool(stored.text and stored.server) and stored.server not in found.servers
 
 
 def _mail(stored: Stored, own: str) -> tuple[dict[str, str], list[str]]:

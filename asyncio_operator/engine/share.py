@@ -103,13 +103,13 @@ class Share:
         self._next_ask = timers.reminder(self._ask)
         self._end_of_turns = timers.reminder(self._pass_turns)
         self._end_of_patience = timers.reminder(partial(self._give_up, f" in time for {self._patience:g} s"))
-        self._end_of_idleness = timers.reminder(self._rest_if_idle)
-        self._sign_of_life = timers.reminder(self._show_life)
+        self._end_of_silence = timers.reminder(self._end_silence)
 
     # -- runs
 
     def join(self, seat: Seat) -> None:
-        self._end_of_idleness.cancel()
+        if not self.seats:
+            self._end_of_silence.cancel()
         self._leaving = False
         self.permits.collect()
         self.seats[seat] = None
@@ -220,10 +220,10 @@ class Share:
             # At once and not by a timer: the loop may end now, and the task that it cancels closes the connection.
             self._send()
             return
-        if due == math.inf and not self.seats:
-            self._end_of_idleness.set(now + self._idle) if self._idle else self._rest()
-        if due == math.inf and self.permits.running():
-            self._sign_of_life.set(now + SIGN_OF_LIFE)
+        if due == math.inf and not (self.seats or self._idle):
+            self._rest()
+        elif due == math.inf:
+            self._end_of_silence.set(now + (SIGN_OF_LIFE if self.seats else self._idle))
         due = max(due, self._not_before)
         if due < self._due:
             self._due = due
@@ -238,9 +238,11 @@ class Share:
         else:
             self._send()
 
-    def _show_life(self) -> None:
+    def _end_silence(self) -> None:
         if self.seats and self.permits.running():
             self._send()
+        elif not self.seats and self._exchange is None:
+            self._rest()
 
     def _send(self) -> None:
         if self._exchange is None and not self.over:
@@ -313,10 +315,6 @@ class Share:
         for seat in list(self.seats):
             seat.fail(error)
         self._rest()
-
-    def _rest_if_idle(self) -> None:
-        if not self.seats and self._exchange is None:
-            self._rest()
 
     def _rest(self) -> None:
         """Nothing more is asked."""
