@@ -91,13 +91,7 @@ class Flight:
 
 
 class Owner(Protocol):
-    """Holds elements that wait for their first call, at positions.
-
-    Attributes:
-        eager: whether they need flights from the start: each of them is traced, or may be abandoned.
-    """
-
-    eager: bool
+    """Holds elements that wait for their first call, at positions."""
 
     def values(self, positions: Sequence[Any]) -> Sequence[Any]:
         """What these elements are called with."""
@@ -205,11 +199,6 @@ class Call:
         if hasattr(first, "joined"):
             return first.joined(others)  # type: ignore[no-any-return]
         return [*first, *(value for values in others for value in values)]
-
-    @property
-    def eager(self) -> bool:
-        """Whether elements in pieces need flights now."""
-        return any(owner.eager for owner, _ in self.pieces)
 
     @property
     def awaited(self) -> bool:

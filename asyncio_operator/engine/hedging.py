@@ -140,10 +140,8 @@ class Hedging:
                 # The timer was set for a later time than that of calls that run.
                 self._watch_oldest()
             return
-        other = self._pairs.pop(call, None)
-        if other is not None:
-            del self._pairs[other]
-        if (call.half and other is not None) or self._alone.pop(call, None) is not None:
+        other, lone = self._parted(call)
+        if (call.half and other is not None) or lone is not None:
             self._figures.hedges_won += 1
             if other is not None:
                 # A lower bound of its latency is enough: it is above the percentile.
@@ -161,11 +159,7 @@ class Hedging:
         """The call has raised. Returns the error of its attempt, or None if the other call of its pair decides."""
         if (wait := refusal_wait(error)) is not None:
             self._hedger.overloaded(now, wait)
-        self._single.pop(call, None)
-        other = self._pairs.pop(call, None)
-        if other is not None:
-            del self._pairs[other]
-        lone = self._alone.pop(call, None)
+        other, lone = self._parted(call)
         if lone is not None or (other is not None and call.half):
             self._copy_ended(call.present, "error", now, error)
         if not is_ordinary(error):
@@ -187,12 +181,17 @@ class Hedging:
         if other is not None or call in self._alone:
             self._copy_ended(flights, outcome, now)
         if not call.present:
-            self._single.pop(call, None)
-            self._alone.pop(call, None)
-            if other is not None:
-                del self._pairs[call], self._pairs[other]
+            self._parted(call)
         if other is not None and flights:
             self._leave(other, flights)
+
+    def _parted(self, call: Call) -> tuple[Call | None, BaseException | None]:
+        """The call has ended. Returns the other call of its pair, or the error with which that has ended."""
+        self._single.pop(call, None)
+        other = self._pairs.pop(call, None)
+        if other is not None:
+            del self._pairs[other]
+        return other, self._alone.pop(call, None)
 
     def _copy_ended(
         self, flights: Sequence[Flight], outcome: str, now: float, error: BaseException | None = None

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -27,13 +26,6 @@ T = TypeVar("T")
 IDLE = 60.0
 """Seconds for which an unused thing is kept: longer than the pause between two micro-batches of most streams, and
 shorter than a person's pause. Open pools that stay would use up a server's connections after some dozens of queries."""
-
-
-@dataclass(slots=True, eq=False)
-class _Unused(Generic[K, T]):
-    key: K
-    thing: T
-    until: float
 
 
 class Lent(Generic[K, T]):
@@ -60,8 +52,8 @@ class Lent(Generic[K, T]):
         self._end = end
         # Of things that tasks have together: each with the number of these tasks.
         self._used: dict[K, tuple[T, int]] = {}
-        # In the order in which they were given back.
-        self._unused: list[_Unused[K, T]] = []
+        # Each with its key, and the time until which it is kept. In the order in which they were given back.
+        self._unused: list[tuple[K, T, float]] = []
         self._ending: dict[K, asyncio.Task[object]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         _all.add(self)
@@ -72,8 +64,8 @@ class Lent(Generic[K, T]):
             thing, users = self._used[key]
         else:
             users = 0
-            place = next((i for i, one in reversed([*enumerate(self._unused)]) if one.key == key), None)
-            thing = make() if place is None else self._unused.pop(place).thing
+            place = next((i for i, one in reversed([*enumerate(self._unused)]) if one[0] == key), None)
+            thing = make() if place is None else self._unused.pop(place)[1]
         if self._together:
             self._used[key] = thing, users + 1
         return thing
@@ -91,7 +83,7 @@ class Lent(Generic[K, T]):
                 return
             del self._used[key]
         lasts = (IDLE if self._seconds is None else self._seconds) if keep else -inf
-        self._unused.append(_Unused(key, thing, _now() + lasts))
+        self._unused.append((key, thing, _now() + lasts))
         self._look()
 
     @contextlib.contextmanager
@@ -114,7 +106,7 @@ class Lent(Generic[K, T]):
 
     def all(self) -> list[T]:
         """All that is kept or lent to several tasks. Any thread may call it."""
-        return [thing for thing, _ in list(self._used.values())] + [one.thing for one in list(self._unused)]
+        return [thing for thing, _ in list(self._used.values())] + [thing for _, thing, _ in list(self._unused)]
 
     def forget_all(self) -> None:
         """Keep nothing, and end nothing. For a forked child."""
@@ -126,17 +118,17 @@ class Lent(Generic[K, T]):
     def _look(self) -> None:
         """End what is not kept any more, and look again when the next one is not."""
         now = _now()
-        kept = [one for one in self._unused if one.until > now][-self._most :]
-        gone = [one for one in self._unused if one not in kept]
-        self._unused[:] = kept
-        if self._end is not None:
-            for one in gone:
-                ending = self._ending[one.key] = start_task(self._end(one.thing))
-                ending.add_done_callback(partial(self._ended, one.key))
+        kept = [one for one in self._unused if one[2] > now][-self._most :]
+        gone = [one for one in self._unused if not any(one is other for other in kept)]
+        self._unused = kept
+        for key, thing, _ in gone:
+            if self._end is not None:
+                ending = self._ending[key] = start_task(self._end(thing))
+                ending.add_done_callback(partial(self._ended, key))
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        first = min((one.until for one in kept), default=inf)
+        first = min((until for *_, until in kept), default=inf)
         if first < inf:
             self._alarm = asyncio.get_running_loop().call_later(max(first - now, COARSEST), self._look)
 

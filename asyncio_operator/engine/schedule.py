@@ -185,14 +185,11 @@ class Schedule:
             self.closes = inf
 
     def _take_run(self, most: int, now: float) -> Call | None:
-        """New elements, with flights if they need them."""
-        while (run := self._source.take_run(most, now)) is not None:
-            if run.eager:
-                run.make_flights()
-            if run.count:
-                self.unfinished += run.count
-                return run
-        return None
+        """New elements."""
+        run = self._source.take_run(most, now)
+        if run is not None:
+            self.unfinished += run.count
+        return run
 
     def _next_due(self) -> Call | None:
         while self.due:

@@ -273,7 +273,7 @@ class LookupPipeline(Asking):
         if (flight := self.next_flight()) is not None:
             return Call([flight])
         piece = None if self.direct else self.next_piece(most)
-        return None if piece is None else Call((piece,))
+        return None if piece is None else Call(piece[0].flights(piece[1]) if self.eager else (piece,))
 
     def prepare(self, now: float) -> None:
         if self.known:

@@ -46,8 +46,6 @@ class Admitted:
         time: when that was; infinity: each when its call started.
     """
 
-    eager = False
-
     def __init__(self, source: ElementSource, time: float) -> None:
         self.time = time
         self._source = source

@@ -78,6 +78,14 @@ async def test_Q7_O17_the_next_record_of_a_key_does_not_wait_for_other_keys_when
 
 
 @virtual
+async def test_Q7_the_next_record_of_a_key_does_not_wait_for_the_next_attempt_of_another_key():
+    script = PerKey({"a1": [BAD], "b1": [Act(1.0)], "b2": [Act(1.0)], "c1": [Act(9.0)]})
+    operator = operator_of(script, retry=retry(delay=50.0))
+    got = await collect_timed(operator.process(["a1", "b1", "b2", "c1"]))
+    assert got == [("b1", 1), ("b2", 2), ("c1", 9), ("a1", 50)]
+
+
+@virtual
 async def test_Q7_keys_are_independent_and_leave_in_the_order_they_complete():
     script = PerKey({"a1": [Act(10.0)], "b1": [Act(1.0)], "c1": [Act(5.0)]})
     got = await collect(operator_of(script).process(["a1", "a2", "b1", "b2", "c1"]))
