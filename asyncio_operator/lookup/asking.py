@@ -18,7 +18,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.ending import close_within, error_of
-from asyncio_operator.engine.flights import Call
+from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.lookup.known import HELD
 from asyncio_operator.state.cells import ABSENT
@@ -67,10 +67,9 @@ class Asking(ABC):
         self.pending = pending
         self.known = pending.places.known
         self.keeps = pending.places.keeps
-        # What needs a call: keys with a flight, and others, of which `_waiting` is the number.
+        # What needs a call: keys with a flight, and others.
         self._flights: deque[OpenKey] = deque()
         self._unknown: deque[Piece] = deque()
-        self._waiting = 0
         self._questions: dict[asyncio.Task[None], None] = {}
         self._held_up: asyncio.Task[None] | None = None
         self.context = copy_context()
@@ -86,24 +85,30 @@ class Asking(ABC):
     @property
     def asked(self) -> int:
         """The number of keys that were asked for here and have no call yet; a question counts as one."""
-        return len(self._flights) + self._waiting + len(self._questions)
+        return self._needed + len(self._questions)
+
+    @property
+    def _needed(self) -> int:
+        """The number of keys that need a call."""
+        return len(self._flights) + sum([len(positions) for _, positions in self._unknown])
 
     @property
     def waiting(self) -> int:
         return len(self.pending.background) + self.asked
 
-    def next_flight(self) -> OpenKey | None:
-        """A key with a flight that has to be called for, if a call may be made."""
-        # It takes a place of the capacity like any call, but no room: its key is not a key of a batch.
+    def next_flights(self, most: int) -> list[Flight]:
+        """At most `most` keys with a flight that have to be called for, if a call may be made."""
+        # They take a place of the capacity like any call, but no room: their keys are not keys of a batch.
         flights = self.pending.background
+        some: list[Flight] = []
         if self.known:
             self.ask()
             flights = self._flights
-        while flights and self.has_room():
+        while flights and len(some) < most and self.has_room():
             if not (flight := flights.popleft()).ended:
                 flight.handed = True
-                return flight
-        return None
+                some.append(flight)
+        return some
 
     def next_piece(self, most: int) -> Piece | None:
         """At most `most` keys that have to be called for, if a call may be made."""
@@ -116,7 +121,6 @@ class Asking(ABC):
         some, rest = positions[:most], positions[most:]
         if rest:
             self._unknown.appendleft((owner, rest))
-        self._waiting -= len(some)
         return owner, some
 
     def has_room(self) -> bool:
@@ -151,7 +155,7 @@ class Asking(ABC):
         """Ask for the next keys, if some wait and not too many are known to need a call."""
         while len(self._questions) < QUESTIONS:
             most = min([one.most for one in self.known])
-            if len(self._flights) + self._waiting >= min(most, ENOUGH):
+            if self._needed >= min(most, ENOUGH):
                 return
             background = self.pending.background
             if background:
@@ -185,7 +189,6 @@ class Asking(ABC):
             if not pieces:
                 return
         self._unknown.extend(pieces)
-        self._waiting += sum([len(positions) for _, positions in pieces])
 
     async def _look(self, flights: Sequence[OpenKey]) -> None:
         """The same for keys with a flight: old answers are to be replaced, others are looked for."""

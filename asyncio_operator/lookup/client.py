@@ -9,7 +9,6 @@ A lookup belongs to the loop that opens it. Any number of tasks may call `get` a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,7 +29,7 @@ from asyncio_operator.hints import named_options
 from asyncio_operator.lookup.answers import ATOMIC, AnswerCheck, copied, valid
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
-from asyncio_operator.lookup.key_batch import Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -176,12 +175,6 @@ class Lookup:
         return f"Lookup({describe(self._enricher)})"
 
 
-async def _endless() -> AsyncIterator[KeyBatch]:
-    """The batches of a pipeline whose keys come one by one."""
-    await asyncio.get_running_loop().create_future()
-    yield KeyBatch((), 0)
-
-
 class _Engine:
     """The parts of an open lookup: cache, calls, and the task that runs them."""
 
@@ -305,7 +298,7 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
 
         # Keys of unknown type have Python's types.
         tables = answer_tables(enricher.key_schema(), schema, optional_parts(enricher))
-    source = as_input(_endless())
+    source = as_input(())
     pipeline = LookupPipeline(
         enricher, source, lambda *_: None, options, cache, check, tables=tables, limited=limited, single=True
     )

@@ -135,8 +135,9 @@ class LookupPipeline(Asking):
     ) -> None:
         self._options = options
         self._name = describe(enricher)
-        self._clock = clock = clock_of(asyncio.get_running_loop())
-        self.timers = Timers(clock)
+        self._single = single
+        self.timers = Timers(clock_of(asyncio.get_running_loop()))
+        clock = self.timers.clock
         self._counted = Figures()
         # Laws L12 and L13: behind a cache the memory has what the cache has dropped.
         self._memories: Sequence[Memory] = ()
@@ -229,7 +230,7 @@ class LookupPipeline(Asking):
             self.timers.close()
             for memory in self._memories:
                 memory.clear()
-            self._recorder.ended(self._clock())
+            self._recorder.ended(self.timers.clock())
             await self._reader.close(self._options.grace_period)
         if failure is not None:
             raise failure
@@ -244,7 +245,7 @@ class LookupPipeline(Asking):
 
     @property
     def over(self) -> bool:
-        if not self._reader.over or self._current is not None or self.waiting:
+        if self._single or not self._reader.over or self._current is not None or self.waiting:
             return False
         # A key that a lane calls for may need another attempt.
         return not self.direct or not self._opened
@@ -270,8 +271,8 @@ class LookupPipeline(Asking):
         return window if self.has_room() else None
 
     def take_run(self, most: int, now: float) -> Call | None:
-        if (flight := self.next_flight()) is not None:
-            return Call([flight])
+        if flights := self.next_flights(most):
+            return Call(flights)
         piece = None if self.direct else self.next_piece(most)
         return None if piece is None else Call(piece[0].flights(piece[1]) if self.eager else (piece,))
 
