@@ -77,17 +77,13 @@ class BuiltinSerializer:
         return value
 
     copies = True
-    """Whether `copy` gives another object for a value that can be changed."""
+    """Whether `kept` gives another object each time for a value that can be changed."""
 
-    def copy(self, value: Any) -> Any:
-        """An equal value that shares no mutable part with this one; the value itself if it is immutable.
+    def keep(self, value: Any) -> Any:
+        """A copy that no caller holds, from which `kept` makes others. It is not None.
 
         It takes what `serialize` takes, and nothing else.
         """
-        return value if type(value) in _IMMUTABLE else _copy(value, 0)
-
-    def keep(self, value: Any) -> Any:
-        """A copy that no caller holds, from which `kept` makes others. It is not None."""
         kind = type(value)
         if kind in _IMMUTABLE:
             return NULL if value is None else value

@@ -16,9 +16,3 @@ def test_S_E_contract(law, make):
 def test_check_state_backend_takes_a_class_or_a_function_with_keywords():
     check_state_backend(HeapStateBackend)
     check_state_backend(lambda **options: HeapStateBackend(**options))  # noqa: PLW0108 - the point is that it is one
-
-
-def test_check_state_backend_finds_a_backend_that_is_not_closed(monkeypatch):
-    monkeypatch.setattr(HeapStateBackend, "close", lambda self: None)
-    with pytest.raises(AssertionError, match="law_closed"):
-        check_state_backend(HeapStateBackend)

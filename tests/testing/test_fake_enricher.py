@@ -170,10 +170,6 @@ def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> 
         FakeEnricher(**{"rows": ROWS} | arguments)
 
 
-def test_repr_names_its_columns() -> None:
-    assert repr(FakeEnricher(ROWS)) == "FakeEnricher(4 keys, n, t)"
-
-
 def test_the_test_kit_is_imported_without_any_dependency() -> None:
     program = (
         "import sys, asyncio_operator.testing as t; t.FakeEnricher, t.check_enricher, t.check_state_backend; "

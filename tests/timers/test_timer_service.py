@@ -1,8 +1,9 @@
-"""The timer service: T1 to T5, over heap and RocksDB queues."""
+"""The timer service: T1 to T5, over heap and RocksDB queues, and what it refuses."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,8 +11,16 @@ from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import KeyGroupRange, key_group, key_group_range, operator_index
+from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.testing.time import ManualClock
-from asyncio_operator.timers import BatchTimerService, InternalTimerService, Timer
+from asyncio_operator.timers import (
+    MAX_TIMESTAMP,
+    BatchTimerService,
+    HeapQueues,
+    InternalTimerService,
+    RocksDBQueues,
+    Timer,
+)
 from asyncio_operator.timers.queues import deserialize_timer, serialize_timer
 
 
@@ -253,13 +262,6 @@ def test_wrong_timers_are_refused(world):
         InternalTimerService(on_event_time=5)  # type: ignore[arg-type]
 
 
-def test_a_key_outside_the_range_is_refused(make_queues):
-    service = InternalTimerService(queues=make_queues(KeyGroupRange(0, 0), 128))
-    service.current_key = next(key for key in range(100) if key_group(key, 128) != 0)
-    with pytest.raises(StateError, match="outside the range"):
-        service.register_event_time_timer(1)
-
-
 def test_timers_are_listed_by_namespace(world):
     service = world.service
     service.current_key = "a"
@@ -354,3 +356,101 @@ def test_T10_a_limit_is_an_int_from_1(world):
             with pytest.raises(ConfigurationError, match="limit"):
                 service.advance_processing_time(limit=wrong)
         assert service.current_watermark == -(2**63)
+
+
+async def later(timer):
+    """What would never be awaited."""
+
+
+class Later:
+    async def __call__(self, timer):
+        """What would never be awaited."""
+
+
+@pytest.mark.parametrize("service", [InternalTimerService, BatchTimerService])
+@pytest.mark.parametrize("argument", ["on_event_time", "on_processing_time"])
+@pytest.mark.parametrize("callback", [later, functools.partial(later), Later()], ids=["def", "partial", "object"])
+def test_an_async_callback_is_refused(service, argument, callback):
+    with pytest.raises(ConfigurationError, match=f"{argument} is .*async"):
+        service(**{argument: callback})
+
+
+@pytest.mark.parametrize("queues", ["x", HeapQueues, RocksDBQueues, 5, len])
+def test_queues_that_are_none_are_refused(queues):
+    with pytest.raises(ConfigurationError, match=r"queues=.*HeapQueues\("):
+        InternalTimerService(queues=queues)
+
+
+def test_two_services_do_not_share_sets_on_disk(tmp_path):
+    queues = RocksDBQueues(tmp_path / "timers")
+    service = InternalTimerService(queues=queues)
+    service.current_key = "k"
+    service.register_event_time_timer(5)
+    with pytest.raises(StateError, match=r"event_time_timers.*close\(\)"):
+        InternalTimerService(queues=queues)
+    queues.close()
+    again = InternalTimerService(queues=queues)
+    assert [timer.timestamp for timer in again.event_time_timers()] == [5]
+    queues.close()
+
+
+def test_all_key_groups_are_the_default(tmp_path):
+    for queues in (HeapQueues(max_parallelism=64), RocksDBQueues(tmp_path / "timers", max_parallelism=64)):
+        assert queues.key_groups == KeyGroupRange(0, 63)
+    assert HeapQueues().key_groups == KeyGroupRange(0, 127)
+
+
+@pytest.mark.parametrize("cache_size", [0, -1, True, 1.5])
+def test_a_wrong_cache_size_is_refused_when_the_queues_are_made(cache_size, tmp_path):
+    with pytest.raises(ConfigurationError, match="cache_size is"):
+        RocksDBQueues(tmp_path, cache_size=cache_size)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [5, ["x"], [5], [b"x"], None, {b"x": 1}], ids=repr)
+@pytest.mark.parametrize("kind", ["event", "processing"])
+def test_T5_a_timer_snapshot_of_another_body_is_refused_and_adds_nothing(kind, wrong):
+    service = InternalTimerService()
+    service.current_key = "k"
+    group = key_group("k", 128)
+    service.register_event_time_timer(1)
+    body = {**BUILTIN.deserialize(service.snapshot(group)), kind: wrong}
+    target = InternalTimerService()
+    with pytest.raises(StateError, match="snapshot"):
+        target.restore(group, BUILTIN.serialize(body))
+    assert not [*target.event_time_timers(), *target.processing_time_timers()]
+
+
+def test_T6_a_refused_key_leaves_none_and_the_timers_of_the_old_one_wait():
+    fired = []
+    service = BatchTimerService(on_event_time=lambda timer: fired.append((timer.timestamp, service.current_key)))
+    service.current_key = "a"
+    service.register_event_time_timer(1)
+    with pytest.raises(StateError, match="cannot be a key"):
+        service.current_key = [1]
+    assert service.current_key is None
+    for use in (service.register_event_time_timer, service.delete_event_time_timer):
+        with pytest.raises(StateError, match="current_key"):
+            use(2)
+    assert fired == []
+    service.current_key = "b"
+    assert fired == [(1, "a")]
+    assert service.current_key == "b"
+
+
+def test_T6_after_a_refused_key_the_last_timers_still_fire_for_the_old_one():
+    fired: list[Any] = []
+
+    def on_event_time(timer):
+        service.current_key = timer.key
+        service.register_event_time_timer(5)
+        fired.append((timer.key, service.current_key))
+
+    service = BatchTimerService(on_event_time=on_event_time)
+    service.current_key = "a"
+    service.register_event_time_timer(1)
+    with pytest.raises(StateError, match="cannot be a key"):
+        service.current_key = cast(Any, None)
+    service.advance_watermark(MAX_TIMESTAMP)
+    assert fired == [("a", "a")]
+    assert service.current_key is None
