@@ -12,6 +12,7 @@ import asyncio
 import os
 import random
 import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -25,8 +26,9 @@ from typing import Any, NamedTuple
 import psutil
 
 from asyncio_operator.testing import FakeRequest, FakeService
+from examples.cluster import executors, options, standalone
 from tests.faults.programs import Kill, kill_family, line_of, spark_program
-from tests.spark.helpers import in_background, wait_until
+from tests.spark.helpers import in_background, python_workers, wait_until
 
 KILLS = int(os.environ.get("JOURNAL_KILLS", "100"))
 
@@ -287,3 +289,16 @@ def kill_drivers(service: Service, directory: Path, kills: int, seed: int, setti
                     continue
                 job.join()
                 number += 1
+
+
+def kill_at_random_moments(service: Service, directory: Path, victims: str, seed: int) -> list[Kill]:
+    """Kill workers, executors or drivers of jobs, `KILLS` times."""
+    match victims:
+        case "workers":
+            return kill_processes(service, directory, KILLS, seed, python_workers, LOCAL)
+        case "executors":
+            with standalone(directory) as master:
+                settings = options(directory, master, Path(sys.executable))
+                find = lambda _: executors(directory)  # noqa: E731
+                return kill_processes(service, directory / "journals", KILLS, seed, find, settings)
+    return kill_drivers(service, directory, KILLS, seed, LOCAL)

@@ -18,18 +18,16 @@ from pyspark.sql import SparkSession
 from asyncio_operator import Journal
 from asyncio_operator.spark import enrich
 from enrichers import HttpEnricher
-from examples.cluster import executors, options, standalone
+from examples.cluster import options, standalone
 from tests.faults.killed_jobs import (
     BOUND,
-    KILLS,
     LOCAL,
     KilledJob,
     Program,
     Service,
     begin,
     finish,
-    kill_drivers,
-    kill_processes,
+    kill_at_random_moments,
     start,
 )
 from tests.faults.programs import Kill, kill_family, line_of
@@ -39,26 +37,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
 
 @pytest.mark.faults
-def test_J2_workers_killed_at_a_hundred_moments_lose_only_what_was_in_flight(tmp_path: Path) -> None:
-    """Asserted: no answer of more than 0.8 s before the kill of its worker is asked for again (`flush_every` 0.3)."""
+@pytest.mark.parametrize("victims", ["workers", "executors", "drivers"])
+def test_J2_processes_killed_at_a_hundred_moments_lose_only_what_was_in_flight(tmp_path: Path, victims: str) -> None:
+    """Asserted: no answer of more than 0.8 s before the kill of its process is asked for again (`flush_every` 0.3)."""
     service = Service()
-    service.check(kill_processes(service, tmp_path, KILLS, 1, python_workers, LOCAL))
-
-
-@pytest.mark.faults
-def test_J2_executors_killed_at_a_hundred_moments_lose_only_what_was_in_flight(tmp_path: Path) -> None:
-    """Asserted: no answer of more than 0.8 s before the kill of its executor is asked for again (`flush_every` 0.3)."""
-    service, journals = Service(), tmp_path / "journals"
-    with standalone(tmp_path) as master:
-        settings = options(tmp_path, master, Path(sys.executable))
-        service.check(kill_processes(service, journals, KILLS, 2, lambda _: executors(tmp_path), settings))
-
-
-@pytest.mark.faults
-def test_J2_drivers_killed_at_a_hundred_moments_lose_only_what_was_in_flight(tmp_path: Path) -> None:
-    """Asserted: no answer of more than 0.8 s before the kill of its driver is asked for again (`flush_every` 0.3)."""
-    service = Service()
-    service.check(kill_drivers(service, tmp_path, KILLS, 3, LOCAL))
+    service.check(kill_at_random_moments(service, tmp_path, victims, 1))
 
 
 @pytest.mark.faults

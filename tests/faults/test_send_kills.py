@@ -21,9 +21,8 @@ import pytest
 
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from examples.cluster import executors, options, standalone
-from tests.faults.killed_jobs import KEYS, KILLS, LOCAL, SESSION, Ask, Service, kill_drivers, kill_processes
+from tests.faults.killed_jobs import KEYS, SESSION, Ask, Service, kill_at_random_moments
 from tests.faults.programs import Kill, line_of, spark_program
-from tests.spark.helpers import python_workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(3600)]
 
@@ -108,26 +107,13 @@ class OrderService(Service):
         assert sum(self.decided.values()) % KEYS == 0
 
 
-def test_W2_workers_killed_at_a_hundred_moments_send_twice_only_what_was_in_flight(tmp_path: Path) -> None:
-    """Asserted: no row that was decided more than 0.8 s before the kill of its worker is sent again."""
+@pytest.mark.parametrize("victims", ["workers", "executors", "drivers"])
+def test_W2_processes_killed_at_a_hundred_moments_send_twice_only_what_was_in_flight(
+    tmp_path: Path, victims: str
+) -> None:
+    """Asserted: no row that was decided more than 0.8 s before the kill of its process is sent again."""
     service = OrderService()
-    service.check(kill_processes(service, tmp_path, KILLS, 11, python_workers, LOCAL))
-
-
-def test_W2_executors_killed_at_a_hundred_moments_send_twice_only_what_was_in_flight(tmp_path: Path) -> None:
-    """Asserted: no row that was decided more than 0.8 s before the kill of its executor is sent again."""
-    service = OrderService()
-    with standalone(tmp_path) as master:
-        settings = options(tmp_path, master, Path(sys.executable))
-        service.check(
-            kill_processes(service, tmp_path / "journals", KILLS, 13, lambda _: executors(tmp_path), settings)
-        )
-
-
-def test_W2_drivers_killed_at_a_hundred_moments_send_twice_only_what_was_in_flight(tmp_path: Path) -> None:
-    """Asserted: no row that was decided more than 0.8 s before the kill of its driver is sent again."""
-    service = OrderService()
-    service.check(kill_drivers(service, tmp_path, KILLS, 12, LOCAL))
+    service.check(kill_at_random_moments(service, tmp_path, victims, 11))
 
 
 def test_W1_a_report_outlives_the_executor_that_made_it(tmp_path: Path) -> None:
