@@ -68,6 +68,7 @@ from asyncio_operator.budget import caps, sharing
 from asyncio_operator.budget.state import State, windows_of
 from asyncio_operator.budget.statistics import statistics
 from asyncio_operator.budget.terms import RECOVERY, SETTLING, VERSION, Json, Terms
+from asyncio_operator.budget.usage import Hint
 from asyncio_operator.budget.window import rounded
 
 LOST = (
@@ -161,7 +162,8 @@ def _apply(state: State, report: Json, now: float) -> None:
     for unit, count in report.get("refused", {}).items():
         state.refused[unit] = state.refused.get(unit, 0) + count
     pause = report.get("pause", 0.0)
-    for unit, hint in report.get("hints", {}).items():
+    for unit, said in report.get("hints", {}).items():
+        hint = Hint(**said)
         limiting = [window for window in state.windows if window.limit.unit == unit]
         caps.hear(state.caps, unit, hint, state.outstanding(unit), now, limiting)
         if not limiting:

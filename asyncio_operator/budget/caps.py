@@ -71,22 +71,21 @@ class Cap:
     drop: float = -1.0  # When more had been granted than the source said is left.
 
 
-def is_known(hint: Json, own: Iterable[Window], now: float) -> bool:
+def is_known(hint: Hint, own: Iterable[Window], now: float) -> bool:
     """Whether a limit of the budget already keeps what the source says: what the source counts has started here.
 
     A fixed window ends at its reset, and so began a window before. What has started here since then is counted here
     until the reset, or longer. Of a source that refills, all that is counted here may still be missing there.
     """
-    if not hint.keys() >= {"limit", "remaining", "reset_after"}:
+    limit, remaining, reset = hint.limit, hint.remaining, hint.reset_after
+    if limit is None or remaining is None or reset is None:
         return False
-    counted, reset = hint["limit"] - hint["remaining"], hint["reset_after"]
     for one in own:
-        longest = max(reset, hint.get("per", 0.0))
         per = one.limit.per
-        if hint["limit"] < one.most or longest > per + min(ROUNDED, per / 2):
+        if limit < one.most or max(reset, hint.per or 0.0) > per + min(ROUNDED, per / 2):
             continue
-        begin = now - per if hint.get("refills") else now + reset - ROUNDED - per
-        if counted <= hint["limit"] - one.most + one.counted(begin):
+        begin = now - per if hint.refills else now + reset - ROUNDED - per
+        if limit - remaining <= limit - one.most + one.counted(begin):
             return True
     return False
 
@@ -107,52 +106,53 @@ def problem(hint: Hint, longest: float = LONGEST_WAIT) -> str | None:
 
 
 def hear(
-    caps: dict[str, Cap], unit: str, hint: Json, outstanding: float, now: float, own: Iterable[Window] = ()
+    caps: dict[str, Cap], unit: str, hint: Hint, outstanding: float, now: float, own: Iterable[Window] = ()
 ) -> None:
     """A source said this of a unit.
 
     Args:
-        hint: the fields of a `Hint` that are not None, as JSON.
         outstanding: units that are granted and did not start.
         own: the windows of the unit.
     """
-    reset: float = hint["reset_after"] if "reset_after" in hint else hint.get("per", 0.0)
+    limit, remaining, per = hint.limit, hint.remaining, hint.per or 0.0
+    reset = per if hint.reset_after is None else hint.reset_after
     if unit not in caps and len(caps) >= MOST_UNITS:
         del caps[min(caps, key=lambda one: caps[one].heard)]
     cap = caps.setdefault(unit, Cap())
-    cap.hint = {name: value for name, value in hint.items() if name in ("limit", "remaining", "reset_after")}
+    said = {"limit": limit, "remaining": remaining, "reset_after": hint.reset_after}
+    cap.hint = {name: value for name, value in said.items() if value is not None}
     cap.heard, cap.shown_until = now, now + reset
     _learn(cap, hint, now)
-    if "remaining" not in hint:
+    if remaining is None:
         return
     if is_known(hint, own, now):
         if now - cap.since > SETTLED:
             cap.left = None
         return
     # Permits that were granted before are used up first.
-    left = hint["remaining"] - outstanding
+    left = remaining - outstanding
     if left < available(caps, unit, now) or now - cap.since > SETTLED:
         if left < 0:
             # More than is left: workers give their permits back, and get others.
-            cap.drop, left = now, hint["remaining"]
-        refills = hint.get("refills") and hint.get("limit", 0) > hint["remaining"] and reset >= SHORTEST_REFILL
-        cap.rate = (hint["limit"] - hint["remaining"]) / reset if refills else 0.0
-        cap.most = hint["limit"] if refills else left
+            cap.drop, left = now, remaining
+        cap.rate, cap.most = 0.0, left
+        if hint.refills and limit is not None and limit > remaining and reset >= SHORTEST_REFILL:
+            cap.rate, cap.most = (limit - remaining) / reset, limit
         cap.left, cap.since, cap.at, cap.until = left, now, now, now + reset
-        cap.limit, cap.next = hint.get("limit"), max(reset, hint.get("per", 0.0), cap.next)
+        cap.limit, cap.next = limit, max(reset, per, cap.next)
 
 
-def _learn(cap: Cap, hint: Json, now: float) -> None:
+def _learn(cap: Cap, hint: Hint, now: float) -> None:
     """Note the limit of the source, and the length of its window, if the hint tells them."""
-    limit, per = hint.get("limit"), hint.get("per")
+    limit, per = hint.limit, hint.per
     if limit is None:
         return
     if cap.learned is not None and cap.learned[0] != limit:
         cap.learned = None
-    if per is None and hint.get("refills") and "remaining" in hint:
-        missing = limit - hint["remaining"]
+    if per is None and hint.refills and hint.remaining is not None and hint.reset_after is not None:
+        missing = limit - hint.remaining
         if missing >= NEARLY_ALL * limit:
-            per = hint["reset_after"] * limit / missing
+            per = hint.reset_after * limit / missing
             if cap.learned is not None:
                 # An answer that was on its way for long tells a shorter time.
                 per = max(per, cap.learned[1])
@@ -180,13 +180,12 @@ def lowered(caps: dict[str, Cap], given: Rate, now: float) -> tuple[float, float
     return max(1.0, (limit - spared if spared >= 1 else limit) * part), 0.0
 
 
-def pause(hint: Json) -> float:
+def pause(hint: Hint) -> float:
     """The seconds for which nothing may start because of a unit that the budget has no limit for."""
-    if hint.get("remaining", 1) > 0:
+    if hint.remaining is None or hint.remaining > 0 or hint.reset_after is None:
         return 0.0
-    reset: float = hint.get("reset_after", 0.0)
     # Where units come back all the time, there will be some soon.
-    return min(reset, 1.0) if hint.get("refills") else reset
+    return min(hint.reset_after, 1.0) if hint.refills else hint.reset_after
 
 
 def available(caps: dict[str, Cap], unit: str, now: float) -> float:

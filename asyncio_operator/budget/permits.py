@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.resources import SMOOTHING, Amount, Ramp, Resource, Slots, Stock
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, Terms
-from asyncio_operator.budget.usage import HINT_FIELDS, FreeStarts, Hint
+from asyncio_operator.budget.usage import FreeStarts, Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
 EAGER = 0.1
@@ -411,7 +412,7 @@ class Reports:
         self._begin()
 
     def _begin(self) -> None:
-        self._hints: dict[str, tuple[float, Json]] = {}
+        self._hints: dict[str, tuple[float, Hint]] = {}
         self._refused: dict[str, int] = {}
         self._paused_until = -math.inf
 
@@ -425,11 +426,8 @@ class Reports:
     def note_hints(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         """A source has said this."""
         for unit, hint in limits.items():
-            fields = {name: getattr(hint, name) for name in HINT_FIELDS}
-            # A remaining 0 is said, though it equals False.
-            said = {name: value for name, value in fields.items() if value is not None and value is not False}
-            if unit not in self._hints or _replaces(said, *self._hints[unit], now):
-                self._hints[unit] = (now, said)
+            if unit not in self._hints or _replaces(hint, *self._hints[unit], now):
+                self._hints[unit] = (now, hint)
         if retry_after:
             self._paused_until = max(self._paused_until, now + retry_after)
 
@@ -439,7 +437,7 @@ class Reports:
             "moved": moved,
             "debts": debts,
             "refused": self._refused,
-            "hints": {unit: _aged(hint, now - heard) for unit, (heard, hint) in self._hints.items()},
+            "hints": {unit: _as_json(hint, now - heard) for unit, (heard, hint) in self._hints.items()},
             "pause": max(0.0, self._paused_until - now),
         }
         self._begin()
@@ -458,12 +456,15 @@ class Reports:
         self._sent.clear()
 
 
-def _replaces(said: Json, heard: float, earlier: Json, now: float) -> bool:
+def _replaces(hint: Hint, heard: float, earlier: Hint, now: float) -> bool:
     # A source's answers overtake each other, so of one window the least that remains is passed on.
-    if "remaining" not in earlier or now >= heard + earlier.get("reset_after", 0.0):
+    if earlier.remaining is None or now >= heard + (earlier.reset_after or 0.0):
         return True
-    return "remaining" in said and bool(said["remaining"] <= earlier["remaining"])
+    return hint.remaining is not None and hint.remaining <= earlier.remaining
 
 
-def _aged(hint: Json, age: float) -> Json:
-    return {**hint, "reset_after": max(0.0, hint["reset_after"] - age)} if "reset_after" in hint else hint
+def _as_json(hint: Hint, age: float) -> Json:
+    if hint.reset_after is not None:
+        hint = replace(hint, reset_after=max(0.0, hint.reset_after - age))
+    # A remaining 0 is said, though it equals False.
+    return {name: value for name, value in asdict(hint).items() if value is not None and value is not False}

@@ -108,7 +108,8 @@ def statistics(state: State, now: float) -> Json:
         held = sum(worker.held[place] for worker in workers)
         used = max(0.0, window.used() - held)
         # Of several limits of a unit, the one that has least left.
-        if unit not in units or rate + burst - used - held < _left(units[unit]):
+        last = units.get(unit)
+        if last is None or rate + burst - used - held < last["allowed"] - last["used"] - last["reserved"]:
             units[unit] = _unit(rate + burst, used, held)
     if state.terms.in_flight is not None:
         units["in_flight"] = _unit(state.terms.in_flight, sum(worker.slots for worker in workers), 0)
@@ -135,8 +136,3 @@ def _unit(allowed: float, used: float, reserved: float) -> Json:
 def _without_noise(amount: float, allowed: float) -> float:
     """Sums of floats have rounding errors, and a call that says nothing of a unit weighs next to nothing."""
     return 0.0 if abs(amount) < 1e-9 * allowed else float(f"{amount:.12g}")
-
-
-def _left(unit: Json) -> float:
-    left: float = unit["allowed"] - unit["used"] - unit["reserved"]
-    return left

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.caps import BELIEVED, Cap, available, hear, is_known, lowered, problem, take
+from asyncio_operator.budget.caps import BELIEVED, Cap, available, is_known, lowered, problem, take
+from asyncio_operator.budget.caps import hear as hear_hint
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.terms import Rate
 from asyncio_operator.budget.usage import Hint
@@ -17,6 +20,10 @@ from asyncio_operator.budget.window import Window
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
 BUDGET = Budget("b", Limit(300, 1.0))
+
+
+def hear(caps: dict[str, Cap], unit: str, said: dict[str, Any], *more: Any) -> None:
+    hear_hint(caps, unit, Hint(**said), *more)
 
 
 def heard(cluster: Cluster, limits: dict[str, Hint], retry_after: float | None = None) -> list[float]:
@@ -171,6 +178,21 @@ def test_G5_any_other_hint_is_believed(right: dict[str, Any]) -> None:
     assert problem(Hint(**right)) is None
 
 
+@pytest.mark.parametrize(
+    "said", [*product((None, 100.0), (None, 0.0, 60.0), (None, 0.0, 2.0), (False, True), (None, 1.0))]
+)
+def test_G5_a_hint_that_is_believed_is_heard_whatever_it_leaves_out(said: Sequence[Any]) -> None:
+    hint = Hint(*said)
+    assert problem(hint) is None
+    cluster = Cluster(BUDGET)
+    [permits] = cluster.permits
+    for unit in ("calls", "tokens"):
+        permits.hint({unit: hint}, None, 0.0)
+    cluster.run(4.0)
+    assert not without_starts(cluster.starts[0], 2.0, 4.0)
+    assert most_in_a_window(cluster.all_starts, 1.0) <= 300
+
+
 def test_G5_a_longer_reset_is_believed_where_the_window_is_longer() -> None:
     assert problem(Hint(reset_after=80_000.0), longest=86_400.0) is None
 
@@ -254,7 +276,7 @@ def test_G5_a_refill_in_no_time_is_no_refill() -> None:
 )
 def test_G3_a_source_that_counts_no_more_than_the_budget_sets_no_cap(hint: dict[str, Any], known: bool) -> None:
     own = [window(100.0, 60.0, {20.0: 50.0, 35.0: 30.0})]
-    assert is_known(hint, own, 60.0) == known
+    assert is_known(Hint(**hint), own, 60.0) == known
     caps: dict[str, Cap] = {}
     hear(caps, "calls", hint, 0.0, 60.0, own)
     assert (available(caps, "calls", 60.0) == math.inf) == known
