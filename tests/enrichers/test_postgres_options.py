@@ -198,11 +198,6 @@ def test_a_function_for_the_dsn_is_shown_by_its_name_and_pickled_without_the_sec
     assert pickle.loads(pickle.dumps(enricher)) == enricher
 
 
-def test_X5_the_key_of_any_other_dictionary_is_not_shown() -> None:
-    with pytest.raises(ConfigurationError, match=r"raised KeyError$"):
-        make(lambda: dict[str, str]()["s3cret"]).schema()
-
-
 async def test_L8_equal_specifications_have_one_fingerprint_wherever_they_are(database: Database) -> None:
     await database.execute("CREATE TABLE t AS SELECT 1 AS id, 'x' AS v, 2 AS w")
     enricher = PostgresEnricher(database.dsn, table="t", key="id")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
-from asyncio_operator import EnricherError
 from asyncio_operator.policies.batching import splits
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
@@ -117,44 +115,3 @@ async def test_what_the_server_takes_too_long_for_is_a_timeout(database: Databas
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), copy.retryable, copy.any_key) == (type(error), str(error), True, True)
         assert await enricher.lookup(0) == {"v": ""}
-
-
-LOCK_BOTH = """
-    CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 2) AS i;
-    CREATE FUNCTION lock_both() RETURNS int LANGUAGE plpgsql SET deadlock_timeout = '10ms' AS $$ BEGIN
-        PERFORM FROM t WHERE id = 1 FOR UPDATE;
-        PERFORM pg_advisory_xact_lock(4711);
-        PERFORM FROM t WHERE id = 2 FOR UPDATE;
-        RETURN 1;
-    END $$;
-    SELECT pg_advisory_lock(4711);
-"""
-
-
-async def until_waiting(database: Database, sessions: int) -> None:
-    """Until `sessions` sessions wait for a lock."""
-    while (await database.fetch("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))[0][
-        0
-    ] < sessions:
-        pass
-
-
-async def test_a_deadlock_is_retryable(database: Database) -> None:
-    """A real one: the lookup holds row 1 and wants row 2, another session the other way round, and waits longer."""
-    await database.execute(LOCK_BOTH)
-    other = await asyncpg.connect(database.dsn)
-    query = "SELECT k AS id, lock_both() AS v FROM unnest($1::int[]) AS k"
-    async with database.enricher(query=query, key="id") as enricher:
-        async with other.transaction():
-            await other.execute("SET LOCAL deadlock_timeout = '1h'; SELECT FROM t WHERE id = 2 FOR UPDATE")
-            lookup = asyncio.ensure_future(enricher.lookup(1))
-            await until_waiting(database, 1)
-            other_row = asyncio.ensure_future(other.execute("SELECT FROM t WHERE id = 1 FOR UPDATE"))
-            await until_waiting(database, 2)
-            await database.execute("SELECT pg_advisory_unlock(4711)")
-            with pytest.raises(EnricherError, match="deadlock detected") as caught:
-                await lookup
-            assert caught.value.retryable is True
-            await other_row
-        assert await enricher.lookup(1) == {"v": 1}
-    await other.close()
