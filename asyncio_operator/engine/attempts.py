@@ -152,7 +152,9 @@ class Attempts:
         if flight.ended:
             return
         self._schedule.ended(flight)
-        self._forget(flight)
+        if flight.wakes < inf and self._timers.delete(flight.wakes, self._wake, flight):
+            self.backing_off -= 1
+        self._leave_wait(flight)
         call, flight.call = flight.call, None
         if call is not None:
             self.leave(call, [flight])
@@ -375,7 +377,17 @@ class Attempts:
         decisive = error if self._hedging is None else self._hedging.failed(call, error, now)
         if decisive is None:
             return
-        self._attempt_failed(flights, decisive, now)
+        if len(flights) > 1 and isinstance(decisive, Exception) and splits(decisive):
+            # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
+            self._schedule.split(flights)
+            self._failing.divided(flights, decisive)
+            for flight in flights:
+                flight.call = None
+                self._watch(flight, flight.limit(self._attempt_timeout))
+            self.news()
+            return
+        self._failing.failed(flights)
+        self._fail(flights, decisive, now)
 
     def timed_out(self, call: Call, started: float) -> float | None:
         now = self.now()
@@ -463,20 +475,6 @@ class Attempts:
         """An element has reached its deadline, and no attempt runs for it."""
         self._end(flight, now, self._endings.timed_out, flight.attempts)
 
-    def _attempt_failed(self, flights: list[Flight], error: BaseException, now: float) -> None:
-        """A call for these elements has failed: each half of them is called, or their attempt has failed."""
-        if len(flights) > 1 and isinstance(error, Exception) and splits(error):
-            # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
-            self._schedule.split(flights)
-            self._failing.divided(flights, error)
-            for flight in flights:
-                flight.call = None
-                self._watch(flight, flight.limit(self._attempt_timeout))
-            self.news()
-            return
-        self._failing.failed(flights)
-        self._fail(flights, error, now)
-
     def _fail(self, flights: list[Flight], error: BaseException, now: float) -> None:
         """An attempt for these elements has failed."""
         for flight in flights:
@@ -539,12 +537,6 @@ class Attempts:
         if flight.wakes < inf:
             self._timers.delete(flight.wakes, self._pass_wait, flight)
             flight.wakes = inf
-
-    def _forget(self, flight: Flight) -> None:
-        """The element no longer waits, neither in back-off nor for a place."""
-        if flight.wakes < inf and self._timers.delete(flight.wakes, self._wake, flight):
-            self.backing_off -= 1
-        self._leave_wait(flight)
 
     def _wake(self, flight: Flight, now: float) -> None:
         """The back-off of an element is over."""

@@ -97,8 +97,7 @@ class Lanes:
         # In starting order; cancelled in the same order. A dict, because any of them may end.
         self._lanes: dict[Lane, None] = {}
         self._late: set[Lane] = set()
-        self._idle: list[asyncio.Future[bool]] = []
-        self._leaving = 0
+        self._idle: list[asyncio.Future[None]] = []
         self._turn = Turn(self._loop)
         self._seeking = False
         self._drained = False
@@ -123,14 +122,13 @@ class Lanes:
         if capacity == self._capacity or self._stopping:
             return
         self._capacity = capacity
-        while self._idle and self._surplus():
-            self._leaving += 1
-            self._idle.pop().set_result(False)
         if not self._seeking:
             self._appoint()
 
-    def _surplus(self) -> bool:
-        return len(self._lanes) - self._leaving > self._capacity
+    @property
+    def _working(self) -> int:
+        """The number of lanes that seek work or are in a window."""
+        return len(self._lanes) - len(self._idle)
 
     async def run(self) -> None:
         """Run until the intake is drained and every call has ended; raise the first failure.
@@ -204,7 +202,7 @@ class Lanes:
                 appointed = False
                 lane.window = window
                 await self._work(lane, window)
-                if self._surplus():
+                if self._working > self._capacity:
                     break
         except BaseException as error:
             if not self._loop.is_running():
@@ -222,11 +220,9 @@ class Lanes:
     async def _seek(self, lane: Lane, appointed: bool) -> Window | None:
         """Wait for one's turn to be the seeker, and then for work."""
         if self._seeking and not appointed and not self._drained:
-            turn: asyncio.Future[bool] = self._loop.create_future()
+            turn: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(turn)
-            if not await turn:
-                self._leaving -= 1
-                return None
+            await turn
         if self._drained:
             return None
         self._seeking = True
@@ -241,7 +237,7 @@ class Lanes:
             while self._idle:
                 turn = self._idle.pop()
                 if not turn.done():
-                    turn.set_result(True)
+                    turn.set_result(None)
         return window
 
     async def _work(self, lane: Lane, window: Window) -> None:
@@ -328,7 +324,7 @@ class Lanes:
         """The time until which a lane whose call has just ended may go on with its window."""
         if len(self.latency.samples) + len(self.direct.samples) >= MANY_SAMPLES:
             self._fold()
-        if len(self._lanes) > self._capacity or (now == started and not self._turn.stands()):
+        if self._working > self._capacity or (now == started and not self._turn.stands()):
             return -inf
         return -inf if self._intake.is_urgent(now) else self._turn.ends(now)
 
@@ -349,10 +345,12 @@ class Lanes:
 
     def _appoint(self) -> None:
         """Make an idle lane the seeker, or a new one within the capacity."""
+        if self._working >= self._capacity:
+            return
         if self._idle:
             self._seeking = True
-            self._idle.pop().set_result(True)
-        elif len(self._lanes) < self._capacity and not self._drained:
+            self._idle.pop().set_result(None)
+        elif not self._drained:
             self._seeking = True
             lane = Lane(self._timeout)
             lane.context = self._context.copy()

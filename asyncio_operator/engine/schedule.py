@@ -123,7 +123,10 @@ class Schedule:
             running: number of running calls, including those past their limit.
         """
         if self._unawaited:
-            self._promote()
+            # A caller may have begun to wait for one of them.
+            calls, self._unawaited = self._unawaited, deque()
+            for held in calls:
+                (self.formed if held.awaited else self._unawaited).append(held)
         # These go first: halves belong to an attempt whose limit is running.
         call = self._first(self.formed)
         if call is not None:
@@ -161,12 +164,6 @@ class Schedule:
             if present:
                 return call
         return None
-
-    def _promote(self) -> None:
-        """A caller may have begun to wait for a call without one."""
-        calls, self._unawaited = self._unawaited, deque()
-        for call in calls:
-            (self.formed if call.awaited else self._unawaited).append(call)
 
     def _fill(self, now: float) -> None:
         """Take available elements while the batch has room."""

@@ -150,11 +150,16 @@ class ElementSource(CallWindow):
         return call.values
 
     def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
-        each, record = iter(results), self._outcomes.figures.latency.add
+        complete, record = self._outcomes.complete, self._outcomes.figures.latency.add
+        if self.direct:
+            complete(call.pieces[0][1][0], results[0])
+            record(now - call.started)
+            return True
+        each = iter(results)
         for owner, entries in call.pieces:
             latency = now - min(owner.time, call.started)  # type: ignore[attr-defined]
             for entry, result in zip(entries, each, strict=False):
-                self._outcomes.complete(entry, result)
+                complete(entry, result)
                 record(latency)
         return True
 
