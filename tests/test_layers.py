@@ -425,7 +425,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/coordinators": 830,
     "asyncio_operator/engine": 4_437,
     "asyncio_operator/journal": 2_568,
-    "asyncio_operator/lookup": 4_248,
+    "asyncio_operator/lookup": 4_243,
     "asyncio_operator/loop": 947,
     "asyncio_operator/operator": 1_795,
     "asyncio_operator/policies": 1_301,

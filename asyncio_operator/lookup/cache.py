@@ -114,12 +114,11 @@ class LookupCache:
         others = options.missing_ttl, options.refresh_after
         self.miss_life, self.fresh_life = [life if one is None else StateTtlConfig(one).milliseconds for one in others]
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
-        other_times = (options.expire_after_access, options.missing_ttl, options.refresh_after)
         times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
-        self._expire = any(time is not None for time in times)
+        self._expire = times != (None, None, None)
+        self._in_bulk = others == (None, None) and self._used is None
         self._table: Any = None
         self._held = self._copied = 0
-        self._in_bulk = not any(time is not None for time in other_times)
         self._take_order()
         self._load = self._written.table.get_slot
         # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.

@@ -359,11 +359,10 @@ def _lock(path: Path) -> int | None:
         lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
+        except OSError as error:
             os.close(lock)
-            return None
-        except BaseException:
-            os.close(lock)
+            if isinstance(error, BlockingIOError | PermissionError):
+                return None
             raise
         _locked.add(path)
         return lock

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from math import inf
 from sys import getsizeof
@@ -46,17 +47,15 @@ SPAN: Final = 0.01
 """The part of the time to remember that one block may span. Its keys are forgotten together."""
 
 
+@dataclass(slots=True, eq=False)
 class KeyBlock:
     """Keys that were answered at about the same time, and their outcomes."""
 
-    __slots__ = ("begun", "bytes", "ended", "keys", "outcomes")
-
-    def __init__(self, begun: float) -> None:
-        self.begun = begun
-        self.ended = begun
-        self.bytes = 0
-        self.keys: list[Any] = []
-        self.outcomes: list[Any] = []
+    begun: float
+    ended: float
+    bytes: int = 0
+    keys: list[Any] = field(default_factory=list)
+    outcomes: list[Any] = field(default_factory=list)
 
     def is_full(self) -> bool:
         return len(self.keys) >= BLOCK or self.bytes * 16 >= MOST_BYTES
@@ -181,7 +180,7 @@ class Memory:
             some = keys[start : start + most]
             block = self._blocks[-1] if self._blocks else None
             if block is None or block.is_full() or now - block.begun > self._span:
-                self._blocks.append(block := KeyBlock(now))
+                self._blocks.append(block := KeyBlock(now, now))
             block.ended = now
             block.keys += some
             block.outcomes += outcomes[start : start + most]

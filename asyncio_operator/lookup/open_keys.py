@@ -229,14 +229,12 @@ class PendingKeys(OpenKeys):
                 if pending.call is not None:
                     answered_with(error, pending.call.http_status)
                 return self._fail(pending, error, attempts)
-        latency = self._latency(pending)
+        call, latency = pending.call, self._latency(pending)
         attempts += pending.copies
         outcome = answer
         if self._timed:
-            status = None if pending.call is None else pending.call.http_status
-            outcome = Answer(answer, "call", attempts, latency, None, status)
+            outcome = Answer(answer, "call", attempts, latency, None, None if call is None else call.http_status)
         # Before the waiters get it: one that asks again at once has to find it.
-        call = pending.call
         latency = self._now() - (pending.started if pending.begun is None else pending.begun)
         weights = (weights_of(call),)
         self.places.learn((pending.value,), (answer,), (outcome,), attempts, (latency,), weights)
