@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, get_args
 
 from asyncio_operator.budget.statistics import BudgetStatistics
@@ -43,9 +44,6 @@ _ADDRESS = (
     "an address that begins with redis://, rediss:// or postgresql://, or a function without arguments that returns "
     "one; None means the driver of this application"
 )
-
-_warned: set[str] = set()
-"""What was logged, and is not logged again."""
 
 reaches: dict[str, Any] = {}
 """What workers need to reach the driver, by the name of a budget that it keeps. It travels with the budget."""
@@ -137,7 +135,10 @@ class Budget:
         patience: Duration = 30.0,
         on_spent: OnSpent = "fail",
     ) -> None:
-        _check_name(name)
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name != name.strip():
+            raise ConfigurationError(
+                f"name is {describe(name)}; it must be a text of 1 to 200 letters, digits, blanks and . _ : / -"
+            )
         one_of("on_spent", on_spent, get_args(OnSpent))
         checked = tuple(
             sorted((as_limit(f"limits[{i}]", one) for i, one in enumerate(limits)), key=lambda one: (one.unit, one.per))
@@ -213,13 +214,6 @@ def check_unit(name: str, unit: object) -> str:
     return unit
 
 
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name != name.strip():
-        raise ConfigurationError(
-            f"name is {describe(name)}; it must be a text of 1 to 200 letters, digits, blanks and . _ : / -"
-        )
-
-
 def as_limit(name: str, limit: object) -> Limit:
     """A `Limit`, or a `RateLimit` as one. `name` is what a message calls it."""
     if isinstance(limit, RateLimit):
@@ -228,6 +222,12 @@ def as_limit(name: str, limit: object) -> Limit:
         hint = "; pass several one by one, not as a list" if isinstance(limit, list | tuple) else ""
         raise ConfigurationError(f"{name} is {describe(limit)}; it must be a Limit or a RateLimit{hint}")
     return limit
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning that was not logged before."""
+    logger.warning("%s", text)
 
 
 def warn_unweighed(budget: Budget, called: str, weigh: object) -> None:
@@ -243,9 +243,8 @@ def warn_unweighed(budget: Budget, called: str, weigh: object) -> None:
         f"{called} weighs its calls in no unit of its own, and the budget {budget.name!r} limits {', '.join(unknown)}: "
         "only what its calls settle is counted, and only afterwards; give it `weigh`"
     )
-    if unknown and weigh is None and text not in _warned:
-        _warned.add(text)
-        logger.warning("%s", text)
+    if unknown and weigh is None:
+        warn_once(text)
 
 
 def _amounts(spend: object) -> dict[str, float]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from asyncio_operator.budget.spec import Budget, definition, reaches, warn_unweighed
+from asyncio_operator.budget.spec import Budget, definition, reaches, warn_once, warn_unweighed
 from asyncio_operator.budget.usage import COUNTED, Weigh, Weights, checked_weights, overridden
 from asyncio_operator.checks import of_kind, positive_int
 from asyncio_operator.coordinators.addresses import check_address, states
@@ -32,11 +31,6 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.sessions import context_of, described
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, DriverCoordinator
-
-logger = logging.getLogger("asyncio_operator.budget")
-
-_said: set[str] = set()
-"""What was logged, and is not logged again."""
 
 LAST_WORD = 0.5
 """Seconds in which a worker has said that it uses a budget no longer, after its last task."""
@@ -192,13 +186,10 @@ def divided(budget: Budget, tasks: int, rate: bool = False) -> Budget:
             burst = None if burst is None else int(burst)
         limits.append(replace(limit, rate=each, burst=burst))
     in_flight = None if budget.in_flight is None else part(budget.in_flight, f"in_flight of {shown}")
-    text = (
+    warn_once(
         f"tasks on Spark Connect do not reach the driver: each of {tasks} tasks at once gets a part of {shown}; "
         f"{remedy}, and a task that needs more gets what others leave"
     )
-    if text not in _said:
-        _said.add(text)
-        logger.warning("%s", text)
     return Budget(budget.name, *limits, in_flight=in_flight, patience=budget.patience)
 
 

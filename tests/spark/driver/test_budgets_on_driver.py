@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit
+from asyncio_operator.budget.spec import warn_once
 from asyncio_operator.errors import ResultError
 from asyncio_operator.spark import async_udf, enrich, map_partitions, plan, register_lookup
 from asyncio_operator.spark.driver import budgets
@@ -40,7 +41,7 @@ ENRICHER = FunctionEnricher(look_up, "x long")
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    budgets._said.clear()
+    warn_once.cache_clear()
 
 
 def test_G9_a_divided_budget_never_exceeds_the_whole_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

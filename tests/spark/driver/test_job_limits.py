@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from asyncio_operator import AsyncWaitOperator, Budget, ConfigurationError, Limit, RateLimit
+from asyncio_operator.budget.spec import warn_once
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark import async_udf, enrich, enrich_with, map_partitions, plan, register_lookup, send
-from asyncio_operator.spark.driver import budgets
 from asyncio_operator.spark.driver.budgets import JobLimits, cores, slots
 from enrichers import FunctionEnricher
 from tests.spark.helpers import FROM_4_1
@@ -42,7 +42,7 @@ class Remote:
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    budgets._said.clear()
+    warn_once.cache_clear()
 
 
 @pytest.mark.spark
