@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.arrow.columns import array_of, row_reader
 from asyncio_operator.arrow.decimals import cast_exactly, cast_table, fit_decimals
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
-from asyncio_operator.arrow.key_index import KeyIndex, match
 from asyncio_operator.errors import ResultError
 from asyncio_operator.journal.answers import AnswerBatch, to_table
 from asyncio_operator.journal.format import Description
@@ -75,13 +73,6 @@ def test_X12_a_float_is_the_shortest_decimal_that_reads_as_it(given_: list[float
 
 
 @given(st.lists(numbers, min_size=1, max_size=5), st.sampled_from(KINDS))
-def test_X12_a_key_that_its_column_cannot_hold_is_a_miss(given_: list[Decimal], kind: pa.DataType) -> None:
-    same(fit_values(given_, kind).to_pylist(), [fitted(number, kind) for number in given_])
-    whole = [int(number) for number in given_ if abs(number.adjusted()) < 200]
-    same(fit_values(whole, kind).to_pylist(), [fitted(Decimal(number), kind) for number in whole])
-
-
-@given(st.lists(numbers, min_size=1, max_size=5), st.sampled_from(KINDS))
 def test_X12_an_answer_keeps_its_numbers_or_is_an_error(given_: list[Decimal], kind: pa.DataType) -> None:
     read = row_reader(pa.schema([("n", kind)]))
     for number in given_:
@@ -98,22 +89,6 @@ def test_X12_an_answer_keeps_its_numbers_or_is_an_error(given_: list[Decimal], k
         else:
             assert array_of([number, None], kind).to_pylist() == [number, None]
             assert read({"n": number}) == {"n": number}
-
-
-def test_X12_a_key_of_another_scale_finds_no_other_row() -> None:
-    """10**30 would be 18960114910927365649.47 in 128 bits."""
-    wide, free = pa.decimal128(38, 0), pa.decimal128(38, 18)
-    wrapped = Decimal("18960114910927365649.471927446130393088")
-    rows = pa.array([wrapped, Decimal(7)], free)
-    asked = pa.array([10**30, 7], wide)
-    assert match(rows, asked).tolist() == [-1, 1]
-    assert [found.tolist() for found in KeyIndex(rows).find(asked)] == [[1], [1]]
-    parts = [pa.StructArray.from_arrays([part, pa.array([1, 1])], ["0", "1"]) for part in (rows, asked)]
-    assert match(*parts).tolist() == [-1, 1]
-    assert [found.tolist() for found in KeyIndex(parts[0]).find(parts[1])] == [[1], [1]]
-    tables = AnswerTables(pa.schema([("n", free), ("i", pa.int64())]), pa.schema([("v", pa.string())]))
-    array, places = tables.asked([(Decimal("1e30"), 1), (Decimal(7), 1)])
-    assert (array.to_pylist(), places.tolist()) == ([{"n": Decimal(7), "i": 1}], [-1, 0])
 
 
 def test_X12_a_table_in_other_types_has_the_same_numbers() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from asyncio_operator.arrow.column_answers import in_order
-from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.journal import later_answers
 from asyncio_operator.journal.answers import AnswerBatch, to_table, weights_array
 from asyncio_operator.journal.files import Seen, list_journal
@@ -95,16 +95,6 @@ def test_J4_a_file_twice_gives_an_answer_once(place: LocalPlace, tmp_path: Path)
     assert read(place, description, [1, 2]) == {1: ["a", "b"], 2: []}
 
 
-def test_J4_a_file_of_another_journal_is_an_error(place: LocalPlace, tmp_path: Path) -> None:
-    description = described(place)
-    other = LocalPlace(str(tmp_path / "other"))
-    write(other, described(other, "text"), batch({"k": ["a"]}))
-    [path] = (tmp_path / "other").glob("*.parquet")
-    place.put(path.name, path.read_bytes())
-    with pytest.raises(StateError, match="is of another journal"):
-        read(place, description, [1])
-
-
 def test_J6_keys_of_int_and_bigint_and_of_float_and_double_are_the_same(place: LocalPlace, tmp_path: Path) -> None:
     description = described(place, "int")
     write(place, description, batch({1: ["a"]}, kind=pa.int32()), batch({2: ["b"]}, kind=pa.int64()))
@@ -170,16 +160,6 @@ def test_J1_a_reader_looks_only_into_files_that_came_after_a_listing(tmp_path: P
     seen = Seen.of(entry.name for entry in listing.files)
     assert read(place, description, [1, 2, 3], since=seen) == {2: ["c"], 3: ["d"]}
     assert [name for name in place.opened if name in {entry.name for entry in listing.files}] == []
-
-
-def test_J1_a_reader_sees_new_files_when_it_is_refreshed(place: LocalPlace) -> None:
-    description = described(place)
-    reader = JournalReader(place, description, clock=lambda: NOW)
-    assert reader.refresh() == 0
-    write(place, description, batch({1: ["a"]}))
-    assert answers_of(reader.read(pa.array([1])), [1]) == {}
-    assert reader.refresh() == 1
-    assert answers_of(reader.read(pa.array([1])), [1]) == {1: ["a"]}
 
 
 def test_J5_row_groups_without_the_keys_are_not_read(place: LocalPlace, monkeypatch: pytest.MonkeyPatch) -> None:

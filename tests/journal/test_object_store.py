@@ -107,18 +107,6 @@ def test_J2_a_put_that_is_always_cut_leaves_nothing_and_ends_the_writer(place: P
     assert files(store) == []
 
 
-def test_J2_a_slow_store_delays_the_acknowledgement_and_nothing_else(place: Place, store: FailingServer) -> None:
-    description = described(place)
-    store.delay = 0.3
-    writer = JournalWriter(place, description, flush_every=0.001)
-    for key in range(5):
-        append(writer, batch({key: ["a"]}))
-    assert writer.acknowledged < 5
-    writer.close()
-    store.delay = 0.0
-    assert read(place, description, range(5)) == {key: ["a"] for key in range(5)}
-
-
 def test_J2_a_missing_bucket_is_not_taken_for_a_failure_that_passes(store: FailingServer) -> None:
     place = open_place(Journal(store.url("answers").replace("bucket", "other")).location)
     described_elsewhere = described(open_place(Journal(store.url("answers")).location))

@@ -14,7 +14,6 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Cache, Journal
-from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark import enrich, register_lookup
 from enrichers import PostgresEnricher
 from tests.servers import PostgresServer
@@ -121,20 +120,6 @@ def test_X12_a_double_that_only_a_numeric_can_hold_is_an_error_of_its_key_in_sql
         spark.sql("SELECT * FROM numbers_of(TABLE(doubles), on => 'n')").collect()
 
 
-def test_X5_the_password_is_nowhere(spark: SparkSession, shop: PostgresServer) -> None:
-    dsn = shop.tcp_dsn()
-    enricher = PostgresEnricher(lambda: dsn, table="shop.customers", key="id")
-    frame = enrich(orders(spark, 10), enricher, on="who")
-    assert frame.count() == 10
-    plan = frame._jdf.queryExecution().toString()
-    wrong = PostgresEnricher(shop.tcp_dsn(password="wr0ng-Passw0rd"), table="shop.customers", key="id")
-    with pytest.raises(ConfigurationError, match="credentials") as refused:
-        enrich(orders(spark, 10), wrong, on="who")
-    told = f"{plan} {enricher!r} {wrong!r} {refused.value} {refused.value.__cause__!r}"
-    assert shop.password not in told
-    assert "wr0ng-Passw0rd" not in told
-
-
 @pytest.mark.parametrize("on_error", ["fail", "null"])
 def test_X5_a_variable_that_only_the_driver_has_is_told_as_such(
     spark: SparkSession, shop: PostgresServer, monkeypatch: pytest.MonkeyPatch, on_error: Any
@@ -147,19 +132,3 @@ def test_X5_a_variable_that_only_the_driver_has_is_told_as_such(
     assert "no environment variable 'ONLY_ON_THE_DRIVER': give it to the executors" in str(failed.value)
     assert "spark.executorEnv.ONLY_ON_THE_DRIVER=" in str(failed.value)
     assert "for key" not in str(failed.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"table": "shop.custommers", "key": "id"}, "custommers"),
-        ({"table": "shop.customers", "key": "idd"}, "idd"),
-        ({"table": "shop.customers", "key": "id", "columns": ["nam"]}, "nam"),
-        ({"table": "shop.customers", "key": "name"}, "never matches"),
-    ],
-)
-def test_X4_what_the_database_has_not_is_told_on_the_driver(
-    spark: SparkSession, shop: PostgresServer, options: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=problem):
-        enrich(orders(spark, 10), PostgresEnricher(shop.dsn, **options), on="who")

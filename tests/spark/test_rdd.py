@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError
 from pyspark import RDD, TaskContext
-from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from asyncio_operator import (
@@ -33,9 +31,6 @@ from enrichers import FunctionEnricher
 from tests.spark.helpers import GONE, Hanging, assert_nobody_is_left, hangs_from, in_background, jobs, probe, wait_until
 
 pytestmark = pytest.mark.spark
-
-JOB_FAILED = (PythonException, Py4JError)
-"""What an action on an RDD raises; the second from PySpark 4.0."""
 
 
 @pytest.fixture
@@ -203,19 +198,6 @@ def test_X7_looking_whether_spark_is_there_adds_nothing(spark: SparkSession, tmp
 
     rdd = spark.sparkContext.parallelize(range(40), 2).mapPartitions(PartitionTask(slow, {"capacity": 2}, watch=0.001))
     assert sorted(SINKS[sink](rdd, tmp_path)) == list(range(40))
-
-
-@pytest.mark.parametrize("directly", [False, True])
-def test_X5_an_error_whose_text_is_no_text_fails_the_job_and_does_not_hang_it(
-    numbers: RDD[int], directly: bool
-) -> None:
-    async def fails(number: int) -> int:
-        raise FileNotFoundError("no such file: caf\udce9.txt") from ValueError("\udc80")
-
-    rdd = numbers.mapPartitions(AsyncWaitOperator(fails)) if directly else map_partitions(numbers, fails)
-    with pytest.raises(JOB_FAILED, match=r"FileNotFoundError: no such file: caf\\udce9\.txt") as told:
-        rdd.collect()
-    assert "ValueError: \\udc80" in str(told.value)
 
 
 # -- what is refused

@@ -74,18 +74,6 @@ def test_the_column_has_the_declared_type_and_is_nullable(spark: SparkSession) -
     assert spark.range(1).select(async_udf(df.schema)(one)("id")).columns == ["one(id)"]
 
 
-def test_X5_a_failure_fails_the_task_with_the_arguments_and_the_cause(spark: SparkSession) -> None:
-    @async_udf("long")
-    async def fails(number: int, word: str) -> int:
-        if number == 17:
-            raise ValueError("enough")
-        return number
-
-    says = r"fails failed for arguments \(17, 'x'\): ValueError: enough; on_error=\"null\" lets the job go on without"
-    with pytest.raises(Exception, match=says):
-        spark.range(20).select(fails("id", F.lit("x"))).collect()
-
-
 @pytest.fixture
 def counted(spark: SparkSession) -> tuple[Any, Accumulator[int]]:
     """A function that counts its calls."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -95,14 +94,6 @@ def test_G13_the_parts_of_all_tasks_never_exceed_the_whole(tasks: int, rate: int
     [one] = part.limits
     assert rate - tasks < one.rate * tasks <= rate
     assert (one.burst or 0) * tasks <= burst
-
-
-def test_G13_what_is_divided_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    session: Any = Remote()
-    for _ in range(3):
-        JobLimits.of(None, RateLimit(100), 4).reaching(session, ENRICHER)
-    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "each of 4 tasks at once gets a part of rate_limit; name a coordinator" in said
 
 
 def test_G13_a_rate_limit_of_less_than_one_for_each_task_is_refused_with_the_remedy() -> None:

@@ -36,9 +36,6 @@ pytestmark = pytest.mark.spark
 ANSWERED = 3
 """Keys from 0 on that are answered; those behind them hang."""
 
-FAILING = 7
-"""This one fails as soon as others hang, if it shall."""
-
 POOL = 4
 
 NAME = "hygiene"
@@ -59,7 +56,7 @@ class Outside(Protocol):
     port: int
     kept: int
 
-    def enricher(self, fails: bool = False) -> Enricher: ...
+    def enricher(self) -> Enricher: ...
 
     def running(self) -> int: ...
 
@@ -75,10 +72,7 @@ class Http:
         self.port = int(squares.service.url.rpartition(":")[2])
         squares.hold = lambda number, times: number >= ANSWERED
 
-    def enricher(self, fails: bool = False) -> Enricher:
-        if fails:
-            self._squares.hold = lambda number, times: number >= ANSWERED and number != FAILING
-            self._squares.fails = lambda number: number == FAILING
+    def enricher(self) -> Enricher:
         return HttpEnricher(self._squares.service.url + "/squares/{key}", key="id", schema="square long")
 
     def running(self) -> int:
@@ -91,26 +85,25 @@ class Http:
 
 
 class Postgres:
-    # Of two workers, for each of the two specifications below.
-    kept = 2 * (POOL + 2 * FAILING)
+    # Of two workers.
+    kept = 2 * POOL
 
     def __init__(self, server: PostgresServer, **settings: str) -> None:
         self._server = server
         self._settings = {"application_name": NAME} | settings
         self.port = server.port
 
-    def enricher(self, fails: bool = False) -> Enricher:
-        wrong = f"CASE WHEN k = {FAILING} THEN 0 ELSE 1 END" if fails else "1"
-        slow = f"CASE WHEN k < {ANSWERED} THEN 0 WHEN {wrong} = 0 THEN 0.2 ELSE 600 END"
+    def enricher(self) -> Enricher:
+        slow = f"CASE WHEN k < {ANSWERED} THEN 0 ELSE 600 END"
         return PostgresEnricher(
             f"{self._server.tcp_dsn()}?{urlencode(self._settings)}",
             query=f"""
-                SELECT k AS id, k * k / {wrong} AS square
+                SELECT k AS id, k * k AS square
                 FROM (SELECT k, pg_sleep({slow}) FROM unnest($1::int8[]) AS k OFFSET 0) AS slept
             """,
             key="id",
             max_batch=1,
-            pool_size=POOL if not fails else 2 * FAILING,
+            pool_size=POOL,
         )
 
     def running(self) -> int:
@@ -166,13 +159,6 @@ def clients_of(port: int) -> set[int]:
 
 def test_X7_a_job_that_has_enough_rows_leaves_no_request(spark: SparkSession, outside: Outside) -> None:
     assert [row.square for row in hanging(spark, outside).limit(3).collect()] == [0, 1, 4]
-    assert_clean(spark, outside)
-
-
-def test_X7_a_failed_lookup_leaves_no_request(spark: SparkSession, outside: Outside) -> None:
-    numbers = spark.range(0, 2 * FAILING, numPartitions=1)
-    with pytest.raises(Exception, match=f"failed for key {FAILING}"):
-        enrich(numbers, outside.enricher(fails=True), on="id", timeout=None, capacity=20).collect()
     assert_clean(spark, outside)
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from asyncio_operator import AsyncFunction, FunctionError
+from asyncio_operator import AsyncFunction
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.rdd import PartitionTask
 from tests.spark.helpers import wait_until
@@ -32,10 +32,6 @@ def _nothing_is_left_behind() -> Iterator[None]:
     wait_until(lambda: not readers(), SOON, "no reader is left")
     loop = loop_thread().loop
     wait_until(lambda: asyncio.run_coroutine_threadsafe(others(), loop).result(SOON) == 0, SOON, "no task is left")
-
-
-async def double(number: int) -> int:
-    return 2 * number
 
 
 class Counted(AsyncFunction[int, int]):
@@ -66,20 +62,6 @@ class Counted(AsyncFunction[int, int]):
         Counted.done[f"{self.name} closed"] += 1
 
 
-def test_a_task_gives_the_results_of_its_elements_in_order() -> None:
-    assert list(PartitionTask(double, {})(range(1000))) == list(range(0, 2000, 2))
-    assert list(PartitionTask(double, {})([])) == []
-
-
-def test_two_tasks_over_one_function_open_a_copy_each() -> None:
-    Counted.done.clear()
-    function = Counted("twice")
-    task = PartitionTask(function, {})
-    assert list(task(task(range(500)))) == list(range(500))
-    assert Counted.done == {"twice opened": 2, "twice closed": 2}
-    assert function.client is None
-
-
 def test_X7_closed_early_it_cancels_what_runs_and_closes_the_function() -> None:
     Counted.done.clear()
     results = PartitionTask(Counted("early", hangs=3), {"capacity": 10})(range(100))
@@ -101,24 +83,3 @@ def test_X7_a_task_ends_with_the_one_that_reads_its_results(between: bool) -> No
     wait_until(lambda: Counted.done["first closed"] == 1, SOON, "the first task has ended")
     assert Counted.done["first cancelled"] == 97
     assert Counted.done["second closed"] == 1
-
-
-def test_X5_a_failure_names_the_element_and_the_cause() -> None:
-    async def fails(number: int) -> int:
-        if number == 7:
-            raise ValueError("bad luck")
-        return number
-
-    with pytest.raises(FunctionError, match=r"element 7.*ValueError: bad luck") as caught:
-        list(PartitionTask(fails, {})(range(10)))
-    assert (caught.value.element, caught.value.attempts) == ("7", 1)
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
-def test_an_error_of_the_input_passes_through() -> None:
-    def elements() -> Iterator[int]:
-        yield 1
-        raise EOFError("Spark is gone")
-
-    with pytest.raises(EOFError, match="Spark is gone"):
-        list(PartitionTask(double, {})(elements()))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections import OrderedDict, UserDict, defaultdict
-from decimal import Decimal
 from typing import Any
 from unittest import mock
 
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ElementTimeoutError, EnricherError, ResultError
 from asyncio_operator.arrow.key_arrays import in_utc
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure
 from asyncio_operator.spark.worker import output_batches as pieces
 from asyncio_operator.spark.worker.rows import Enrichment, Layout, key_batch
 
@@ -35,53 +33,6 @@ def keys_of(array: Any, *more: Any) -> tuple[list[Any], list[int]]:
 
 
 # -- keys
-
-NOON = dt.datetime(2020, 1, 1, 12)
-
-
-@pytest.mark.parametrize(
-    ("values", "data_type", "keys"),
-    [
-        ([3, None, 3, 1], pa.int8(), [3, 1]),
-        ([3, None, 3, 1], pa.int64(), [3, 1]),
-        ([1.5, None, 1.5, -0.0], pa.float32(), [1.5, -0.0]),
-        ([True, None, True, False], pa.bool_(), [True, False]),
-        ([Decimal("1.50"), None, Decimal("1.50"), Decimal("2.00")], pa.decimal128(20, 2), [Decimal("1.5"), Decimal(2)]),
-        (["b", None, "b", ""], pa.string(), ["b", ""]),
-        (["b", None, "b", "ß"], pa.large_string(), ["b", "ß"]),
-        ([b"b", None, b"b", b""], pa.binary(), [b"b", b""]),
-        ([dt.date(2020, 1, 1), None, dt.date(2020, 1, 1), dt.date(1, 1, 1)], pa.date32(), None),
-        ([NOON, None, NOON, dt.datetime(9999, 12, 31)], pa.timestamp("us"), None),
-        ([None, None, None, None], pa.int64(), []),
-        ([], pa.int64(), []),
-    ],
-    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
-)
-def test_keys_of_every_family_are_told_apart_in_the_order_of_their_first_row(
-    values: list[Any], data_type: pa.DataType, keys: list[Any] | None
-) -> None:
-    keys = [values[0], values[3]] if keys is None else keys
-    found, codes = keys_of(pa.array(values, data_type))
-    assert found == keys
-    assert codes == [keys.index(v) if v is not None else -1 for v in values]
-    found, codes = keys_of(pa.array(values, data_type), pa.array(values, data_type))
-    assert found == [(key, key) for key in keys]
-    assert codes == [keys.index(v) if v is not None else -1 for v in values]
-
-
-def test_nan_is_one_key() -> None:
-    keys, codes = keys_of([math.nan, 1.0, math.nan])
-    assert math.isnan(keys[0])
-    assert (len(keys), codes) == (2, [0, 1, 0])
-
-
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+02:00", "GMT+2", "no such zone"])
-def test_timestamps_with_a_zone_are_keys_in_utc_whatever_the_zone_of_the_session(zone: str) -> None:
-    [key], _ = keys_of(
-        pa.array([NOON], pa.timestamp("us")).cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone))
-    )
-    assert key == NOON.replace(tzinfo=dt.UTC)
-    assert key.utcoffset() == dt.timedelta(0)
 
 
 def test_the_last_moment_of_the_year_9999_is_a_key_in_every_zone() -> None:
@@ -104,34 +55,6 @@ def test_L9_what_python_cannot_hold_is_a_key_that_no_row_has(array: pa.Array) ->
     assert (len(keys), codes) == (1, [0, -1, 0])
     keys, codes = keys_of([1, 2, 1], array)
     assert (len(keys), codes) == (1, [0, -1, 0])
-
-
-PARTS = {
-    "int": st.integers(-3, 3),
-    "text": st.sampled_from(["", "a", "b", "a\0"]),
-    "bool": st.booleans(),
-    "date": st.dates(dt.date(2020, 1, 1), dt.date(2020, 1, 3)),
-    "big": st.integers(-(2**63), 2**63 - 1),
-}
-
-
-@given(data=st.data(), parts=st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=5), rows=st.integers(0, 30))
-def test_composite_keys_are_those_of_the_rows(data: st.DataObject, parts: list[str], rows: int) -> None:
-    columns = [data.draw(st.lists(PARTS[p] | st.none(), min_size=rows, max_size=rows)) for p in parts]
-    types = {"int": pa.int32(), "text": pa.string(), "bool": pa.bool_(), "date": pa.date32(), "big": pa.int64()}
-    keys, codes = keys_of(*(pa.array(c, types[p]) for p, c in zip(parts, columns, strict=True)))
-    whole = [row if len(parts) > 1 else row[0] for row in zip(*columns, strict=True)]
-    null = [None in row for row in zip(*columns, strict=True)]
-    assert keys == list(dict.fromkeys(row for row, n in zip(whole, null, strict=True) if not n))
-    assert codes == [-1 if n else keys.index(row) for row, n in zip(whole, null, strict=True)]
-
-
-def test_composite_keys_of_huge_cardinality_stay_apart() -> None:
-    count = 20_000
-    columns = [[(i * step) % count for i in range(count)] for step in (1, 3, 7, 11, 13, 17, 19)]
-    keys, codes = keys_of(*columns)
-    assert keys == list(zip(*columns, strict=True))
-    assert codes == list(range(count))
 
 
 # -- rows
@@ -245,23 +168,6 @@ def test_X15_answers_that_come_while_rows_leave_make_no_room_before_their_rows_l
     assert (sum(part.num_rows for part in rows), freed) == (1, 1)
 
 
-def test_X9_a_key_with_a_hundred_thousand_rows_leaves_in_batches_of_bounded_rows() -> None:
-    keyed = key_batch(batch_of(k=[1, 2, 1, 3]), [0])
-    keyed.outcomes = [[{"x": i} for i in range(100_000)], None, {"x": -1}]
-    output, _ = enrichment().leading(keyed, 3)
-    sizes, values = [], []
-    for part in output:
-        sizes.append(part.num_rows)
-        values += part.column(1).to_pylist()
-    assert max(sizes) == pieces.OUTPUT_ROWS
-    assert values == [*range(100_000), None, *range(100_000), -1]
-
-
-def test_L9_absent_fields_are_null_others_are_ignored_and_an_empty_sequence_is_a_miss() -> None:
-    rows = enrich_batch(batch_of(k=[1, 2, 3]), {1: {"y": "a", "z": 1}, 2: (), 3: ({"x": 5},)})
-    assert [(row["x"], row["y"]) for row in rows] == [(None, "a"), (None, None), (5, None)]
-
-
 @pytest.mark.parametrize("make", [dict, OrderedDict, UserDict, lambda row: Answer(row, "call", 1, 0.5)])
 def test_L11_a_misspelt_column_fails_its_key_alone(make: Any) -> None:
     outcomes = {1: {"x": 1}, 2: make({"ex": 2}), 3: [{"y": "a"}], 4: {}}
@@ -372,14 +278,6 @@ def test_X6_an_error_whose_text_is_odd_is_told_all_the_same(error: Exception) ->
     assert row["status"]["error_message"]
 
 
-def test_X6_inner_drops_misses_and_keeps_failures_unless_they_are_dropped() -> None:
-    outcomes = {1: {"x": 1}, 2: None, 3: FAILED}
-    batch = batch_of(k=[1, 2, 3, None])
-    assert [row["k"] for row in enrich_batch(batch, outcomes, inner=True)] == [1, 3]
-    assert [row["k"] for row in enrich_batch(batch, outcomes, inner=True, drop_failed=True)] == [1]
-    assert [row["k"] for row in enrich_batch(batch, outcomes, drop_failed=True)] == [1, 2, None]
-
-
 def test_no_columns_at_all_tell_whether_there_is_a_row() -> None:
     built = Enrichment(Layout((0,), pa.schema([]), inner=True), lambda key, _outcome, error: Failure(error, 0.0))
     keyed = key_batch(batch_of(k=[1, 2, 3]), [0])
@@ -399,18 +297,6 @@ def test_X7_a_batch_without_rows_can_be_made_as_soon_as_the_input_is_known() -> 
     [part], _ = built.leading(keyed, 2)
     assert empty.num_rows == 0
     assert empty.schema.equals(part.schema, check_metadata=True)
-
-
-def test_a_key_whose_rows_leave_in_two_parts_is_counted_by_rows() -> None:
-    keyed: KeyBatch = key_batch(batch_of(k=[1, 1, 2, 1]), [0])
-    built = enrichment()
-    keyed.outcomes[0] = 7
-    first, _ = built.leading(keyed, 1)
-    assert len(rows_of(list(first))) == 2
-    keyed.outcomes[1] = {"x": 2}
-    rest, _ = built.leading(keyed, 2)
-    assert rows_of(list(rest)) == [(2, 2, None), (1, None, None)]
-    assert built.kinds.tolist() == [1, 0, 3]
 
 
 def test_times_inside_of_arrays_structs_and_maps_are_in_utc_too() -> None:

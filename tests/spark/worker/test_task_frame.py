@@ -4,12 +4,8 @@ asserted, and generous ones; what has to be slow waits for an event."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import pickle
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +13,12 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import FunctionError
-from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
-from tests.spark.worker.reports import reporting
 
 ENDS = 20.0
 """Seconds in which everything here must end, on however busy a machine."""
@@ -105,14 +99,6 @@ class Signal:
         loop_thread().loop.call_soon_threadsafe(self._event.set)
 
 
-@pytest.mark.parametrize("buffer", [1, 7, 6400])
-def test_X1_every_row_comes_out_once(ordered: bool, buffer: int) -> None:
-    sizes = (100, 0, 1, 0, 57) if buffer < 100 else (3000, 0, 1, 20_000, 500)
-    task = task_of(double, ordered=ordered, buffer=buffer, capacity=min(buffer, 100))
-    ids = ids_of(task(batches_of(*sizes)))
-    assert (ids if ordered else sorted(ids)) == list(range(sum(sizes)))
-
-
 def test_X9_ready_rows_leave_although_a_key_of_their_batch_is_slow(ordered: bool) -> None:
     signal, came = Signal(), list[int]()
 
@@ -182,76 +168,6 @@ def test_X5_a_failure_names_enricher_key_and_cause_and_leaves_no_call(ordered: b
     assert signal.waiting == 0
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("stop"), GeneratorExit(), BaseException("odd")])
-@pytest.mark.parametrize("fail", [True, False])
-def test_X5_what_is_no_exception_fails_the_task_and_never_hangs_it(error: BaseException, fail: bool) -> None:
-    async def look_up(key: int) -> Any:
-        await asyncio.sleep(0)
-        raise error
-
-    with pytest.raises(FunctionError, match=type(error).__name__):
-        list(task_of(look_up, fail=fail)(batches_of(3)))
-    assert ids_of(task_of(double)(batches_of(3))) == [0, 1, 2], "the loop lives on"
-
-
-def told(error: BaseException) -> str:
-    """What PySpark writes of an error."""
-    return "".join(traceback.format_exception(error)).encode().decode()
-
-
-class SilentError(Exception):
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-
-@pytest.mark.parametrize("where", ["text", "cause", "context", "note"])
-def test_X5_an_error_whose_traceback_is_no_text_is_told_all_the_same(where: str) -> None:
-    async def look_up(key: int) -> Any:
-        odd = OSError("no such file: \udc80.txt")
-        match where:
-            case "text":
-                raise odd
-            case "cause":
-                raise ValueError("bad luck") from odd
-            case "context":
-                try:
-                    raise odd
-                except OSError:
-                    raise ValueError("bad luck")  # noqa: B904
-        error = ValueError("bad luck")
-        error.add_note(str(odd))
-        raise error
-
-    pattern = r"look_up, x\) failed for key 0: " + ("OSError: no such" if where == "text" else "ValueError: bad luck")
-    with pytest.raises(FunctionError, match=pattern) as caught:
-        list(task_of(look_up)(batches_of(3)))
-    assert (caught.value.element, caught.value.attempts) == ("0", 1)
-    text = told(caught.value)
-    assert "no such file: \\udc80.txt" in text
-    assert "in look_up" in text
-
-
-@pytest.mark.parametrize("text", ["x" * 10_000_000, "one\n" * 2_000_000])
-def test_X5_a_text_of_megabytes_is_cut(text: str) -> None:
-    async def look_up(key: int) -> Any:
-        raise ValueError(text)
-
-    with pytest.raises(FunctionError, match=f"failed for key 0: ValueError: {text[:3]}") as caught:
-        list(task_of(look_up)(batches_of(3)))
-    assert len(str(caught.value)) < 3000
-    assert len(told(caught.value)) < 200_000
-    assert "in look_up" in told(caught.value)
-
-
-def test_X5_an_error_without_a_text_fails_the_task_by_its_type() -> None:
-    async def look_up(key: int) -> Any:
-        raise SilentError
-
-    with pytest.raises(FunctionError, match=r"failed for key 0: SilentError$"):
-        list(task_of(look_up)(batches_of(3)))
-    assert ids_of(task_of(look_up, fail=False)(batches_of(3))) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("error", [OSError("no route to host"), SystemExit(3)])
 def test_X5_an_enricher_that_does_not_open_fails_the_task_by_name(error: BaseException) -> None:
     class Broken(FunctionEnricher):
@@ -306,26 +222,6 @@ def test_X7_closed_while_its_input_waits_it_ends() -> None:
     more.set()
 
 
-def test_X7_a_call_that_ignores_its_cancellation_is_left_behind_after_the_grace_period(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    signal = Signal()
-
-    async def look_up(key: int) -> Any:
-        while key == 1:
-            with contextlib.suppress(asyncio.CancelledError):
-                await signal.wait()
-                break
-        return {"x": key}
-
-    output = task_of(look_up, grace_period=0.2)(batches_of(2))
-    assert next(output).num_rows == 1
-    with caplog.at_level(logging.ERROR, "asyncio_operator"):
-        output.close()  # type: ignore[attr-defined]
-    assert "ignored its cancellation for the grace period of 0.2 s" in caplog.text
-    signal.set()
-
-
 def test_L8_two_tasks_at_once_in_one_process_do_not_disturb_each_other(ordered: bool) -> None:
     opened = 0
 
@@ -356,26 +252,3 @@ def test_L8_two_tasks_at_once_in_one_process_do_not_disturb_each_other(ordered: 
         thread.join(ENDS)
     assert {n: sorted(ids) for n, ids in results.items()} == {n: list(range(100 * (n + 3))) for n in range(4)}
     assert opened == 1
-
-
-def test_figures_are_reported_once_at_the_end_of_the_task() -> None:
-    reports: list[Figures] = []
-
-    async def look_up(key: int) -> Any:
-        if key % 4 == 3:
-            raise ValueError
-        return None if key % 4 == 2 else {"x": key}
-
-    task = task_of(look_up, reporting=reporting(reports), fail=False)
-    list(task(iter([pa.RecordBatch.from_pydict({"id": [0, 0, 1, 2, 3, None]})])))
-    [figures] = reports
-    assert (figures.rows, figures.found, figures.missing, figures.failures) == (6, 3, 2, 1)
-    assert (figures.calls, figures.skipped, figures.timeouts) == (4, 0, 0)
-    assert figures.latency.percentiles().max > 0
-    assert (figures.latency.count, figures.attempt_latency.count) == (4, 4)
-
-
-def test_a_task_travels_by_pickle() -> None:
-    schema = pa.schema([("x", pa.int64())])
-    task = EnrichTask(FunctionEnricher(double, schema), "1", Layout((0,), schema), LookupOptions(), schema, "")
-    assert pickle.loads(pickle.dumps(task)).layout == task.layout

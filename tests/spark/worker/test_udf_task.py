@@ -9,7 +9,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -35,7 +34,6 @@ from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.udf import ColumnFunction
 from asyncio_operator.spark.worker import udf_task
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
-from tests.spark.helpers import wait_until
 
 
 def run(function: ColumnFunction, batches: Any) -> Iterator[pa.Array]:
@@ -106,31 +104,6 @@ def test_X9_a_consumer_that_stands_still_stops_the_calls() -> None:
     # Some batches in each channel, one in the hands of each thread, and the buffer.
     assert called <= 20 + 10 * (2 * READ_AHEAD + 4)
     output.close()  # type: ignore[attr-defined]
-
-
-VALUES: list[tuple[pa.Array, Any]] = [
-    (pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("us")), datetime.datetime(2020, 1, 1)),
-    (pa.array([Decimal("1.50")], pa.decimal128(10, 2)), Decimal("1.50")),
-    (pa.array([datetime.date(2020, 1, 1)]), datetime.date(2020, 1, 1)),
-    (pa.array([b"\x00"]), b"\x00"),
-    (pa.array([[1, None]]), [1, None]),
-    (pa.array([{"a": 1, "b": {"c": None}}]), {"a": 1, "b": {"c": None}}),
-    (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), {"a": 1}),
-    (ints(None), None),
-]
-
-
-@pytest.mark.parametrize(("array", "value"), VALUES, ids=[str(array.type) for array, _ in VALUES])
-def test_arguments_are_python_values(array: pa.Array, value: Any) -> None:
-    seen = []
-
-    @async_udf("boolean")
-    async def look(value: Any) -> bool:
-        seen.append(value)
-        return True
-
-    assert results(look, array) == [True]
-    assert seen == [value]
 
 
 def test_timestamps_come_in_utc_whatever_the_zone_of_the_session() -> None:
@@ -324,30 +297,6 @@ def test_results_that_one_array_cannot_hold_leave_in_several(monkeypatch: pytest
         )
 
 
-def test_X7_leaving_early_cancels_what_runs_and_stops_the_reading() -> None:
-    running = 0
-
-    @async_udf("long", timeout=None)
-    async def hangs(n: int) -> int:
-        nonlocal running
-        if n < 3:
-            return n
-        running += 1
-        try:
-            await asyncio.Event().wait()
-        finally:
-            running -= 1
-        return n
-
-    output = run(hangs, (ints(*range(start, start + 3)) for start in range(0, 10**9, 3)))
-    assert next(output).to_pylist() == [0, 1, 2]
-    wait_until(lambda: running > 0, 10, "a call runs")
-    output.close()  # type: ignore[attr-defined]
-    assert running == 0
-    names = [thread.name for thread in threading.enumerate()]
-    wait_until(lambda: "asyncio-operator-feeder" not in [t.name for t in threading.enumerate()], 10, f"gone: {names}")
-
-
 def test_a_function_that_holds_the_loop_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -369,29 +318,6 @@ def test_a_function_that_holds_the_loop_is_told(
         assert results(blocks_the_loop, ints(1)) == [1]
     caplog.handler.removeFilter(tell)
     assert "blocks_the_loop blocked the event loop" in caplog.text
-
-
-def test_an_error_of_spark_s_input_ends_the_run_as_it_is() -> None:
-    @async_udf("long")
-    async def echo(n: int) -> int:
-        return n
-
-    def broken() -> Iterator[pa.Array]:
-        yield ints(1)
-        raise EOFError("Spark is gone")
-
-    with pytest.raises(EOFError, match="Spark is gone"):
-        list(run(echo, broken()))
-
-
-def test_X5_an_error_that_is_no_text_is_told_as_far_as_it_goes() -> None:
-    @async_udf("long")
-    async def fails(name: str) -> int:
-        raise OSError("no such file: \udc80.txt")
-
-    with pytest.raises(FunctionError, match=r"no such file: \\udc80\.txt") as raised:
-        results(fails, pa.array(["a"]))
-    str(raised.value).encode()
 
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])

@@ -14,14 +14,13 @@ from pyspark.sql import SparkSession
 from asyncio_operator import Enricher
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher
-from tests.spark.helpers import assert_workers_are_clean, wait_until
 
 pytestmark = pytest.mark.spark
 
 STATM = Path("/proc/self/statm")
 
 
-def client_of(directory: Path, url: str = "a", idle: float | None = None) -> Enricher:
+def client_of(directory: Path, url: str = "a") -> Enricher:
     """An enricher that notes in files when it is opened and closed, by its URL and process."""
 
     class Client(Enricher):
@@ -38,10 +37,6 @@ def client_of(directory: Path, url: str = "a", idle: float | None = None) -> Enr
             import asyncio
             import threading
 
-            from asyncio_operator.engine import lent
-
-            if idle is not None:
-                lent.IDLE = idle
             assert threading.current_thread().name == "asyncio-operator-loop"
             assert asyncio.get_running_loop().is_running()
             self.number = id(self)
@@ -90,24 +85,6 @@ def test_L8_jobs_one_after_the_other_use_the_same_opened_client(spark: SparkSess
 def test_X8_nothing_is_opened_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     used(spark, client_of(tmp_path))
     assert str(os.getpid()) not in {name.rpartition("-")[2] for name in notes(tmp_path, "open")}
-
-
-def test_L8_an_idle_client_is_closed_and_opened_again_on_use(spark: SparkSession, tmp_path: Path) -> None:
-    pids = {pid for pid, _ in used(spark, client_of(tmp_path, idle=0.2))}
-    try:
-        wait_until(lambda: notes(tmp_path, "close") == notes(tmp_path, "open"), 30, "idle clients are closed")
-        again = {pid for pid, _ in used(spark, client_of(tmp_path, idle=0.2))}
-        assert all(notes(tmp_path, "open")[f"a-{pid}"] == 2 for pid in pids & again)
-        wait_until(lambda: notes(tmp_path, "close") == notes(tmp_path, "open"), 30, "idle clients are closed")
-    finally:
-        used(spark, client_of(tmp_path, url="reset", idle=60.0))
-
-
-def test_X8_a_worker_has_one_loop_thread_and_no_feeder_is_left_however_many_jobs_it_has_done(
-    spark: SparkSession,
-) -> None:
-    for _ in range(3):
-        assert_workers_are_clean(spark)
 
 
 def resident(spark: SparkSession, rows: int, mode: Any) -> int:
