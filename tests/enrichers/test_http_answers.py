@@ -43,12 +43,6 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_column_value_and_type(
     assert "change its type in schema=" in str(caught.value)
 
 
-def test_L9_absent_fields_are_null_and_extra_ones_ignored() -> None:
-    answers = Answers(as_schema("a int, b string"), None, None)
-    assert answers.found({"b": "x", "z": object()}) == {"a": None, "b": "x"}
-    assert answers.found({"b": None, "z": 1}) == {"a": None, "b": None}
-
-
 @pytest.mark.parametrize(
     ("extract", "answer"),
     [
@@ -153,19 +147,6 @@ async def test_missing_statuses_are_misses_and_others_are_not() -> None:
                 service.answer_next(FakeAnswer(status=status))
                 assert await enricher.lookup("x") is None
             assert "404 Not Found" in str(await refused(enricher, ["x"]))
-
-
-async def test_several_rows_null_and_an_empty_list() -> None:
-    async with (
-        FakeService({"two": [{"a": 1}, {"a": 2}], "none": [], "bom": 0}) as service,
-        asked_in_batches(service) as enricher,
-    ):
-        assert await enricher.lookup("two") == [{"a": 1}, {"a": 2}]
-        assert await enricher.lookup("none") is None
-        service.answer_next(FakeAnswer(), FakeAnswer(b'\xef\xbb\xbf{"a": 5}'), FakeAnswer("null"))
-        assert "is empty" in str(await refused(enricher, ["x"]))
-        assert await enricher.lookup("x") == {"a": 5}
-        assert await enricher.lookup("x") is None
 
 
 @pytest.mark.parametrize(

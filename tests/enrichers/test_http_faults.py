@@ -85,11 +85,6 @@ async def test_nobody_there_is_retryable_and_no_keys_fault() -> None:
             assert await service_gone.lookup("y") == {"a": 2}, "it comes back"
 
 
-async def test_a_name_that_cannot_be_resolved_is_retryable() -> None:
-    async with opened(HttpEnricher("http://no-such-host.invalid/{key}", schema="a int")) as enricher:
-        assert (await failure(enricher, "x")).retryable is True
-
-
 @pytest.mark.parametrize(("method", "requests"), [("GET", 2), ("POST", 1)])
 async def test_a_reset_is_retryable_and_only_get_is_sent_again_by_itself(method: str, requests: int) -> None:
     async with FakeService(ROWS, resets=1.0) as service, asked(service, method=method) as enricher:

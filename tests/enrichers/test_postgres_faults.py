@@ -151,23 +151,6 @@ async def test_a_server_that_hangs_holds_up_neither_a_cancelled_lookup_nor_close
     server.resume()
 
 
-async def test_too_many_connections_are_an_overload(server: PostgresServer, enricher: PostgresEnricher) -> None:
-    connection = await asyncpg.connect(server.dsn)
-    await connection.execute("CREATE ROLE poor LOGIN PASSWORD 'x'; GRANT SELECT ON t TO poor")
-    others = [await asyncpg.connect(server.dsn) for _ in range(7)]
-    crowded = PostgresEnricher(server.tcp_dsn(user="poor", password="x"), table="t", key="id")
-    object.__setattr__(crowded, "_description", enricher._description)
-    await crowded.open()
-    error = await failure(crowded, 1)
-    assert "too many connections" in str(error)
-    assert error.retryable is True
-    assert error.overload is True
-    for other in [connection, *others]:
-        await other.close()
-    assert await until_it_answers(crowded, 3) == {"v": -3}
-    await crowded.close()
-
-
 async def test_the_server_knows_who_asks(postgres: PostgresServer) -> None:
     query = "SELECT k AS id, current_setting('application_name') AS v FROM unnest($1::int[]) AS k"
     for dsn, expected in [
