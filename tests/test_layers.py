@@ -432,7 +432,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/queues": 435,
     "asyncio_operator/services": 1_425,
     "asyncio_operator/spark": 8_971,
-    "asyncio_operator/state": 7_827,
+    "asyncio_operator/state": 7_815,
     "asyncio_operator/telemetry": 567,
     "asyncio_operator/testing": 3_221,
     "asyncio_operator/timers": 1_330,

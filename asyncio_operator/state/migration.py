@@ -11,7 +11,7 @@ With time to live on both sides an entry keeps the time its value was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
@@ -63,7 +63,8 @@ class MigratingMapState(MapState[K, V]):
         self._old = backend.cells(old, ValueStateDescriptor)
         self._map: MapState[K, V] = backend.map_state(new)
         super().__init__(backend.cells(new, MapStateDescriptor), new)
-        self._backend = _Moving(self._moved)
+        # Without a slot at hand, every method asks for one, and the old value moves first.
+        self._backend = SimpleNamespace(slot=None, require_slot=self._moved)
 
     def clear(self) -> None:
         """As of `MapState`; an old value goes too, in the same batch."""
@@ -128,12 +129,3 @@ class MigratingMapState(MapState[K, V]):
     def _unfit(self, slot: bytes, what: str) -> StateError:
         remedy = "correct it through the old value state, or give the new state other serialisers"
         return self._old.located(StateMigrationError(f"{what}; {remedy}"), slot)
-
-
-class _Moving:
-    """What the map takes for its backend. It has no slot at hand, so every access asks for it: `moved`."""
-
-    slot = None
-
-    def __init__(self, moved: Callable[[], bytes]) -> None:
-        self.require_slot = moved

@@ -6,6 +6,7 @@ They know neither where the entries are stored nor that entries may expire.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, Generic, NoReturn, TypeVar
 
 from asyncio_operator.errors import StateError, describe
@@ -24,18 +25,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class _Dropped:
-    """Replaces the backend of a dropped state. It has no slot, so every method of the state raises an error."""
-
-    slot = None
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def require_slot(self) -> NoReturn:
-        raise StateError(f"state {self._name!r} was dropped: request it again from the backend, which makes a new one")
-
-
 class State:
     """What all states share: their cells, and the backend that has the current slot."""
 
@@ -47,7 +36,14 @@ class State:
 
     def mark_dropped(self) -> None:
         """Every use is a StateError from here on."""
-        self._backend = _Dropped(self._cells.name)
+
+        def refuse() -> NoReturn:
+            raise StateError(
+                f"state {self._cells.name!r} was dropped: request it again from the backend, which makes a new one"
+            )
+
+        # Without a slot at hand, every method asks for one.
+        self._backend = SimpleNamespace(slot=None, require_slot=refuse)
 
     def clear(self) -> None:
         """Removes what is stored for the current key and namespace."""

@@ -166,6 +166,8 @@ def test_a_directory_of_other_files_is_left_alone(open_it, name, tmp_path):
     (tmp_path / name).write_text("a diary")
     with pytest.raises(StateError, match="take another directory"):
         open_it(tmp_path)
+    with pytest.raises(StateError, match=name):
+        open_it(tmp_path / name)
     assert contents(tmp_path) == {name: b"a diary"}
 
 

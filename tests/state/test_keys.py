@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.key_groups import KeyGroupRange, addresses_of, group_prefix, group_width, key_group
-from asyncio_operator.state.keys import deserialize_key, serialize_key
+from asyncio_operator.state.keys import KeySerializer, deserialize_key, serialize_key
 from asyncio_operator.state.layout import describe_slot, parse_slot, sequence_bytes, serialize_namespace
 from asyncio_operator.state.rocksdb.state_directory import prefix_end
 
@@ -142,6 +142,12 @@ def test_S3_a_slot_is_found_in_its_address(key, namespace, sub, max_parallelism)
     assert strictly_equal(found, key)
     assert namespace_bytes == serialize_namespace(namespace)
     assert length == len(slot)
+
+
+def test_the_serialiser_of_keys_takes_the_bytes_of_one_key():
+    for damaged in (b"", KeySerializer().serialize(1) + b"x"):
+        with pytest.raises(StateError, match="damaged"):
+            KeySerializer().deserialize(damaged)
 
 
 def test_S3_the_layout_is_what_it_is_written_to_be():

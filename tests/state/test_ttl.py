@@ -183,6 +183,38 @@ def test_E5_no_entry_expires_before_the_time_until_which_no_look_is_made(size, s
             clock.set(clock() + seconds)
 
 
+def test_E5_a_clock_that_is_set_back_during_a_round_hides_nothing(make):
+    clock = ManualClock(5.0)
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(1))
+    value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
+
+    def write(keys):
+        for key in keys:
+            backend.set_current_key(key)
+            value.update(key)
+        backend.set_current_key("absent")
+
+    def look(times):
+        for _ in range(times):
+            value.value()
+        backend.num_entries()
+
+    write([0])
+    clock.set(9.0)
+    write(range(1, 100))
+    look(200)
+    clock.set(15.0)
+    look(50)  # Halfway through a round.
+    clock.set(2.0)
+    write(range(200, 210))
+    clock.set(15.1)
+    look(60)  # The round is over.
+    clock.set(15.5)
+    look(220)
+    assert backend.num_entries() == 99
+
+
 changes = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["put", "delete", "empty"]), st.integers(0, 11)),
