@@ -93,6 +93,20 @@ async def test_L6_a_refresh_holds_up_no_row_is_made_once_at_a_time_and_ended_bef
 
 
 @virtual
+async def test_L6_a_refresh_that_fails_ends_no_run_and_is_counted() -> None:
+    async def once(key: Any) -> Any:
+        if len(enricher.calls) > 1:
+            raise EnricherError("down")
+        return {"x": key}
+
+    enricher = Recorded(once)
+    batches, pipeline = await look_up(enricher, [[1]] * 3, Cache(refresh_after=1), pause=2.0, fail=True)
+    assert sources(batches) == [["call"], ["cache"], ["cache"]]
+    assert enricher.calls == [1, 1, 1]
+    assert (pipeline.figures.failures, sum(pipeline.figures.errors.values())) == (2, 2)
+
+
+@virtual
 async def test_L6_no_refresh_while_a_batch_waits_for_the_key_whose_answer_another_task_has_put_into_the_cache() -> None:
     async def answer(key: int) -> dict[str, int]:
         await asyncio.sleep(10)
