@@ -7,9 +7,11 @@ import gc
 from typing import Any
 
 import psutil
+import pytest
 
-from asyncio_operator import AsyncWaitOperator
-from tests.operator.helpers import forever, run_on, same
+from asyncio_operator import AsyncWaitOperator, BatchAsyncFunction, Batching, Hedge
+from asyncio_operator.engine.flights import Flight
+from tests.operator.helpers import collect, forever, run_on, same, virtual
 
 ELEMENTS = 400_000
 BOUND = 24 * 2**20
@@ -58,3 +60,30 @@ def test_the_synchronous_face_needs_no_more_memory_either(mode):
     before = resident()
     assert sum(1 for _ in operator(range(200_000))) == 200_000
     assert resident() - before < BOUND
+
+
+@pytest.mark.parametrize(
+    "options", [{"retry": 3, "timeout": 60.0}, {"retry": 3, "hedge": Hedge(after=9.0)}, {"batching": Batching(2)}]
+)
+@virtual
+async def test_only_elements_in_trouble_have_an_object_of_their_own(options: dict[str, Any]) -> None:
+    seen: list[int] = []
+
+    async def slow(value: Any) -> Any:
+        """The call of the first element fails once."""
+        await asyncio.sleep(1.0)
+        if not seen:
+            seen.append(0)
+            raise ConnectionError
+        seen.append(sum(type(one) is Flight for one in gc.get_objects()))
+        return value
+
+    class InBatches(BatchAsyncFunction[Any, Any]):
+        async def invoke_batch(self, values: Any) -> Any:
+            return await slow(values)
+
+    gc.collect()
+    function: Any = InBatches() if "batching" in options else slow
+    operator = AsyncWaitOperator(function, mode="unordered", capacity=20, on_error="skip", **options)
+    assert len(await collect(operator.process(range(100)))) == 98 + 2 * ("retry" in options)
+    assert max(seen) == (2 if "batching" in options else 1)
