@@ -423,7 +423,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/arrow": 2_699,
     "asyncio_operator/budget": 2_839,
     "asyncio_operator/coordinators": 830,
-    "asyncio_operator/engine": 4_437,
+    "asyncio_operator/engine": 4_433,
     "asyncio_operator/journal": 2_568,
     "asyncio_operator/lookup": 4_243,
     "asyncio_operator/loop": 947,

@@ -285,11 +285,6 @@ class Attempts:
 
     # -- the window: the start and the end of a call
 
-    def take(self, now: float, call: Call) -> float:
-        """Start a call of a window, if it may start now; see `Gate.take`."""
-        start = self.gate.next_start(now)
-        return start if start > now else self.gate.start(call, now)
-
     def hold(self, call: Call) -> None:
         """A call of a window may not start yet. It is the next one."""
         self._schedule.count(call)

@@ -159,8 +159,8 @@ class Gate:
         return self._limiter.next_start(now)
 
     def start(self, call: Call, now: float) -> float:
-        """Start a call for which `next_start` has said `now`, if the circuit breaker and the budget let it. Returns
-        when they do; see `Seat.take`. It is weighed once.
+        """Start a call, if all limits let it. Returns when they do; see `next_start` and `Seat.take`. It is weighed
+        once.
 
         Raises:
             CircuitOpenError: it is refused.
@@ -171,6 +171,8 @@ class Gate:
             # The budget has counted it.
             error, call.refusal = call.refusal, None
             raise error
+        if (start := self.next_start(now)) > now:
+            return start
         if self.weighs and call.weights is None:
             call.weights = self.weights(call.count, call.values)
         breaker = self._breaker

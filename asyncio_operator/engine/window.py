@@ -50,7 +50,6 @@ class CallWindow:
 
     def _started(self, calls: Iterator[tuple[Any, Any]], gate: Gate) -> Iterator[tuple[Any, Any]]:
         plain, clock, held = self._plain, gate.now, self.attempts.held
-        take: Callable[..., float] = gate.take if plain else self.attempts.take
         free = gate.free if plain else FreeStarts()
         weighs = gate.weighs and not plain
         # Law R10: calls start in order.
@@ -63,7 +62,7 @@ class CallWindow:
                 try:
                     if weighs and call[0].weights is None:
                         call[0].weights = gate.weights(1, [call[1]])
-                    start = take(now) if plain else take(now, call[0])
+                    start = gate.take(now) if plain else gate.start(call[0], now)
                 except CircuitOpenError:
                     start = inf
                 except (BudgetExceeded, CoordinatorError, ResultError) as error:
