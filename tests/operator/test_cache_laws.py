@@ -314,6 +314,25 @@ async def test_O19_L6_an_old_result_is_used_and_called_for_again_in_the_backgrou
 
 
 @virtual
+async def test_O19_L6_a_refresh_that_fails_does_not_end_the_run_and_the_old_result_stays():
+    clock = ManualClock(1_000.0)
+
+    def answer(value: Any) -> Any:
+        if function.calls["1"] == 2:
+            raise ValueError("no")
+        return function.calls["1"]
+
+    function = Asked(answer)
+    operator, get = cached(clock, function, refresh_after=10)
+    assert await get(1) == [1]
+    clock.advance(10)
+    assert await collect(operator.process([1, 1])) == [1, 1]
+    assert (function.calls, operator.metrics.failures) == ({"1": 2}, 0)
+    assert await get(1) == [1]
+    assert await get(1) == [3]
+
+
+@virtual
 async def test_O19_L6_a_refresh_waits_for_its_turn_also_when_the_input_has_ended():
     clock, function = ManualClock(1_000.0), Asked()
     operator = AsyncWaitOperator(
