@@ -49,7 +49,7 @@ class CallWindow:
         return calls if self._gate is None else self._started(calls, self._gate)
 
     def _started(self, calls: Iterator[tuple[Any, Any]], gate: Gate) -> Iterator[tuple[Any, Any]]:
-        plain, clock, held = self._plain, gate.now, self.attempts.held
+        plain, clock, take, held = self._plain, gate.now, gate.take, self.attempts.held
         free = gate.free if plain else FreeStarts()
         weighs = gate.weighs and not plain
         # Law R10: calls start in order.
@@ -62,7 +62,7 @@ class CallWindow:
                 try:
                     if weighs and call[0].weights is None:
                         call[0].weights = gate.weights(1, [call[1]])
-                    start = gate.take(now) if plain else gate.start(call[0], now)
+                    start = take(now) if plain else gate.start(call[0], now)
                 except CircuitOpenError:
                     start = inf
                 except (BudgetExceeded, CoordinatorError, ResultError) as error:
