@@ -19,9 +19,10 @@ from asyncio_operator import (
     Batching,
     Latency,
     OperatorStatistics,
+    RateLimit,
 )
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
-from tests.operator.helpers import virtual
+from tests.operator.helpers import collect, virtual
 
 
 def histogram(samples: list[float]) -> Histogram:
@@ -199,3 +200,17 @@ async def test_O14_the_latency_of_an_element_runs_from_its_admission_and_that_of
     assert [output async for output in operator.process(one())] == [1]
     assert operator.metrics.latency.p50 == pytest.approx(3.0, rel=0.032)
     assert operator.metrics.attempt_latency.p50 == pytest.approx(1.0, rel=0.032)
+
+
+@virtual
+async def test_O14_latency_has_the_wait_for_a_key_and_for_a_limit_in_it():
+    async def slow(value: int) -> int:
+        await asyncio.sleep(1.0)
+        return value
+
+    keyed = AsyncWaitOperator(slow, mode="key_ordered", key=lambda value: 0)
+    assert await collect(keyed.process(range(3))) == [0, 1, 2]
+    assert keyed.metrics.latency.max == pytest.approx(3.0)
+    limited = AsyncWaitOperator(slow, rate_limit=RateLimit(1, per=1.0))
+    assert await collect(limited.process(range(2))) == [0, 1]
+    assert limited.metrics.latency.max == pytest.approx(2.0)
