@@ -25,7 +25,7 @@ FOLDERS = {
     "arrow": ("arrow", "lookup"),
     "budget": ("budget", "engine", "lookup", "proof/simulation"),
     "coordinators": ("coordinators",),
-    "engine": ("engine", "operator", "lookup"),
+    "engine": ("engine", "operator", "lookup", "spark/worker"),
     "enrichers": ("enrichers",),
     "journal": ("journal", "lookup", "proof/simulation", "spark/worker"),
     "lookup": ("lookup", "spark/worker"),
