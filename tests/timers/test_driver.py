@@ -225,6 +225,23 @@ async def test_T7_restored_timers_fire_too():
 
 
 @virtual
+async def test_T7_T8_restored_timers_fire_when_their_name_is_asked_for_while_a_driver_runs():
+    loop, fired = asyncio.get_running_loop(), []
+    former, manager = TimerServiceManager(), TimerServiceManager()
+    service = former.service("a", on_processing_time=fired.append, clock=loop.time)
+    service.current_key = "k"
+    service.register_processing_time_timer(500)
+    for group in former.queues.key_groups:
+        manager.restore(group, former.snapshot(group))
+    async with ProcessingTimeDriver(manager):
+        await asyncio.sleep(1)
+        assert not fired
+        manager.service("a", on_processing_time=fired.append, clock=loop.time)
+        await asyncio.sleep(0.01)
+        assert [timer.timestamp for timer in fired] == [500]
+
+
+@virtual
 async def test_T7_callbacks_run_in_the_context_of_the_block():
     who = contextvars.ContextVar("who", default="nobody")
 
