@@ -298,10 +298,17 @@ def test_S11_close_on_a_full_disk_says_so_once_and_gives_the_directory_free(tmp_
 
 
 def test_P6_a_queue_on_a_full_disk_is_closed_all_the_same(tmp_path):
-    queue = number_queue(tmp_path / "queue", cache_size=4)
+    queue, acknowledged = number_queue(tmp_path / "queue", cache_size=4), 0
+
+    def add() -> None:
+        nonlocal acknowledged
+        for acknowledged in itertools.count():
+            queue.add(acknowledged)
+
     with full_disk():
         with pytest.raises(StateError, match="too large"):
-            queue.add_all(range(100_000))
+            add()
+        assert len(queue) == acknowledged, "what was refused is not inside"
         with pytest.raises(StateError, match="too large"):
             queue.close()
         queue.close()
