@@ -138,6 +138,17 @@ async def test_unordered_results_leave_as_they_complete():
 
 
 @virtual
+async def test_O2_a_watermark_takes_room_in_the_buffer_too():
+    source = Source(iter([Record(0, 0), Watermark(1), Record(1, 2), Record(2, 3)]))
+    first = asyncio.ensure_future(anext(run := AsyncWaitOperator(forever, capacity=9, buffer=2).process(source)))
+    await asyncio.sleep(1)
+    assert source.read == 2
+    first.cancel()
+    await asyncio.wait([first])
+    await run.aclose()
+
+
+@virtual
 async def test_nothing_crosses_a_watermark(mode):
     elements = [Record(3, 1), Record(1, 2), Watermark(2), Record(1, 3), Watermark(4)]
     got = await process(nap, elements, mode=mode)
