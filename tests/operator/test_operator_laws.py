@@ -149,6 +149,23 @@ async def test_O2_a_watermark_takes_room_in_the_buffer_too():
 
 
 @virtual
+async def test_O2_an_asynchronous_input_is_not_asked_while_the_buffer_is_full():
+    read = []
+
+    async def elements() -> AsyncIterator[int]:
+        for value in range(9):
+            read.append(value)
+            yield value
+
+    first = asyncio.ensure_future(anext(run := AsyncWaitOperator(forever, capacity=9, buffer=2).process(elements())))
+    await asyncio.sleep(1)
+    assert read == [0, 1]
+    first.cancel()
+    await asyncio.wait([first])
+    await run.aclose()
+
+
+@virtual
 async def test_nothing_crosses_a_watermark(mode):
     elements = [Record(3, 1), Record(1, 2), Watermark(2), Record(1, 3), Watermark(4)]
     got = await process(nap, elements, mode=mode)
