@@ -150,7 +150,7 @@ async def test_O2_a_watermark_takes_room_in_the_buffer_too():
 
 @virtual
 async def test_O2_an_asynchronous_input_is_not_asked_while_the_buffer_is_full():
-    read = []
+    read: list[int] = []
 
     async def elements() -> AsyncIterator[int]:
         for value in range(9):
