@@ -226,7 +226,8 @@ async def test_T7_restored_timers_fire_too():
 
 @virtual
 async def test_T7_T8_restored_timers_fire_when_their_name_is_asked_for_while_a_driver_runs():
-    loop, fired = asyncio.get_running_loop(), []
+    fired: list[Any] = []
+    loop = asyncio.get_running_loop()
     former, manager = TimerServiceManager(), TimerServiceManager()
     service = former.service("a", on_processing_time=fired.append, clock=loop.time)
     service.current_key = "k"
