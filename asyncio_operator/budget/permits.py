@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from asyncio_operator.budget.clock_bounds import ClockBounds
-from asyncio_operator.budget.resources import SMOOTHING, Amount, Ramp, Resource, Slots, Stock
+from asyncio_operator.budget.resources import SMOOTHING, Amount, ClockBounds, Ramp, Resource, Slots, Stock
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, Terms
 from asyncio_operator.budget.usage import FreeStarts, Hint

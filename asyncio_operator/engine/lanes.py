@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.clock import monotonic, running_call
 from asyncio_operator.engine.contexts import OwnContexts, are_replaced, doubtful_values
 from asyncio_operator.engine.contracts import Intake, Window
-from asyncio_operator.engine.ending import wait_through
 from asyncio_operator.engine.failures import stray_cancellation
 from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, Timeouts, uncancel
-from asyncio_operator.engine.timing import Turn, start_task
+from asyncio_operator.engine.timing import Turn, start_task, wait_through
 from asyncio_operator.engine.watch import watched
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram

@@ -32,9 +32,8 @@ from asyncio_operator.checks import seconds
 from asyncio_operator.clock import monotonic
 from asyncio_operator.coordinators.addresses import answer, coordinator_of, elsewhere, unused
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
-from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timers import Timers
-from asyncio_operator.engine.timing import clock_of, start_task
+from asyncio_operator.engine.timing import clock_of, close_within, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.loop.forks import forget_in_child

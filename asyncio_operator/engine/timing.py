@@ -1,18 +1,22 @@
-"""The tools of code on the loop that waits: a clock, a task that starts later, the length of a turn.
+"""The tools of code on the loop that waits: a clock, a task that starts later, a wait that ends, the length of a turn.
 
 Calls that return at once never let the loop turn. A `Turn` limits the time for which all of them together may keep it:
 the lanes ask when the turn ends, work until then, and ask again. If the loop has turned meanwhile, because a lane has
-waited for something, a new turn has begun. This module knows no lanes.
+waited for something, a new turn has begun.
+
+The end of a run must not be cut in the middle by a cancellation of the task that waits for it, and must not wait for
+ever for code that ignores its own cancellation (`close_within`). This module knows no lanes and no runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
 from asyncio_operator.clock import monotonic
+from asyncio_operator.policies.shutdown import FINAL_WAIT
 
 COARSEST = 0.001
 """The step, in seconds, of the coarsest clock of a loop. Such a loop may wake too early, and then waits this long."""
@@ -83,3 +87,65 @@ class Turn:
     def _turned(self) -> None:
         self._ends = 0.0
         self._standing = 0
+
+
+End = asyncio.Task[BaseException | None]
+"""A task that returns its error, and does not raise it."""
+
+
+async def error_of(work: Callable[[], Awaitable[object]]) -> BaseException | None:
+    """Call and await it, and return the error that it raises: ``SystemExit`` of a task would pass through the loop."""
+    try:
+        await work()
+    except BaseException as error:
+        return error
+    return None
+
+
+async def wait_through(tasks: Collection[asyncio.Task[Any]], seconds: float) -> asyncio.CancelledError | None:
+    """Wait for tasks, even if the waiting task is cancelled. Returns the cancellation."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + seconds
+    interrupted: asyncio.CancelledError | None = None
+    while tasks:
+        try:
+            # With no time left they still get one turn of the loop.
+            await asyncio.wait(tasks, timeout=max(0.0, ends - loop.time()))
+        except asyncio.CancelledError as error:
+            interrupted = error
+        if all(task.done() for task in tasks) or loop.time() >= ends:
+            break
+    return interrupted
+
+
+async def close_within(
+    name: str,
+    close: Callable[[], Awaitable[object]],
+    seconds: float,
+    *,
+    limit: str = "",
+    remedy: str = "",
+    tasks: list[End] | None = None,
+) -> BaseException | None:
+    """Close something in a task of its own, even if the waiting task is cancelled. After `seconds` the closing is
+    cancelled, and gets `FINAL_WAIT` more.
+
+    Args:
+        name: of what is closed, for the message.
+        limit: the name of the option that gives the seconds, and `=`.
+        remedy: the end of the message.
+        tasks: gets the task, so that it can be dropped if the loop is closed meanwhile.
+
+    Returns:
+        the error of closing: a `TimeoutError` if it was cancelled. Otherwise the cancellation of the waiting task.
+    """
+    closing: End = start_task(error_of(close))
+    if tasks is not None:
+        tasks.append(closing)
+    interrupted = await wait_through([closing], seconds)
+    if closing.done():
+        error = closing.result()
+        return interrupted if error is None else error
+    closing.cancel()
+    await wait_through([closing], FINAL_WAIT)
+    return TimeoutError(f"closing {name} took longer than {limit}{seconds} s and was cancelled{remedy}")

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.engine.ending import close_within, error_of
 from asyncio_operator.engine.flights import Call, Flight
-from asyncio_operator.engine.timing import start_task
+from asyncio_operator.engine.timing import close_within, error_of, start_task
 from asyncio_operator.lookup.known import HELD
 from asyncio_operator.state.cells import ABSENT
 

@@ -17,11 +17,10 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import Clock
-from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.share import own_allowance
-from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.engine.timing import clock_of, close_within
 from asyncio_operator.enricher import Enricher, Found, optional_parts, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, StateError, describe, describe_error
 from asyncio_operator.fingerprint import fingerprint

@@ -20,10 +20,9 @@ from asyncio_operator.engine.failures import ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.errors import ElementTimeoutError, ResultError, count_kind, describe
-from asyncio_operator.lookup.answers import valid
+from asyncio_operator.lookup.answers import check_failure, valid
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.key_batch import shared as as_shared
-from asyncio_operator.lookup.key_failures import check_failure
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.telemetry.annotations import answered_with
 

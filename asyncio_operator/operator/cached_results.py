@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.recorder import Recorder
     from asyncio_operator.function import AsyncFunction
     from asyncio_operator.lookup.cache import LookupCache
-    from asyncio_operator.operator.buffer import Buffer
     from asyncio_operator.operator.options import RunOptions
-    from asyncio_operator.operator.outcomes import Outcomes
+    from asyncio_operator.operator.outcomes import Buffer, Outcomes
     from asyncio_operator.policies.cache import Cache
     from asyncio_operator.queues.base import Entry
 

@@ -23,8 +23,7 @@ from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.window import CallWindow
-from asyncio_operator.operator.buffer import Buffer
-from asyncio_operator.operator.outcomes import Outcomes, value_of
+from asyncio_operator.operator.outcomes import Buffer, Outcomes, value_of
 from asyncio_operator.queues.base import Entry
 from asyncio_operator.queues.key_ordered import KeyedEntry, KeyOrderedStreamElementQueue
 

@@ -1,11 +1,14 @@
 """The end of an element: a result, an error or a deadline becomes outputs, no outputs, or the end of the run.
 
+A `Buffer` adds the two waits of a run to its queue: admission waits for room, emission for an element that may leave.
+
 Law: an admitted element ends in exactly one of result, timeout result, skipped, or failure of the run. An error of a
 hook ends the run, and names the hook. Whether a failed attempt is retried is decided elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from types import CoroutineType
@@ -14,14 +17,64 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
 from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary, is_over_budget
+from asyncio_operator.engine.timing import wake
 from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.function import AsyncFunction
-from asyncio_operator.operator.buffer import Buffer
-from asyncio_operator.queues.base import Entry
+from asyncio_operator.queues.base import Entry, StreamElementQueue
 
 if TYPE_CHECKING:
     from asyncio_operator.operator.options import RunOptions
+
+
+class Buffer:
+    """The elements that are admitted and not yet emitted. It decides no order.
+
+    Attributes:
+        admitted, emitted: number of records so far.
+        room: the future of a wait for room.
+        ready: the future of a wait for an element that may leave.
+    """
+
+    def __init__(self, queue: StreamElementQueue, now: Callable[[], float]) -> None:
+        self.queue = queue
+        self.admitted = 0
+        self.emitted = 0
+        self.room: asyncio.Future[None] | None = None
+        self.ready: asyncio.Future[None] | None = None
+        self._now = now
+        self._blocked = 0.0
+        self._blocked_since: float | None = None
+
+    def is_full(self) -> bool:
+        return len(self.queue) >= self.queue.capacity
+
+    async def wait(self, news: asyncio.Future[None]) -> None:
+        """Wait for a future. If there is no room now, new room completes it too."""
+        if not self.is_full():
+            await news
+            return
+        self.room = news
+        self._blocked_since = self._now()
+        try:
+            await news
+        finally:
+            self.room = None
+            self._blocked += self._now() - self._blocked_since
+            self._blocked_since = None
+
+    def backpressure(self) -> float:
+        """Seconds for which admission has waited for room."""
+        return self._blocked + (0.0 if self._blocked_since is None else self._now() - self._blocked_since)
+
+    def completed(self) -> None:
+        """An element has completed. Wake the emission if an element may leave now."""
+        ready = self.ready
+        if ready is not None and self.queue.peek_completed() is not None:
+            # Until the emission waits again, completions need not look at the queue.
+            self.ready = None
+            wake(ready)
+
 
 GO_ON = 'on_error="skip" or a function as on_error lets the run go on'
 IN_TIME = 'raise the timeout, give on_timeout for a result in its place, or on_error="skip" or a function as on_error'

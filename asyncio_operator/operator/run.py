@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.contracts import Input
-from asyncio_operator.engine.ending import End, close_within, error_of, wait_through
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import Reader
@@ -30,15 +29,14 @@ from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import Called
 from asyncio_operator.engine.recorder import Recorder, recorder_of
 from asyncio_operator.engine.timers import Timers
-from asyncio_operator.engine.timing import clock_of, start_task, wake
+from asyncio_operator.engine.timing import End, clock_of, close_within, error_of, start_task, wait_through, wake
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.figures import Figures, OperatorStatistics
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
-from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.firing import Firing
 from asyncio_operator.operator.intake import ElementSource
 from asyncio_operator.operator.options import RunOptions
-from asyncio_operator.operator.outcomes import Outcomes
+from asyncio_operator.operator.outcomes import Buffer, Outcomes
 from asyncio_operator.policies.local_window import ProcessWindow
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.queues.base import StreamElementQueue

@@ -1,8 +1,7 @@
 """Queues of stream elements: the contract and its implementations. See `asyncio_operator.queues.base`."""
 
-from asyncio_operator.queues.base import Entry, StreamElementQueue
+from asyncio_operator.queues.base import Entry, OrderedStreamElementQueue, StreamElementQueue
 from asyncio_operator.queues.key_ordered import KeyOrderedStreamElementQueue
-from asyncio_operator.queues.ordered import OrderedStreamElementQueue
 from asyncio_operator.queues.unordered import UnorderedStreamElementQueue
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The contract of the queues of stream elements, and the entry that holds one element in a queue.
+"""The contract of the queues of stream elements, the entry that holds an element, and the queue in input order.
 
 A queue holds elements that were admitted and not yet emitted. It decides one thing: which completed element may leave
 next. Law: the outputs of one input leave together, an element leaves exactly once, and `len` never exceeds `capacity`.
@@ -137,3 +137,47 @@ def watermark_entry(watermark: Watermark) -> Entry:
     entry = Entry(watermark)
     entry.outputs = ()
     return entry
+
+
+class OrderedStreamElementQueue(StreamElementQueue):
+    """Records and watermarks leave in the order in which they were put.
+
+    A completed element waits behind an older one that still runs (head-of-line blocking). So the capacity, which is the
+    room for waiting results, must be larger than the number of calls in flight; otherwise one slow call stops the fast
+    ones. Source: Flink's ``OrderedStreamElementQueue``.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._entries: deque[Entry] = deque()
+
+    def put(self, element: Any) -> Entry:
+        entry = Entry(element)
+        self._entries.append(entry)
+        return entry
+
+    def put_watermark(self, watermark: Watermark) -> Entry:
+        entry = watermark_entry(watermark)
+        self._entries.append(entry)
+        return entry
+
+    def peek_completed(self) -> Entry | None:
+        entries = self._entries
+        if entries and entries[0].outputs is not None:
+            return entries[0]
+        return None
+
+    def poll_completed(self) -> Entry | None:
+        entries = self._entries
+        if entries and entries[0].outputs is not None:
+            return entries.popleft()
+        return None
+
+    def entries(self) -> list[Entry]:
+        return list(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"OrderedStreamElementQueue({len(self)} of {self.capacity})"

@@ -1,6 +1,6 @@
 """How a client of an outside service is closed: within a time, and without an error.
 
-It is used inside of `close`, for which the core waits (`engine.ending.close_within`). The core's wait outlasts a
+It is used inside of `close`, for which the core waits (`engine.timing.close_within`). The core's wait outlasts a
 cancellation and reports what was slow; this one ends with the cancellation, which the core sends when its own time is
 over. This module knows no services.
 """

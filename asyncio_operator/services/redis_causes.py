@@ -13,7 +13,7 @@ from redis import exceptions
 from asyncio_operator.errors import ConfigurationError, EnricherError
 from asyncio_operator.services import causes
 from asyncio_operator.services.causes import Cause
-from asyncio_operator.services.redis_url import secrets_of
+from asyncio_operator.services.redis_client import secrets_of
 from asyncio_operator.services.secrets import chain
 
 CREDENTIALS = Cause(

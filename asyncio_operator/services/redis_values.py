@@ -24,8 +24,7 @@ from redis.exceptions import MasterDownError, ReadOnlyError
 
 from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.redis_causes import cause_of
-from asyncio_operator.services.redis_client import RedisClient
-from asyncio_operator.services.redis_url import Url, check_url, secrets_of
+from asyncio_operator.services.redis_client import RedisClient, Url, check_url, secrets_of
 from asyncio_operator.services.secret_source import SecretSource
 
 STORE = SecretSource("store", "address", partial(check_url, argument="store"))

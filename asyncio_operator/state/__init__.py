@@ -12,7 +12,15 @@ from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend, StateStatistics
-    from asyncio_operator.state.checkpoints import CheckpointedService, InFlightElements, checkpoint, restore_checkpoint
+    from asyncio_operator.state.checkpoints import (
+        CheckpointedService,
+        InFlightElements,
+        SnapshotReader,
+        StateEntry,
+        StateInfo,
+        checkpoint,
+        restore_checkpoint,
+    )
     from asyncio_operator.state.descriptors import (
         AggregateFunction,
         AggregatingStateDescriptor,
@@ -45,7 +53,6 @@ if TYPE_CHECKING:
     from asyncio_operator.state.keys import KeySerializer
     from asyncio_operator.state.migration import MigratingMapState
     from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
-    from asyncio_operator.state.reader import SnapshotReader, StateEntry, StateInfo
     from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet, RocksDBSnapshot, RocksDBStateBackend
     from asyncio_operator.state.rocksdb_options import RocksDBOptions
     from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
@@ -108,7 +115,9 @@ if not TYPE_CHECKING:
         __name__,
         {
             "asyncio_operator.state.backend": "StateBackend StateStatistics",
-            "asyncio_operator.state.checkpoints": "CheckpointedService InFlightElements checkpoint restore_checkpoint",
+            "asyncio_operator.state.checkpoints": (
+                "CheckpointedService InFlightElements SnapshotReader StateEntry StateInfo checkpoint restore_checkpoint"
+            ),
             "asyncio_operator.state.descriptors": (
                 "AggregateFunction AggregatingStateDescriptor ListStateDescriptor MapStateDescriptor "
                 "ReducingStateDescriptor StateMeta ValueStateDescriptor CleanupFullSnapshot CleanupInCompaction "
@@ -125,7 +134,6 @@ if not TYPE_CHECKING:
             "asyncio_operator.state.keys": "KeySerializer",
             "asyncio_operator.state.migration": "MigratingMapState",
             "asyncio_operator.state.priority_queue": "PriorityQueue PriorityQueueSet",
-            "asyncio_operator.state.reader": "SnapshotReader StateEntry StateInfo",
             "asyncio_operator.state.rocksdb": "RocksDBCachingPriorityQueueSet RocksDBSnapshot RocksDBStateBackend",
             "asyncio_operator.state.rocksdb_options": "RocksDBOptions",
             "asyncio_operator.state.serializers": "BuiltinSerializer Serializer",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher
     from asyncio_operator.testing.fake_service.server import ExceededWindow, FakeAnswer, FakeRequest, FakeService
     from asyncio_operator.testing.queue_contract import check_element_queue
-    from asyncio_operator.testing.state_contract.check_backend import check_state_backend
+    from asyncio_operator.testing.state_contract import check_state_backend
     from asyncio_operator.testing.time import ManualClock, VirtualTimeLoop
     from asyncio_operator_proof.history.checker import check_history, history_laws
     from asyncio_operator_proof.history.event_format import History
@@ -50,7 +50,7 @@ if not TYPE_CHECKING:
             "asyncio_operator.testing.fake_enricher": "FakeCall FakeEnricher",
             "asyncio_operator.testing.fake_service.server": "ExceededWindow FakeAnswer FakeRequest FakeService",
             "asyncio_operator.testing.queue_contract": "check_element_queue",
-            "asyncio_operator.testing.state_contract.check_backend": "check_state_backend",
+            "asyncio_operator.testing.state_contract": "check_state_backend",
             "asyncio_operator.testing.time": "ManualClock VirtualTimeLoop",
             "asyncio_operator_proof.history.checker": "check_history history_laws",
             "asyncio_operator_proof.history.event_format": "History",

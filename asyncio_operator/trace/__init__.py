@@ -7,8 +7,8 @@
     trace.html("run.html")               # one page, to zoom, sort and filter
     trace.chrome("run.json")             # opens in Perfetto and in chrome://tracing
 
-`trace` takes the events and limits their number. `stories` turns them into the life of each element. `timeline`,
-`page` and `chrome` show lives. Law: no module here reads a clock. The caller passes times in, in seconds of any clock.
+`trace` takes the events and limits their number. `stories` turns them into the life of each element. `timeline` and
+`page` show lives. Law: no module here reads a clock. The caller passes times in, in seconds of any clock.
 """
 
 from __future__ import annotations

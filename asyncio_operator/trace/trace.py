@@ -218,9 +218,9 @@ class Trace:
             ConfigurationError: the folder does not exist.
             StateError: nothing was recorded.
         """
-        from asyncio_operator.trace import chrome
+        from asyncio_operator.trace import page
 
-        chrome.write(self.story(), path)
+        page.write_chrome(self.story(), path)
 
     def __repr__(self) -> str:
         events = len(self._recorded) + (self._start is not None)

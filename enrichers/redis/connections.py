@@ -20,8 +20,7 @@ from typing import Any
 
 from redis import exceptions
 
-from asyncio_operator.services.redis_client import RedisClient
-from asyncio_operator.services.redis_url import Url
+from asyncio_operator.services.redis_client import RedisClient, Url
 
 AGAIN = 1
 """The number of times that a command is sent again if its connection is lost."""

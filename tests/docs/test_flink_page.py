@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from asyncio_operator.testing.state_contract.check_backend import LAWS
+from asyncio_operator.testing.state_contract import LAWS
 from tests.pages import DOCS
 
 TESTS = DOCS.parent / "tests"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncio_operator import EnricherError
-from asyncio_operator.lookup.key_failures import run_error
+from asyncio_operator.lookup.answers import run_error
 from enrichers import HttpEnricher, RedisEnricher
 
 HTTP = HttpEnricher("http://h/rows/{key}", schema="name string")

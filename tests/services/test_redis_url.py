@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.services.redis_url import secrets_of
+from asyncio_operator.services.redis_client import secrets_of
 from enrichers.redis import RedisEnricher
 from tests.redis_service import RedisServer, needs_redis, redis_server
 

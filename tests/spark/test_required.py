@@ -16,7 +16,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from asyncio_operator import Batching, Cache, ConfigurationError, EnricherError, MissingKeyError, Retry
-from asyncio_operator.lookup.key_failures import missing_key_error
+from asyncio_operator.lookup.answers import missing_key_error
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark import enrich, enrich_with, register_lookup
 from asyncio_operator.spark.worker.link import EnrichTask

@@ -23,8 +23,7 @@ from asyncio_operator.state import (
 )
 from asyncio_operator.state.key_groups import group_prefix
 from asyncio_operator.state.keys import NONE, serialize_key
-from asyncio_operator.state.rocksdb.database import CHUNK, PATIENCE
-from asyncio_operator.state.rocksdb.settings import Settings
+from asyncio_operator.state.rocksdb.database import CHUNK, PATIENCE, Settings
 from asyncio_operator.state.ttl import STRETCH
 from asyncio_operator.testing.time import ManualClock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncio_operator.state import HeapStateBackend
-from asyncio_operator.testing.state_contract.check_backend import LAWS, check_state_backend
+from asyncio_operator.testing.state_contract import LAWS, check_state_backend
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)

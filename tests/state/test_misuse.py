@@ -29,7 +29,7 @@ from asyncio_operator.state import (
     checkpoint,
 )
 from asyncio_operator.state.keys import MAX_DEPTH
-from asyncio_operator.testing.state_contract.check_backend import check_state_backend
+from asyncio_operator.testing.state_contract import check_state_backend
 from asyncio_operator.timers import RocksDBQueues
 from tests.ids import shown
 

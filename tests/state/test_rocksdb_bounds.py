@@ -26,7 +26,7 @@ from asyncio_operator.state import (
     StateStatistics,
     ValueStateDescriptor,
 )
-from asyncio_operator.state.rocksdb.settings import Settings
+from asyncio_operator.state.rocksdb.database import Settings
 from asyncio_operator.timers import RocksDBQueues
 
 MIB = 1 << 20

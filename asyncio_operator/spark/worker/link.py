@@ -22,10 +22,9 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.answers import AnswerCheck, missing_key_error, run_error
 from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
-from asyncio_operator.lookup.key_failures import missing_key_error, run_error
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline, runs_in_arrow
 from asyncio_operator.policies.hedge import Hedger

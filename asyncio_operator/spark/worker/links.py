@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from asyncio_operator.engine.ending import error_of, wait_through
 from asyncio_operator.engine.failures import stray_run
-from asyncio_operator.engine.timing import start_task, wake
+from asyncio_operator.engine.timing import error_of, start_task, wait_through, wake
 from asyncio_operator.errors import describe
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop

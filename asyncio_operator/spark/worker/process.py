@@ -20,9 +20,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import Clock, monotonic, wall
-from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.lent import Lent
 from asyncio_operator.engine.share import Shares, shares
+from asyncio_operator.engine.timing import close_within
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe, describe_error, function_error
 from asyncio_operator.hints import remedy
