@@ -120,7 +120,7 @@ def joined(pieces: Sequence[Piece], count: int, needed: Any = None) -> ColumnAns
     tables: list[pa.Table] = []
     rows = 0
     for places, answers in pieces:
-        if wanted[places].any() or not tables:
+        if wanted[places].any() or not tables:  # One at least, for its columns.
             found = answers.compact()
             starts[places], counts[places] = found.starts + rows, found.counts
             tables.append(found.table)

@@ -474,7 +474,7 @@ def test_S8_a_refused_namespace_leaves_no_key(make):
     value.update("of w")
     with pytest.raises(StateError, match="namespace"):
         backend.set_current_namespace([1])
-    for use in (value.value, lambda: value.update("of nobody")):
+    for use in (value.value, lambda: value.update("without a key")):
         with pytest.raises(StateError, match="set_current_key"):
             use()
     backend.set_current_key("k")

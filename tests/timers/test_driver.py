@@ -244,7 +244,7 @@ async def test_T7_T8_restored_timers_fire_when_their_name_is_asked_for_while_a_d
 
 @virtual
 async def test_T7_callbacks_run_in_the_context_of_the_block():
-    who = contextvars.ContextVar("who", default="nobody")
+    who = contextvars.ContextVar("who", default="no one")
 
     seen: list[str] = []
     service, _ = driven(lambda timer: seen.append(who.get()))
