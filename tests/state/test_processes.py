@@ -28,6 +28,7 @@ from asyncio_operator.state import (
     ValueStateDescriptor,
 )
 from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.rocksdb.processes import DirectoryLock
 from asyncio_operator.timers import InternalTimerService, RocksDBQueues
 from tests.state.queue_kinds import number_queue
 
@@ -247,6 +248,16 @@ def test_S13_a_child_that_lives_on_does_not_keep_the_directory(tmp_path):
     RocksDBStateBackend(tmp_path / "state").close()
     os.close(write)
     os.waitpid(child, 0)
+
+
+def test_S13_a_lock_ends_with_its_release_whatever_copies_of_its_file_there_are(tmp_path):
+    """A child has such a copy until it has begun, or for ever if it was not forked by Python."""
+    lock = DirectoryLock(tmp_path)
+    assert lock._file is not None
+    copy = os.dup(lock._file)
+    lock.release()
+    DirectoryLock(tmp_path).release()
+    os.close(copy)
 
 
 FORKS_WHILE_OPENING = """

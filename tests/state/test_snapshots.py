@@ -140,11 +140,12 @@ def test_S9_a_restore_that_was_cut_short_leaves_an_empty_directory(tmp_path):
     whole = source.snapshot()
     assert isinstance(whole, HeapSnapshot)
     torn = Torn(whole.max_parallelism, whole.key_groups, whole.sequence, whole.states, whole.groups)
+    source.value_state(VALUE).clear()
     backend = RocksDBStateBackend(tmp_path / "state")
     with pytest.raises(KeyboardInterrupt):
         backend.restore([torn])
     assert backend.num_entries() == 0
-    backend.restore([whole])
+    backend.restore([source.snapshot()])
     assert contents([backend]) == contents([source])
     backend.close()
 
@@ -161,6 +162,7 @@ def test_S9_a_process_that_dies_while_restoring_leaves_an_empty_directory(tmp_pa
             read(tmp_path / "state")
     again = RocksDBStateBackend(tmp_path / "state")
     assert again.num_entries() == 0
+    source.value_state(VALUE).clear()
     again.restore([source.snapshot()])
     assert contents([again]) == contents([source])
     again.close()

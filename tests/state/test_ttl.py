@@ -238,6 +238,7 @@ def test_E5_a_round_ends_with_a_bound_of_all_timestamps(kind):
     @settings(max_examples=200 if kind == "heap" else 20, deadline=None)
     @given(changes, st.sampled_from([ValueStateDescriptor, MapStateDescriptor]))
     @example([("put", 1), ("put", 2), ("put", 3), *LEFT_BEHIND], ValueStateDescriptor)
+    @example([("put", 2), ("pass", 10), ("put", 1)], ValueStateDescriptor)
     @example([("pass", 9), ("put", 1), ("pass", -9), ("sweep", 1), ("put", 2), ("sweep", 1)], MapStateDescriptor)
     def run(taken, descriptor):
         with tempfile.TemporaryDirectory() as directory, make_in(kind, directory) as backend:
@@ -272,8 +273,8 @@ def sweeps(table, codec, taken, descriptor):
                 assert all(table.get(*place) is not None for place in model)
                 if isinstance(table, HeapTable | HeapValueTable):
                     table._check()
-    for _ in range(2):
-        table.sweep(len(model), now - 10, now)
+    for _ in range(2 * len(model)):
+        table.sweep(1, now - 10, now)
     assert len(table) == sum(written > now - 10 for written in model.values())
 
 
