@@ -436,7 +436,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/telemetry": 567,
     "asyncio_operator/testing": 3_220,
     "asyncio_operator/timers": 1_330,
-    "asyncio_operator/trace": 1_362,
+    "asyncio_operator/trace": 1_265,
     "asyncio_operator/view": 295,
     "asyncio_operator/windows": 350,
     "asyncio_operator_proof": 166,

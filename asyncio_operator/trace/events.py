@@ -122,16 +122,15 @@ def printable(text: str, limit: int) -> str:
 
 def decoded(recorded: Iterable[tuple[Any, ...]], start: float) -> list[Event]:
     """Events made from recorded tuples, with times since `start`."""
-    return [_event(kind, time - start, start, rest) for kind, time, *rest in recorded]
-
-
-def _event(kind: str, time: float, start: float, rest: list[Any]) -> Event:
-    found = dict(zip(FIELDS[kind], rest, strict=False))
-    if kind == "admitted":
-        found["value"] = str(text_of(found["value"]))
-        found["key"] = None if found["key"] is None else str(text_of(found["key"]))
-    elif kind == "backing_off":
-        found["until"] -= start
-    elif found.get("text") is not None:
-        found["text"] = printable(found["text"], TEXT_LIMIT)
-    return Event(kind, time, **found)
+    events = []
+    for kind, time, *rest in recorded:
+        found = dict(zip(FIELDS[kind], rest, strict=False))
+        if kind == "admitted":
+            found["value"] = str(text_of(found["value"]))
+            found["key"] = None if found["key"] is None else str(text_of(found["key"]))
+        elif kind == "backing_off":
+            found["until"] -= start
+        elif found.get("text") is not None:
+            found["text"] = printable(found["text"], TEXT_LIMIT)
+        events.append(Event(kind, time - start, **found))
+    return events

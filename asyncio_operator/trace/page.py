@@ -28,7 +28,6 @@ from asyncio_operator.trace.stories import (
     WATERMARK,
     Attempt,
     Life,
-    Look,
     Story,
     mark_of,
     rows_before,
@@ -69,31 +68,14 @@ def checked(path: str | os.PathLike[str]) -> Path:
 TITLE, DATA = "{{title}}", "{{data}}"
 
 
-def write(story: Story, path: str | os.PathLike[str], title: str) -> None:
-    """Write the page of a run."""
-    write_atomically(path, page_of(story, title).encode())
-
-
 def page_of(story: Story, title: str) -> str:
     """The page of a run."""
     page = files("asyncio_operator.trace").joinpath("page.html").read_text(encoding="utf-8")
     # The title is inserted first, and only before the data: so a title that contains {{data}}, or data that contains
     # {{title}}, stays text.
     before, after = page.split(DATA)
-    return before.replace(TITLE, html.escape(title)) + _json(_data(story)) + after
-
-
-def frame_of(story: Story, title: str) -> str:
-    """The page in a frame of a notebook. It has no access to the notebook."""
-    content = html.escape(page_of(story, title))
-    return (
-        f'<iframe srcdoc="{content}" sandbox="allow-scripts" title="{html.escape(title)}" '
-        'style="width:100%;height:640px;border:0"></iframe>'
-    )
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(_data(story), separators=(",", ":")).replace("<", "\\u003c")
+    return before.replace(TITLE, html.escape(title)) + data + after
 
 
 def _data(story: Story) -> dict[str, Any]:
@@ -107,15 +89,12 @@ def _data(story: Story) -> dict[str, Any]:
         ],
         "slowest": [[one.row, _millis(one.seconds), len(one.life.calls), one.error] for one in slowest(story, SLOWEST)],
         "circuit": [[phase.state, _millis(phase.start), _millis(phase.end)] for phase in story.circuit],
-        "spans": _looks(SPANS),
-        "marks": _looks(MARKS),
-        "phases": _looks(CIRCUIT),
-        "watermark": _looks({"": WATERMARK})[""],
+        **{
+            table: {name: look._asdict() for name, look in looks.items()}
+            for table, looks in (("spans", SPANS), ("marks", MARKS), ("phases", CIRCUIT))
+        },
+        "watermark": WATERMARK._asdict(),
     }
-
-
-def _looks(table: dict[str, Look]) -> dict[str, dict[str, Any]]:
-    return {name: look._asdict() for name, look in table.items()}
 
 
 def _element(life: Life, story: Story) -> dict[str, Any]:
@@ -199,23 +178,19 @@ def _calls(story: Story) -> Iterator[Json]:
         yield _named("thread_name", f"calls {thread}", CALLS, thread)
         yield {**_named("thread_sort_index", "", CALLS, thread), "args": {"sort_index": thread}}
         for life, call in calls:
-            yield from _call(story, thread, life, call)
-
-
-def _call(story: Story, thread: int, life: Life, call: Attempt) -> Iterator[Json]:
-    cut = story.end if call.end is None else call.end
-    args = {"element": life.element, "value": life.value, "attempt": call.number, "outcome": call.outcome}
-    args |= {"key": life.key} if life.key is not None else {}
-    args |= {"text": call.text} if call.text else {}
-    args |= {"copy": True} if any(call is copy for copy in life.copies) else {}
-    yield _slice(life.value, call.start, _slot_free(story, call), thread, args, call.outcome)
-    if call.lingered is not None:
-        args = {"element": life.element}
-        yield _slice(SPANS["ignored"].label, cut, _slot_free(story, call), thread, args, "ignored")
+            args = {"element": life.element, "value": life.value, "attempt": call.number, "outcome": call.outcome}
+            args |= {"key": life.key} if life.key is not None else {}
+            args |= {"text": call.text} if call.text else {}
+            args |= {"copy": True} if any(call is copy for copy in life.copies) else {}
+            free = _slot_free(story, call)
+            yield _slice(life.value, call.start, free, thread, args, call.outcome)
+            if call.lingered is not None:
+                args = {"element": life.element}
+                yield _slice(SPANS["ignored"].label, call.until(story.end), free, thread, args, "ignored")
 
 
 def _slot_free(story: Story, call: Attempt) -> float:
-    return max(story.end if call.end is None else call.end, call.returned or 0.0)
+    return max(call.until(story.end), call.returned or 0.0)
 
 
 def _slice(name: str, start: float, end: float, thread: int, args: Json, category: str) -> Json:
@@ -243,15 +218,13 @@ def _elements(story: Story) -> Iterator[Json]:
     yield _named("process_name", "elements", ELEMENTS)
     for life in story.lives:
         name = f"{life.element}: {life.value}"
-        spans = [span for span in life.spans(story.end) if span.kind in ("waiting", "backing_off", "held")]
-        end = max([life.admitted, *(time for time in (life.completed, life.emitted) if time is not None)])
-        if life.emitted is None:
-            end = story.end
+        end = story.end if life.emitted is None else life.emitted
         args = {"element": life.element, "value": life.value, "outcome": life.outcome, "attempts": len(life.attempts)}
         yield _nestable("b", name, life, life.admitted, args)
-        for span in spans:
-            yield _nestable("b", SPANS[span.kind].label, life, span.start, {})
-            yield _nestable("e", SPANS[span.kind].label, life, span.end, {})
+        for span in life.spans(story.end):
+            if span.kind in ("waiting", "backing_off", "held"):
+                yield _nestable("b", SPANS[span.kind].label, life, span.start, {})
+                yield _nestable("e", SPANS[span.kind].label, life, span.end, {})
         yield _nestable("e", name, life, end, {})
 
 

@@ -11,7 +11,7 @@ waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +48,10 @@ class Attempt:
     text: str = ""
     returned: float | None = None
 
+    def until(self, now: float) -> float:
+        """When it ended, or `now` if it runs."""
+        return now if self.end is None else self.end
+
     @property
     def lingered(self) -> float | None:
         """Until when it held its slot after it was cancelled; None if it ended at once, as most calls do."""
@@ -72,14 +76,22 @@ class Life:
 
     def spans(self, now: float) -> list[Span]:
         """The spans in order of time, up to `now` if the life has not ended."""
+        stop = now if self.completed is None else self.completed
+        known = [Span(one.outcome, one.start, one.until(now), one.number, one.text) for one in self.attempts]
+        known += [Span("copy", one.start, one.until(now), one.number, one.text) for one in self.copies]
+        for start, until in self.backoffs:
+            following = (call.start for call in self.attempts if call.start > start)
+            known.append(Span("backing_off", start, min(until, *following, max(stop, start))))
         found: list[Span] = []
-        cursor, stop = self.admitted, now if self.completed is None else self.completed
-        for span in sorted([*self._calls(now), *self._backoffs(stop), *self._copies(now)], key=lambda span: span.start):
+        cursor = self.admitted
+        for span in sorted(known, key=lambda span: span.start):
             if span.start > cursor:
                 found.append(Span("waiting", cursor, span.start))
             found.append(span)
             cursor = max(cursor, span.end)
-        if stop > cursor and not self._abandoned:
+        # If the run ended during a call, nothing follows the call.
+        is_cut = self.completed is None and bool(self.attempts) and self.attempts[-1].outcome == "cancelled"
+        if stop > cursor and not is_cut:
             found.append(Span("waiting", cursor, stop))
         if self.completed is not None and self.outcome != "failed":
             left = now if self.emitted is None else self.emitted
@@ -95,24 +107,6 @@ class Life:
     def calls(self) -> list[Attempt]:
         """All calls, those of attempts first."""
         return [*self.attempts, *self.copies]
-
-    @property
-    def _abandoned(self) -> bool:
-        """Whether the run ended during a call. Then nothing follows the call."""
-        return self.completed is None and bool(self.attempts) and self.attempts[-1].outcome == "cancelled"
-
-    def _calls(self, now: float) -> Iterable[Span]:
-        for call in self.attempts:
-            yield Span(call.outcome, call.start, now if call.end is None else call.end, call.number, call.text)
-
-    def _copies(self, now: float) -> Iterable[Span]:
-        for copy in self.copies:
-            yield Span("copy", copy.start, now if copy.end is None else copy.end, copy.number, copy.text)
-
-    def _backoffs(self, stop: float) -> Iterable[Span]:
-        for start, until in self.backoffs:
-            following = (call.start for call in self.attempts if call.start > start)
-            yield Span("backing_off", start, min(until, *following, max(stop, start)))
 
 
 @dataclass(slots=True)
@@ -148,112 +142,76 @@ class Story:
     parts: list[tuple[int, str]] = field(default_factory=list)
 
 
-class _StoryBuilder:
-    """Takes events one by one. It leaves out events of elements that it does not know.
-
-    A method is named after the kind of event that it takes, and returns the call of which the event tells, if any.
-    """
-
-    def __init__(self) -> None:
-        self.lives: dict[int, Life] = {}
-        self.watermarks: dict[int, Mark] = {}
-        self.changes: list[tuple[float, str]] = []
-
-    def take(self, event: Event) -> Attempt | None:
-        method: Callable[[Event], Attempt | None] | None = getattr(self, event.kind, None)
-        return None if method is None else method(event)
-
-    def admitted(self, event: Event) -> None:
-        assert event.element is not None
-        self.lives[event.element] = Life(event.element, event.value or "", event.key, event.time)
-
-    def watermark(self, event: Event) -> None:
-        assert event.element is not None
-        assert event.timestamp is not None
-        self.watermarks[event.element] = Mark(event.element, event.timestamp, event.time)
-
-    def attempt_started(self, event: Event) -> Attempt:
-        return self._started(event, self._life(event).attempts)
-
-    def attempt_ended(self, event: Event) -> Attempt | None:
-        return self._ended(event, self._life(event).attempts)
-
-    def copy_started(self, event: Event) -> Attempt:
-        return self._started(event, self._life(event).copies)
-
-    def copy_ended(self, event: Event) -> Attempt | None:
-        return self._ended(event, self._life(event).copies)
-
-    def _started(self, event: Event, calls: list[Attempt]) -> Attempt:
-        calls.append(Attempt(event.attempt or 0, event.time))
-        return calls[-1]
-
-    def _ended(self, event: Event, calls: list[Attempt]) -> Attempt | None:
-        call = next((call for call in reversed(calls) if call.number == event.attempt and call.end is None), None)
-        if call is not None:
-            call.end, call.outcome, call.text = event.time, event.outcome or "", event.text or ""
-        return call
-
-    def call_returned(self, event: Event) -> Attempt | None:
-        # The one that was cut last. If both calls of an attempt were cut, the copy counts as the first that returns.
-        calls = [
-            call
-            for call in reversed(self._life(event).calls)
-            if call.outcome in CUT and call.returned is None and event.attempt in (None, call.number)
-        ]
-        call = max(calls, key=lambda call: call.end or 0.0, default=None)
-        if call is not None:
-            call.returned = event.time
-        return call
-
-    def backing_off(self, event: Event) -> None:
-        assert event.until is not None
-        self._life(event).backoffs.append((event.time, event.until))
-
-    def completed(self, event: Event) -> None:
-        life = self._life(event)
-        life.completed, life.outcome = event.time, event.outcome
-
-    def emitted(self, event: Event) -> None:
-        assert event.element is not None
-        if event.element in self.watermarks:
-            self.watermarks[event.element].emitted = event.time
-        else:
-            self._life(event).emitted = event.time
-
-    def circuit(self, event: Event) -> None:
-        self.changes.append((event.time, event.state or ""))
-
-    def _life(self, event: Event) -> Life:
-        # The admission of this element was dropped. Its later events go into a life that is thrown away.
-        return self.lives.get(event.element or 0) or Life(-1, "", None, 0.0)
-
-    def phases(self, end: float) -> list[Phase]:
-        ends = [time for time, _ in self.changes[1:]] + [end]
-        return [
-            Phase(state, time, until)
-            for (time, state), until in zip(self.changes, ends, strict=False)
-            if state != "closed"
-        ]
-
-
 def story_of(events: Iterable[Event], dropped: int = 0, parts: Sequence[tuple[int, str]] = ()) -> Story:
     """The run that these events describe. `parts`: see `Story`."""
-    builder = _StoryBuilder()
-    end = 0.0
-    for event in events:
-        end = max(end, event.time)
-        builder.take(event)
-    lives = [life for _, life in sorted(builder.lives.items())]
-    marks = [mark for _, mark in sorted(builder.watermarks.items())]
-    return Story(end, dropped, lives, marks, builder.phases(end), [*parts])
+    story, _ = _read(events)
+    story.dropped, story.parts = dropped, [*parts]
+    return story
 
 
 def calls_of(events: Iterable[Event]) -> dict[int, Attempt]:
     """The call of which an event tells, as the whole run tells of it, by the place of the event."""
-    builder = _StoryBuilder()
-    calls = enumerate([builder.take(event) for event in events])
-    return {place: call for place, call in calls if call is not None}
+    return _read(events)[1]
+
+
+def _read(events: Iterable[Event]) -> tuple[Story, dict[int, Attempt]]:
+    """The run that events describe, and the result of `calls_of`."""
+    lives: dict[int, Life] = {}
+    watermarks: dict[int, Mark] = {}
+    changes: list[tuple[float, str]] = []
+    told: dict[int, Attempt] = {}
+    end = 0.0
+    for place, event in enumerate(events):
+        end = max(end, event.time)
+        number = -1 if event.element is None else event.element
+        # If the admission of an element was dropped, its later events go into a life that is thrown away.
+        life = lives.get(number) or Life(-1, "", None, 0.0)
+        calls = life.copies if event.kind.startswith("copy") else life.attempts
+        call: Attempt | None = None
+        match event.kind:
+            case "admitted":
+                lives[number] = Life(number, event.value or "", event.key, event.time)
+            case "watermark":
+                watermarks[number] = Mark(number, event.timestamp or 0, event.time)
+            case "attempt_started" | "copy_started":
+                call = Attempt(event.attempt or 0, event.time)
+                calls.append(call)
+            case "attempt_ended" | "copy_ended":
+                call = next((one for one in reversed(calls) if one.number == event.attempt and one.end is None), None)
+                if call is not None:
+                    call.end, call.outcome, call.text = event.time, event.outcome or "", event.text or ""
+            case "call_returned":
+                call = _returned(life, event)
+            case "backing_off":
+                life.backoffs.append((event.time, event.until or 0.0))
+            case "completed":
+                life.completed, life.outcome = event.time, event.outcome
+            case "emitted":
+                watermarks.get(number, life).emitted = event.time
+            case "circuit":
+                changes.append((event.time, event.state or ""))
+        if call is not None:
+            told[place] = call
+    ends = [*(time for time, _ in changes[1:]), end]
+    circuit = [
+        Phase(state, time, until) for (time, state), until in zip(changes, ends, strict=False) if state != "closed"
+    ]
+    in_order = [lives[number] for number in sorted(lives)], [watermarks[number] for number in sorted(watermarks)]
+    return Story(end, 0, *in_order, circuit), told
+
+
+def _returned(life: Life, event: Event) -> Attempt | None:
+    """The call that has returned its slot: the one that was cut last. If both calls of an attempt were cut, the copy
+    counts as the first that returns."""
+    cut = [
+        call
+        for call in reversed(life.calls)
+        if call.outcome in CUT and call.returned is None and event.attempt in (None, call.number)
+    ]
+    call = max(cut, key=lambda call: call.end or 0.0, default=None)
+    if call is not None:
+        call.returned = event.time
+    return call
 
 
 class SlowKey(NamedTuple):
@@ -269,21 +227,13 @@ class SlowKey(NamedTuple):
 def slowest(story: Story, most: int) -> list[SlowKey]:
     """The elements that took longest, from the start of their first call to the end of their last one, waits in between
     included. A wait before the first call does not count: it says nothing of a key."""
-    found = [
-        SlowKey(row, life, _seconds_in_calls(life, story.end), _last_error(life))
-        for row, life in enumerate(story.lives)
-        if life.attempts
-    ]
+    found = []
+    for row, life in enumerate(story.lives):
+        if life.attempts:
+            taken = max(call.until(story.end) for call in life.calls) - life.attempts[0].start
+            error = next((one.text for one in reversed(life.attempts) if one.text), "")
+            found.append(SlowKey(row, life, taken, error))
     return sorted(found, key=lambda one: -one.seconds)[:most]
-
-
-def _seconds_in_calls(life: Life, now: float) -> float:
-    ends = (now if call.end is None else call.end for call in life.calls)
-    return max(ends) - life.attempts[0].start
-
-
-def _last_error(life: Life) -> str:
-    return next((one.text for one in reversed(life.attempts) if one.text), "")
 
 
 class Look(NamedTuple):
@@ -294,11 +244,6 @@ class Look(NamedTuple):
     top: float = 0.1
     bottom: float = 0.9
     hatched: bool = False
-
-    @property
-    def is_call(self) -> bool:
-        """Whether the bar is tall."""
-        return self.bottom - self.top > 0.6
 
 
 SPANS = {

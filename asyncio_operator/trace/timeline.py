@@ -71,28 +71,25 @@ def _figure(panels: Sequence[tuple[str, Story]], title: str | None, columns: int
     figure = Figure(figsize=(width, height * rows + 0.8), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
     found: dict[str, Any] = {}
-    for axes, (words, story) in zip(grid, panels, strict=False):
-        found |= _draw(axes, story, words)
     for place, axes in enumerate(grid):
-        _tidy(axes, place, columns, len(panels))
+        if place >= len(panels):
+            axes.set_axis_off()
+            continue
+        words, story = panels[place]
+        found |= _draw(axes, story, words)
+        # The axes are labelled only where no other panel is below, or to the left.
+        if place % columns:
+            axes.set_ylabel("")
+        if place + columns < len(panels):
+            axes.set_xlabel("")
+        else:
+            axes.tick_params(axis="x", labelbottom=True)
     grid[0].set_xlim(0, max(_width(story) for _, story in panels))
     if title:
         figure.suptitle(title, parse_math=False)
     beside = 5 if columns == 1 else 2 * columns
     figure.legend(handles=_in_order(found), loc="outside lower center", ncols=beside, frameon=False)
     return figure
-
-
-def _tidy(axes: Axes, place: int, columns: int, panels: int) -> None:
-    """Hide an empty place, and label the axes only of panels with no other panel below them, or to their left."""
-    if place >= panels:
-        axes.set_axis_off()
-    if place % columns:
-        axes.set_ylabel("")
-    if place + columns < panels:
-        axes.set_xlabel("")
-    else:
-        axes.tick_params(axis="x", labelbottom=True)
 
 
 def draw(axes: Axes, story: Story, title: str, legend: bool) -> None:
@@ -108,9 +105,16 @@ def _in_order(found: dict[str, Any]) -> list[Any]:
 
 def _draw(axes: Axes, story: Story, title: str) -> dict[str, Any]:
     """Draw a run. The result is the legend: for each look that occurs, by name, what the legend shows of it."""
+    from matplotlib.patches import Patch
+
     rows = min(len(story.lives), MAX_ROWS)
-    found = _draw_circuit(axes, story) | _draw_spans(axes, story, rows)
-    found |= _draw_marks(axes, story, rows) | _draw_watermarks(axes, story, rows)
+    found: dict[str, Any] = {}
+    for number, (state, start, end) in enumerate(story.circuit):
+        look = CIRCUIT[state]
+        band = axes.axvspan(start * MILLISECONDS, end * MILLISECONDS, color=look.colour, linewidth=0, zorder=0)
+        band.set_gid(_name(axes, f"circuit-{number}"))
+        found[state] = Patch(color=look.colour, label=look.label)
+    found |= _draw_spans(axes, story, rows) | _draw_marks(axes, story, rows) | _draw_watermarks(axes, story, rows)
     _label(axes, story, rows, title)
     return found
 
@@ -140,7 +144,8 @@ def _draw_spans(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
         bars.set_gid(_name(axes, kind))
         axes.add_collection(bars)
         longest = max(right[0] - left[0] for left, right, *_ in boxes[kind])
-        if SPANS[kind].is_call or longest > _width(story) * VISIBLE:
+        is_tall = SPANS[kind].bottom - SPANS[kind].top > 0.6
+        if is_tall or longest > _width(story) * VISIBLE:
             found[kind] = Patch(label=SPANS[kind].label, **looks)
     return found
 
@@ -215,25 +220,20 @@ def _draw_watermarks(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
     }
 
 
-def _draw_circuit(axes: Axes, story: Story) -> dict[str, Any]:
-    from matplotlib.patches import Patch
-
-    found = {}
-    for number, (state, start, end) in enumerate(story.circuit):
-        look = CIRCUIT[state]
-        band = axes.axvspan(start * MILLISECONDS, end * MILLISECONDS, color=look.colour, linewidth=0, zorder=0)
-        band.set_gid(_name(axes, f"circuit-{number}"))
-        found[state] = Patch(color=look.colour, label=look.label)
-    return found
-
-
 def _label(axes: Axes, story: Story, rows: int, title: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     lives = story.lives
-    axes.set_title(
-        "\n".join([*([title] if title else []), *_left_out(story, rows)]), parse_math=False, fontsize="medium"
-    )
+    above = [title] if title else []
+    if not lives:
+        above.append(
+            "no element is left whole; give Trace a larger limit" if story.dropped else "no elements in this run"
+        )
+    if rows < len(lives):
+        above.append(f"the first {rows:,} of {len(lives):,} elements are drawn")
+    if story.dropped:
+        above.append(f"{story.dropped:,} earlier elements are no longer in the trace")
+    axes.set_title("\n".join(above), parse_math=False, fontsize="medium")
     axes.set_xlim(0, _width(story))
     axes.set_ylim(max(rows, FEWEST_ROWS) - 0.4, -0.6)
     axes.ticklabel_format(axis="x", style="plain", useOffset=False)
@@ -267,16 +267,3 @@ def _words(element: int, value: str, named: bool) -> str:
     whole = len(value) <= 24
     value = value if whole else value[:21] + "..."
     return value if value == str(element) or (named and whole) else f"{value}  #{element}"
-
-
-def _left_out(story: Story, rows: int) -> list[str]:
-    said = []
-    if not story.lives:
-        said.append(
-            "no element is left whole; give Trace a larger limit" if story.dropped else "no elements in this run"
-        )
-    if rows < len(story.lives):
-        said.append(f"the first {rows:,} of {len(story.lives):,} elements are drawn")
-    if story.dropped:
-        said.append(f"{story.dropped:,} earlier elements are no longer in the trace")
-    return said

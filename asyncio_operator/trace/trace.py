@@ -86,26 +86,24 @@ class Trace:
         """The number of events that are kept."""
         return len(self._recorded)
 
-    def shift(self, seconds: float) -> None:
-        """Convert all times to another clock, which is ahead by `seconds`."""
+    def become_part(self, ahead: float, name: str = "", label: str = "") -> None:
+        """Prepare it to be included in the trace of several runs.
+
+        Args:
+            ahead: seconds by which the clock of that trace is ahead of that of this run.
+            name: of the run; the page shows it at its elements.
+            label: put before the text of every element's value.
+        """
         for event in [self._recorded.popleft() for _ in range(len(self._recorded))]:
             kind, now, *rest = event
             if kind == "backing_off":
-                rest[1] += seconds
-            self._recorded.append((kind, now + seconds, *rest))
+                rest[1] += ahead
+            elif kind == "admitted" and label:
+                rest[1] = Text(f"{label}: {text_of(rest[1])}")
+            self._recorded.append((kind, now + ahead, *rest))
         if self._start is not None:
-            self._start += seconds
-
-    def label(self, label: str) -> None:
-        """Put a label before the text of every element's value, for a trace of several runs."""
-        for event in [self._recorded.popleft() for _ in range(len(self._recorded))]:
-            if event[0] == "admitted":
-                event = (*event[:3], Text(f"{label}: {text_of(event[3])}"), *event[4:])
-            self._recorded.append(event)
-
-    def name(self, name: str) -> None:
-        """Name the run, for a trace of several runs. The page shows the name at its elements."""
-        self._parts = [(0, name)]
+            self._start += ahead
+        self._parts = [(0, name)] if name else []
 
     @property
     def parts(self) -> list[tuple[int, str]]:
@@ -197,7 +195,7 @@ class Trace:
         """
         from asyncio_operator.trace import page
 
-        page.write(self.story(), path, title or "Trace")
+        page.write_atomically(path, page.page_of(self.story(), title or "Trace").encode())
 
     def _repr_html_(self) -> str:
         """The page, for a notebook. Of more than `MOST_SHOWN` elements only their number."""
@@ -207,9 +205,15 @@ class Trace:
             return "<p>The trace is empty.</p>"
         if len(story.lives) > MOST_SHOWN:
             return f"<p>The trace has {len(story.lives):,} elements: write it with <code>html(path)</code>.</p>"
+        import html
+
         from asyncio_operator.trace import page
 
-        return page.frame_of(story, "Trace")
+        # The frame has no access to the notebook.
+        return (
+            f'<iframe srcdoc="{html.escape(page.page_of(story, "Trace"))}" sandbox="allow-scripts" title="Trace" '
+            'style="width:100%;height:640px;border:0"></iframe>'
+        )
 
     def chrome(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace events: JSON for Perfetto and chrome://tracing, in microseconds since the start.
@@ -249,18 +253,13 @@ def timelines(
     from asyncio_operator.trace import timeline
 
     positive_int("columns", columns)
-    pairs = _pairs(panels.items() if isinstance(panels, Mapping) else panels)
-    timeline.write([(words, trace.story()) for words, trace in pairs], path, title, columns)
-
-
-def _pairs(panels: Iterable[Any]) -> list[tuple[str, Trace]]:
-    pairs = list(panels)
-    for pair in pairs:
+    stories = []
+    for pair in panels.items() if isinstance(panels, Mapping) else panels:
         match pair:
-            case (str(), Trace()):
-                pass
+            case (str(words), Trace() as trace):
+                stories.append((words, trace.story()))
             case _:
                 raise ConfigurationError(
                     f"panels has {describe(pair)} in it; it must be pairs of a title and a Trace, or a mapping of them"
                 )
-    return pairs
+    timeline.write(stories, path, title, columns)

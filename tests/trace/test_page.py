@@ -146,7 +146,7 @@ def of_tasks() -> Trace:
     for task, start in enumerate((0.0, 0.5)):
         one = Trace()
         one.started(start)
-        one.name(f"stage 3, partition {task}")
+        one.become_part(0.0, f"stage 3, partition {task}")
         for key in range(2):
             one.admitted(start + 1.0, key, f"<b>{task}</b> {key}")
             one.record("attempt_started", start + 1.0, key, 1)

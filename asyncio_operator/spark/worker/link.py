@@ -197,13 +197,13 @@ class Link:
                 await self._pipeline.run(failing)
             finally:
                 if trace is not None:
-                    trace.shift(process.wall() - clock_of(asyncio.get_running_loop())())
+                    name = ""
                     if self._place:
                         stage, partition, attempt = self._place.split(".")
                         repeated = f", attempt {attempt}" if attempt != "0" else ""
-                        trace.name(f"stage {stage}, partition {partition}{repeated}")
-                    if self._label:
-                        trace.label(self._label)
+                        name = f"stage {stage}, partition {partition}{repeated}"
+                    ahead = process.wall() - clock_of(asyncio.get_running_loop())()
+                    trace.become_part(ahead, name, self._label)
                     self._trace = trace
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
