@@ -159,7 +159,7 @@ def _read(events: Iterable[Event]) -> tuple[Story, dict[int, Attempt]]:
     lives: dict[int, Life] = {}
     watermarks: dict[int, Mark] = {}
     changes: list[tuple[float, str]] = []
-    told: dict[int, Attempt] = {}
+    reported: dict[int, Attempt] = {}
     end = 0.0
     for place, event in enumerate(events):
         end = max(end, event.time)
@@ -191,13 +191,13 @@ def _read(events: Iterable[Event]) -> tuple[Story, dict[int, Attempt]]:
             case "circuit":
                 changes.append((event.time, event.state or ""))
         if call is not None:
-            told[place] = call
+            reported[place] = call
     ends = [*(time for time, _ in changes[1:]), end]
     circuit = [
         Phase(state, time, until) for (time, state), until in zip(changes, ends, strict=False) if state != "closed"
     ]
     in_order = [lives[number] for number in sorted(lives)], [watermarks[number] for number in sorted(watermarks)]
-    return Story(end, 0, *in_order, circuit), told
+    return Story(end, 0, *in_order, circuit), reported
 
 
 def _returned(life: Life, event: Event) -> Attempt | None:
