@@ -58,6 +58,9 @@ class ToLoop:
 
     Args:
         bell: wakes the thread; None: a new one.
+
+    Attributes:
+        closed: whether the reader has ended.
     """
 
     instant = True
@@ -69,7 +72,7 @@ class ToLoop:
         self._room = bell or Bell()
         self._waiting: asyncio.Future[None] | None = None
         self._ended = False
-        self._closed = False
+        self.closed = False
         self._error: BaseException | None = None
 
     # -- the thread's side
@@ -81,13 +84,13 @@ class ToLoop:
         if self._waiting is not None:
             self._wake_loop()
         # In a loop, because a ring may be an old one, for room that is full again.
-        while len(self._items) >= self._limit and not self._closed:
+        while len(self._items) >= self._limit and not self.closed:
             self._room.wait()
-        return not self._closed
+        return not self.closed
 
     def is_full(self) -> bool:
         """Whether `put` waits on the bell."""
-        return len(self._items) >= self._limit and not self._closed
+        return len(self._items) >= self._limit and not self.closed
 
     def end(self, error: BaseException | None = None) -> None:
         """End the elements. The loop's side gets the error, if there is one, after the last element."""
@@ -108,13 +111,10 @@ class ToLoop:
             self.end()
 
     def _wake_loop(self) -> None:
-        if not self._closed:
-            call_on(self._loop, self._wake)
+        if not self.closed:
+            call_on(self._loop, lambda: wake(self._waiting))
 
     # -- the loop's side
-
-    def _wake(self) -> None:
-        wake(self._waiting)
 
     async def ready(self) -> bool:
         while not self._items:
@@ -153,15 +153,10 @@ class ToLoop:
     async def release(self) -> None:
         """The thread has the source."""
 
-    @property
-    def closed(self) -> bool:
-        """Whether the reader has ended."""
-        return self._closed
-
     def close(self) -> None:
         """End reading. A thread that waits in `put`, or calls it later, gets False."""
         # The flag first: the thread that the ring wakes looks at it.
-        self._closed = True
+        self.closed = True
         self._room.ring()
 
 
@@ -172,6 +167,9 @@ class FromLoop:
         limit: the most elements that wait for the thread, but for those of `put_nowait`.
         pulse: seconds after which the thread gets a `PULSE`, even if elements came meanwhile; None for never.
         bell: wakes the thread; None: a new one.
+
+    Attributes:
+        ended: whether no more elements come.
     """
 
     def __init__(
@@ -188,7 +186,7 @@ class FromLoop:
         self._filled = bell or Bell()
         self._room: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
-        self._ended = False
+        self.ended = False
         self._taken_back = 0
         self._process = os.getpid()
 
@@ -225,11 +223,8 @@ class FromLoop:
                     self._items.pop()
                     self._taken_back += 1
         self._error = error
-        self._ended = True
+        self.ended = True
         self._filled.ring()
-
-    def _wake(self) -> None:
-        wake(self._room)
 
     # -- the thread's side
 
@@ -245,7 +240,7 @@ class FromLoop:
                     break
                 # The loop waits only while the buffer is full, so its flag is set before this length is reached.
                 if self._room is not None and len(items) == few:
-                    call_on(self._loop, self._wake)
+                    call_on(self._loop, lambda: wake(self._room))
                 yield item
                 # A consumer that never waits, because elements come fast, needs its pulses too.
                 if pulse is not None and monotonic() >= due:
@@ -253,40 +248,31 @@ class FromLoop:
             if pulse is not None and monotonic() >= due:
                 yield PULSE
                 due = monotonic() + pulse
-            ended = self._ended  # Read before the buffer: elements that came before the end must not be missed.
+            ended = self.ended  # Read before the buffer: elements that came before the end must not be missed.
             if items:
                 continue
             if ended:
                 self.raise_error()
                 return
             # Each time: the iterator may have come to another thread, or through a fork, since the last wait.
-            self._check_wait()
+            check_elsewhere(self._loop)
+            if self._process != os.getpid():
+                raise StateError(
+                    "the outputs come from a run of another process, from which this one was forked; only that process "
+                    "can read them: start a new run in this one"
+                )
             self._filled.wait(None if pulse is None else max(0.0, due - monotonic()))
-
-    def _check_wait(self) -> None:
-        """Raise a `StateError` if nothing could come while the thread waits."""
-        check_elsewhere(self._loop)
-        if self._process != os.getpid():
-            raise StateError(
-                "the outputs come from a run of another process, from which this one was forked; only that process can "
-                "read them: start a new run in this one"
-            )
-
-    @property
-    def ended(self) -> bool:
-        """Whether no more elements come."""
-        return self._ended
 
     def is_ready(self) -> bool:
         """Whether iterating goes on without a wait. The bell rings when that becomes true."""
-        return bool(self._items) or self._ended
+        return bool(self._items) or self.ended
 
     def wait_for_end(self, seconds: float) -> bool:
         """Wait for the end of the elements. False if it does not come within `seconds`."""
         ends = monotonic() + seconds
-        while not self._ended:
+        while not self.ended:
             if not self._filled.wait(max(0.0, ends - monotonic())):
-                return self._ended
+                return self.ended
         return True
 
     def raise_error(self) -> None:

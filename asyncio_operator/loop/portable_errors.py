@@ -53,21 +53,17 @@ def encodable(error: BaseException) -> BaseException:
     for the error: an error whose attributes cannot be read is replaced by its type and its text.
     """
     try:
-        return _encodable(error)
+        if _is_text(error):
+            return error
+        causes = _with_causes(error)
+        # Each cause is printed with the errors that led to it, so the cost grows with the square of their number.
+        for one in causes if len(causes) <= MOST_CAUSES else ():
+            with contextlib.suppress(Exception):
+                if not _is_text(one, alone=True):
+                    _escape(one)
+        return error if _is_text(error) else stand_in(error)
     except BaseException:
         return keep_verdict(FunctionError(describe_error(error)), error)
-
-
-def _encodable(error: BaseException) -> BaseException:
-    if _is_text(error):
-        return error
-    causes = _with_causes(error)
-    # Each cause is printed with the errors that led to it, so the cost grows with the square of their number.
-    for one in causes if len(causes) <= MOST_CAUSES else ():
-        with contextlib.suppress(Exception):
-            if not _is_text(one, alone=True):
-                _escape(one)
-    return error if _is_text(error) else stand_in(error)
 
 
 def stand_in(error: BaseException) -> FunctionError:
@@ -142,20 +138,17 @@ def _readable(error: BaseException) -> str:
 
 def cut_frames(error: BaseException) -> None:
     """Cut the frames of this library from the traceback of the error, and from those of the errors that led to it."""
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            # A class of the user may have anything under these names.
-            with contextlib.suppress(Exception):
-                one.__traceback__ = _cut(one.__traceback__, everywhere=isinstance(one, AsyncOperatorError))
-                left += [one.__cause__, one.__context__]
+    for one in _with_causes(error):
+        # A class of the user may have anything under this name.
+        with contextlib.suppress(Exception):
+            one.__traceback__ = _cut(one.__traceback__, everywhere=isinstance(one, AsyncOperatorError))
 
 
 def _cut(traceback: TracebackType | None, everywhere: bool) -> TracebackType | None:
-    frames = [*_frames(traceback)]
+    frames, left = [], traceback
+    while left is not None:
+        frames.append(left)
+        left = left.tb_next
     if frames and not everywhere and _is_ours(frames[-1]):
         return traceback
     found: TracebackType | None = None
@@ -163,12 +156,6 @@ def _cut(traceback: TracebackType | None, everywhere: bool) -> TracebackType | N
         if not _is_ours(one):
             found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return found
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
 
 
 def _is_ours(one: TracebackType) -> bool:

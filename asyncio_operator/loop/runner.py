@@ -19,10 +19,11 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from types import GeneratorType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from asyncio_operator.checks import FUNCTION
 from asyncio_operator.engine.failures import stray_run
+from asyncio_operator.engine.timing import End, start_task
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.loop.channels import AHEAD, Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
 from asyncio_operator.loop.portable_errors import encodable
@@ -45,116 +46,6 @@ _running: set[asyncio.Task[Any]] = set()
 """The running tasks. A loop holds its tasks weakly, so a waiting task could be freed with an iterator left open."""
 
 
-class LoopTask:
-    """A coroutine on the loop that another thread starts and cancels. Its end is the end of a `FromLoop`.
-
-    The constructor starts nothing. Call `start` inside of a ``try`` whose ``finally`` calls `stop`, so that an
-    interruption of `start` is followed by `stop`.
-
-    Args:
-        name: name of the function that it runs, for messages.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        main: Callable[[], Coroutine[Any, Any, None]],
-        sink: FromLoop,
-        name: str = FUNCTION,
-    ) -> None:
-        self._name = name
-        self._loop = loop
-        self._main = main
-        self._sink = sink
-        self._process = os.getpid()
-        self._stopped = False
-        self._over = Bell()
-        self._task: asyncio.Task[BaseException | None] | None = None
-
-    def start(self) -> None:
-        """Start it. Call this once."""
-        self._loop.call_soon_threadsafe(self._start)
-
-    def _start(self) -> None:
-        running = self._failure()
-        try:
-            task = self._task = self._loop.create_task(running)
-        except BaseException as error:
-            # The user's code may have broken the loop. The consumer must get this error, or it would wait forever.
-            running.close()
-            self._sink.end(encodable(error))
-            self._over.ring()
-            return
-        _running.add(task)
-        task.add_done_callback(_running.discard)
-        task.add_done_callback(self._end)
-
-    async def _failure(self) -> BaseException | None:
-        """The error with which it failed. Returned, not raised: a ``SystemExit`` would pass through the loop."""
-        try:
-            await self._main()
-        except asyncio.CancelledError as error:
-            if self._stopped:
-                return None
-            task = asyncio.current_task()
-            return stray_run(self._name) if task is not None and task.cancelling() else error
-        except BaseException as error:
-            return error
-        return None
-
-    def _end(self, task: asyncio.Task[BaseException | None]) -> None:
-        error = None if task.cancelled() else task.result()
-        self._sink.end(None if error is None else encodable(error))
-        self._over.ring()
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        else:
-            self._sink.end()
-            self._over.ring()
-
-    def cut(self, patience: float) -> None:
-        """End it from a thread that is not its consumer. A consumer that waits for outputs gets the end now.
-
-        It waits as `stop` does, and leaves the error to the consumer.
-        """
-        if self._process != os.getpid() or sys.is_finalizing() or self._loop.is_closed():
-            return
-        self._stopped = True
-        call_on(self._loop, self._cancel)
-        if not runs_here(self._loop) and self._over.wait(patience):
-            # For the next one: at the end of a chain two threads may cut the same run.
-            self._over.ring()
-
-    def stop(self, patience: float) -> None:
-        """Cancel it and wait for its end, at most `patience` seconds. An error that was not raised yet is raised.
-
-        It does not wait in a forked child or at the end of the process, where the thread to wait for no longer exists.
-        Nor does it wait on the loop's own thread, where the garbage collector may find an iterator that was not closed.
-        """
-        if self._process != os.getpid() or sys.is_finalizing() or self._loop.is_closed():
-            return
-        self._stopped = True
-        call_on(self._loop, self._cancel)
-        if runs_here(self._loop):
-            return
-        if not self._sink.wait_for_end(patience):
-            logger.error(
-                "a run did not end within %.1f s after it was closed: code in it blocks the event loop, or ignores its "
-                "cancellation",
-                patience,
-            )
-        self._sink.raise_error()
-
-
-class Startable(Protocol):
-    """A thread."""
-
-    def start(self) -> None:
-        """Begin."""
-
-
 class LoopFrame:
     """A coroutine on the loop between two channels: a thread feeds it, and the caller's thread takes its outputs.
 
@@ -167,7 +58,7 @@ class LoopFrame:
         read_ahead: the maximum number of inputs that wait for `main`.
         ahead: the maximum number of outputs that wait for the caller; then `main` waits.
         pulse: see `FromLoop`.
-        name: see `LoopTask`.
+        name: name of the function that it runs, for messages.
         bells: those of the channels; None: new ones.
     """
 
@@ -183,29 +74,80 @@ class LoopFrame:
         name: str = FUNCTION,
         bells: tuple[Bell | None, Bell | None] = (None, None),
     ) -> None:
-        source = self.source = ToLoop(loop, read_ahead, bells[0])
-        sink = self.sink = FromLoop(loop, ahead, pulse, bells[1])
+        self.source = ToLoop(loop, read_ahead, bells[0])
+        self.sink = FromLoop(loop, ahead, pulse, bells[1])
+        self._name = name
+        self._loop = loop
+        self._main = main
         self._patience = patience
-        self._task = LoopTask(loop, lambda: main(source, sink), sink, name)
+        self._process = os.getpid()
+        self._stopped = False
+        self._over = Bell()
+        self._task: End | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def start(self, feeder: Startable) -> None:
-        """Start the coroutine, and the thread that feeds it."""
+    def start(self, feed: Callable[[], object]) -> None:
+        """Start the coroutine, and then by `feed` the thread that feeds it. Call this once."""
         # The feeder last: nothing can interrupt what it reads from, such as Spark's socket, if the run does not start.
-        self._task.start()
-        feeder.start()
+        self._loop.call_soon_threadsafe(self._start)
+        feed()
 
-    def cut(self) -> None:
-        """End it from another thread; see `LoopTask.cut`."""
-        self.source.close()
-        self._task.cut(self._patience)
+    def _start(self) -> None:
+        task = self._task = start_task(self._failure(), loop=self._loop)
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+        task.add_done_callback(lambda task: self._ended(None if task.cancelled() else task.result()))
 
-    def __exit__(self, *error: object) -> None:
+    async def _failure(self) -> BaseException | None:
+        """The error with which it failed. Returned, not raised: a ``SystemExit`` would pass through the loop."""
+        try:
+            await self._main(self.source, self.sink)
+        except asyncio.CancelledError as error:
+            if self._stopped:
+                return None
+            task = asyncio.current_task()
+            return stray_run(self._name) if task is not None and task.cancelling() else error
+        except BaseException as error:
+            return error
+        return None
+
+    def _ended(self, error: BaseException | None = None) -> None:
+        self.sink.end(None if error is None else encodable(error))
+        self._over.ring()
+
+    def _stop(self) -> bool:
+        """End the feeding, and cancel the coroutine. Returns whether the caller may wait for its end.
+
+        It may not in a forked child or at the end of the process, where the thread to wait for no longer exists. Nor on
+        the loop's own thread, where the garbage collector may find an iterator that was not closed.
+        """
         # The channel first: a feeder that waits for room in it ends at once, also when the run ends late.
         self.source.close()
-        self._task.stop(self._patience)
+        if self._process != os.getpid() or sys.is_finalizing() or self._loop.is_closed():
+            return False
+        self._stopped = True
+        call_on(self._loop, lambda: self._ended() if self._task is None else self._task.cancel())
+        return not runs_here(self._loop)
+
+    def cut(self) -> None:
+        """End it from a thread that is not its consumer. A consumer that waits for outputs gets the end now, and the
+        error."""
+        if self._stop() and self._over.wait(self._patience):
+            # For the next one: at the end of a chain two threads may cut the same run.
+            self._over.ring()
+
+    def __exit__(self, *error: object) -> None:
+        if not self._stop():
+            return
+        if not self.sink.wait_for_end(self._patience):
+            logger.error(
+                "a run did not end within %.1f s after it was closed: code in it blocks the event loop, or ignores its "
+                "cancellation",
+                self._patience,
+            )
+        self.sink.raise_error()
 
 
 def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> Iterator[Any]:
@@ -260,7 +202,8 @@ def _iterate(
     begun.append(cut)
     try:
         with frame:
-            frame.start(threading.Thread(target=feed, args=(elements,), name="asyncio-operator-reader", daemon=True))
+            reader = threading.Thread(target=feed, args=(elements,), name="asyncio-operator-reader", daemon=True)
+            frame.start(reader.start)
             yield from frame.sink
     finally:
         # Nothing is left to cut, and a name for an ended run keeps nothing of its input.

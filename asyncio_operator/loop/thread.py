@@ -20,19 +20,17 @@ from asyncio_operator.policies.shutdown import PROCESS_END
 logger = logging.getLogger("asyncio_operator.loop")
 
 
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
 class LoopThread:
     """A loop and its thread."""
 
     def __init__(self) -> None:
-        self.loop = _new_event_loop()
+        self.loop: asyncio.AbstractEventLoop
+        try:
+            import uvloop
+        except ImportError:
+            self.loop = asyncio.new_event_loop()
+        else:
+            self.loop = uvloop.new_event_loop()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="asyncio-operator-loop", daemon=True)
         self._thread.start()

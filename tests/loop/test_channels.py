@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
-from asyncio_operator.loop.runner import LoopTask
+from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
 from tests.operator.helpers import REAL_LOOPS, forever, run_on, virtual
 
@@ -37,10 +37,22 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def started(loop: asyncio.AbstractEventLoop, main: Callable[[], Coroutine[Any, Any, None]], sink: FromLoop) -> LoopTask:
-    task = LoopTask(loop, main, sink)
-    task.start()
-    return task
+def on_the_loop(
+    main: Callable[[FromLoop], Coroutine[Any, Any, None]], patience: float = 10, **options: Any
+) -> LoopFrame:
+    return LoopFrame(loop_thread().loop, lambda _, sink: main(sink), patience=patience, **options)
+
+
+@contextmanager
+def outputs_of(main: Callable[[FromLoop], Coroutine[Any, Any, None]], **options: Any) -> Iterator[FromLoop]:
+    """The outputs of a coroutine on the loop thread, while it is entered."""
+    with on_the_loop(main, **options) as frame:
+        frame.start(lambda: None)
+        yield frame.sink
+
+
+async def silent(sink: FromLoop) -> None:
+    await forever()
 
 
 @contextmanager
@@ -156,17 +168,13 @@ def test_everything_reaches_the_loop_in_order(loop, limit, most):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 256])
 def test_everything_reaches_the_thread_in_order(limit):
-    loop = loop_thread().loop
-    sink = FromLoop(loop, limit)
-
-    async def write() -> None:
+    async def write(sink: FromLoop) -> None:
         for i in range(COUNT):
             await sink.put(i)
             assert len(sink._items) <= limit
 
-    task = started(loop, write, sink)
-    assert list(sink) == list(range(COUNT))
-    task.stop(10)
+    with outputs_of(write, ahead=limit) as sink:
+        assert list(sink) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("loop", REAL_LOOPS)
@@ -206,95 +214,76 @@ def test_closing_tells_a_thread_that_waits_and_one_that_comes_later(loop):
 
 
 def test_an_error_takes_the_place_of_what_was_not_taken():
-    loop = loop_thread().loop
-    sink = FromLoop(loop)
-
-    async def fail() -> None:
+    async def fail(sink: FromLoop) -> None:
         sink.put_nowait(1)
         raise KeyError("mine")
 
-    task = started(loop, fail, sink)
-    assert sink.wait_for_end(10)
-    with pytest.raises(KeyError, match="mine"):
-        list(sink)
-    task.stop(10)
+    with outputs_of(fail) as sink:
+        assert sink.wait_for_end(10)
+        with pytest.raises(KeyError, match="mine"):
+            list(sink)
 
 
 def test_a_thread_that_waits_gets_pulses_and_then_its_elements():
-    loop = loop_thread().loop
-    sink = FromLoop(loop, pulse=0.001)
     go = asyncio.Event()
 
-    async def wait_and_write() -> None:
+    async def wait_and_write(sink: FromLoop) -> None:
         await go.wait()
         sink.put_nowait(1)
 
-    task = started(loop, wait_and_write, sink)
-    elements = iter(sink)
-    assert [next(elements) for _ in range(3)] == [PULSE] * 3
-    loop.call_soon_threadsafe(go.set)
-    assert [element for element in elements if element is not PULSE] == [1]
-    task.stop(10)
+    with outputs_of(wait_and_write, pulse=0.001) as sink:
+        elements = iter(sink)
+        assert [next(elements) for _ in range(3)] == [PULSE] * 3
+        loop_thread().loop.call_soon_threadsafe(go.set)
+        assert [element for element in elements if element is not PULSE] == [1]
 
 
 def test_X7_elements_that_never_stop_coming_do_not_keep_the_pulses_away():
-    loop = loop_thread().loop
-    sink = FromLoop(loop, pulse=0.001)
-    task = started(loop, forever, sink)
-    for i in range(COUNT):
-        sink.put_nowait(i)
-    elements, seen = iter(sink), 0
-    while (element := next(elements)) is not PULSE:
-        assert element == seen
-        seen += 1
-        sink.put_nowait(COUNT + element)
-    assert next(elements) == seen
-    task.stop(10)
+    with outputs_of(silent, pulse=0.001) as sink:
+        for i in range(COUNT):
+            sink.put_nowait(i)
+        elements, seen = iter(sink), 0
+        while (element := next(elements)) is not PULSE:
+            assert element == seen
+            seen += 1
+            sink.put_nowait(COUNT + element)
+        assert next(elements) == seen
 
 
 def test_pulses_come_only_to_whom_asks_for_them():
-    loop = loop_thread().loop
-    sink = FromLoop(loop)
-
-    async def write() -> None:
+    async def write(sink: FromLoop) -> None:
         for i in range(3):
             await asyncio.sleep(0.001)
             sink.put_nowait(i)
 
-    task = started(loop, write, sink)
-    assert list(sink) == [0, 1, 2]
-    task.stop(10)
+    with outputs_of(write) as sink:
+        assert list(sink) == [0, 1, 2]
 
 
 def test_stopping_a_task_before_its_first_step_ends_it():
-    loop = loop_thread().loop
-    sink = FromLoop(loop)
-    begun = []
     blocked, go = threading.Event(), threading.Event()
 
     def block() -> None:
         blocked.set()
         go.wait(10)
 
-    async def main() -> None:
-        begun.append(1)
-
-    loop.call_soon_threadsafe(block)
+    loop_thread().loop.call_soon_threadsafe(block)
     assert blocked.wait(10)
-    task = started(loop, main, sink)
-    stopper = in_thread(lambda: task.stop(10))
-    while not task._stopped:
+    frame = on_the_loop(silent)
+    frame.start(lambda: None)
+    stopper = in_thread(frame.__exit__)
+    while not frame._stopped:
         pass
     go.set()
     stopper.join(10)
     assert not stopper.is_alive()
-    assert list(sink) == []
+    assert list(frame.sink) == []
 
 
 def test_stopping_a_task_that_was_not_started_does_not_wait():
-    sink = FromLoop(loop_thread().loop)
-    LoopTask(loop_thread().loop, forever, sink).stop(3600)
-    assert list(sink) == []
+    with on_the_loop(silent, patience=3600) as frame:
+        pass
+    assert list(frame.sink) == []
 
 
 @pytest.mark.parametrize("wait", [lambda sink: next(iter(sink)), lambda sink: sink.wait_for_end(0.001)])
@@ -326,24 +315,17 @@ def test_the_loop_never_waits_for_a_thread_that_is_called_away(wait):
 
 
 def test_a_task_that_is_cancelled_by_somebody_else_does_not_look_as_if_it_had_ended_well():
-    loop = loop_thread().loop
-    sink = FromLoop(loop)
-
-    async def main() -> None:
+    async def main(sink: FromLoop) -> None:
         raise asyncio.CancelledError
 
-    task = started(loop, main, sink)
-    with pytest.raises(asyncio.CancelledError):
+    with outputs_of(main) as sink, pytest.raises(asyncio.CancelledError):
         list(sink)
-    task.stop(10)
 
 
 def test_patience_ends_with_a_message(caplog):
-    loop = loop_thread().loop
-    sink = FromLoop(loop)
     go = asyncio.Event()
 
-    async def deaf() -> None:
+    async def deaf(sink: FromLoop) -> None:
         sink.put_nowait(1)
         while not go.is_set():
             try:
@@ -351,9 +333,8 @@ def test_patience_ends_with_a_message(caplog):
             except asyncio.CancelledError:
                 continue
 
-    task = started(loop, deaf, sink)
-    assert next(iter(sink)) == 1
-    task.stop(0.01)
+    with outputs_of(deaf, patience=0.01) as sink:
+        assert next(iter(sink)) == 1
     assert ["did not end within" in record.getMessage() for record in caplog.records] == [True]
-    loop.call_soon_threadsafe(go.set)
+    loop_thread().loop.call_soon_threadsafe(go.set)
     assert sink.wait_for_end(10)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import AsyncWaitOperator, EnricherError, FunctionError
-from asyncio_operator.loop.channels import FromLoop, call_on
+from asyncio_operator.loop.channels import FromLoop, ToLoop, call_on
 from asyncio_operator.loop.portable_errors import (
     LIBRARY,
     MOST_TEXT,
@@ -27,7 +27,7 @@ from asyncio_operator.loop.portable_errors import (
     portable,
     portable_errors,
 )
-from asyncio_operator.loop.runner import LoopTask
+from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import LoopThread
 
 BAD = "caf\udce9.txt"
@@ -142,21 +142,20 @@ def test_X5_an_error_that_cannot_be_read_hangs_nobody(kind: type[Exception]) -> 
     assert kind.__name__ in told(caught.value) or kind is SecretiveError
 
 
-def test_X5_a_loop_that_starts_nothing_any_more_is_told_to_whoever_waits() -> None:
-    """A function has broken it; with a thread of its own it is broken for this test alone."""
+def test_X5_a_run_needs_no_task_factory_that_a_function_has_broken() -> None:
+    """With a thread of its own it is broken for this test alone."""
     thread = LoopThread()
 
     def refuses(loop: Any, running: Any, **options: Any) -> Any:
         raise RuntimeError("no tasks here")
 
-    async def main() -> None: ...
+    async def main(source: ToLoop, sink: FromLoop) -> None:
+        await sink.put(1)
 
     call_on(thread.loop, partial(thread.loop.set_task_factory, refuses))
-    sink = FromLoop(thread.loop, 1, 5.0)
-    task = LoopTask(thread.loop, main, sink)
-    task.start()
-    with pytest.raises(RuntimeError, match="no tasks here"):
-        list(sink)
+    with LoopFrame(thread.loop, main, patience=5.0) as frame:
+        frame.start(lambda: None)
+        assert list(frame.sink) == [1]
     call_on(thread.loop, partial(thread.loop.set_task_factory, None))
     thread.stop()
 

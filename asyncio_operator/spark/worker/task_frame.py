@@ -114,7 +114,7 @@ def outputs_of(
 
     with in_task(propagated), frame:
         read = asking() if asks else inputs
-        frame.start(TakingThread("asyncio-operator-feeder", lambda: source.feed(read), still_read))
+        frame.start(TakingThread("asyncio-operator-feeder", lambda: source.feed(read), still_read).start)
         for output in sink:
             # After the yield, because only then has the caller written something that Spark can read, or refuse.
             if output is PULSE:

@@ -143,7 +143,7 @@ class Attempt:
             feeder.channel, feeder.bell = frame.source, bells[0]
             try:
                 with frame:
-                    frame.start(feeder)
+                    frame.start(feeder.start)
                     closed = await self._take(seen[-1], frame.sink, bells[1])
             finally:
                 await self._ended(frame.sink, bells[1])
