@@ -427,7 +427,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/journal": 2_568,
     "asyncio_operator/lookup": 4_233,
     "asyncio_operator/loop": 861,
-    "asyncio_operator/operator": 1_782,
+    "asyncio_operator/operator": 1_736,
     "asyncio_operator/policies": 1_301,
     "asyncio_operator/queues": 425,
     "asyncio_operator/services": 1_414,

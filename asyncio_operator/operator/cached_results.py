@@ -136,9 +136,6 @@ class CachedOutcomes(OpenKeys):
         finally:
             await self._function.close()
 
-    def __repr__(self) -> str:
-        return describe(self._function)
-
     # -- before a call
 
     def answers(self, flight: Any, now: float) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from asyncio_operator.checks import flag, of_kind, plain_function, takes
+from asyncio_operator.elements import Record
 from asyncio_operator.engine.options import IN_WORDS, CallOptions
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
-from asyncio_operator.operator.firing import OperatorTimers
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from asyncio_operator.trace.trace import Trace
 
 OnError = Literal["fail", "skip"] | Callable[[Any, BaseException], Any]
+
+
+class OperatorTimers(Protocol):
+    """A timer service, or a manager of several, as far as a run uses it."""
+
+    def advance_watermark(self, timestamp: int, limit: int | None = None) -> bool: ...
+
+    def collect_into(self, output: Callable[[Record[Any]], object] | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

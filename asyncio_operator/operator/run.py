@@ -15,9 +15,10 @@ import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextvars import copy_context
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.budget.usage import overridden
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
@@ -25,17 +26,15 @@ from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import Reader
-from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import Called
-from asyncio_operator.engine.recorder import Recorder, recorder_of
+from asyncio_operator.engine.recorder import recorder_of
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import End, clock_of, close_within, error_of, start_task, wait_through, wake
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.figures import Figures, OperatorStatistics
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
-from asyncio_operator.operator.firing import Firing
 from asyncio_operator.operator.intake import ElementSource
-from asyncio_operator.operator.options import RunOptions
+from asyncio_operator.operator.options import OperatorTimers, RunOptions
 from asyncio_operator.operator.outcomes import Buffer, Outcomes
 from asyncio_operator.policies.local_window import ProcessWindow
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
@@ -49,13 +48,70 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("asyncio_operator.calls")
 
+AT_ONCE: Final = 50
+"""Timers that fire before the loop turns. By law T10 callbacks that return at once keep it for 10 ms at most, so each
+of them may take 200 microseconds."""
 
-class Life:
-    """Begins when it is made, on the running loop.
+
+class Firing:
+    """The timers of a run: watermarks fire them, and what their callbacks collect waits here until it leaves.
+
+    Law T9: a watermark that is about to leave fires the timers that it has reached. What their callbacks collect leaves
+    before it. The end of the input fires nothing. A callback may collect at any other time too, as one of a
+    `ProcessingTimeDriver` does; its records leave at once. Until `end`, the timers belong to the run.
 
     Args:
-        timers: of the run; closed when its lanes have ended.
-        grace_period: seconds for each wait at the end.
+        collected: records of an earlier run that have not left yet.
+        news: called when a record was collected.
+
+    Attributes:
+        collected: records that have not left yet, in their order.
+
+    Raises:
+        StateError: the timers belong to another run.
+    """
+
+    def __init__(self, timers: OperatorTimers, collected: Iterable[Record[Any]], news: Callable[[], object]) -> None:
+        self.collected = deque(collected)
+        self._timers = timers
+        self._news = news
+        self._ended = False
+        # As for the hooks of elements (law O17), but one for all callbacks: they belong to no element.
+        self._context = copy_context()
+        timers.collect_into(self._collect)
+
+    def _collect(self, record: Record[Any]) -> None:
+        self.collected.append(record)
+        self._news()
+
+    def fire(self, timestamp: int, fail: Callable[[BaseException], object]) -> bool | None:
+        """Fire some of the timers that a watermark has reached. Returns whether there are more of them; None: a
+        callback has raised an error, which `fail` got."""
+        try:
+            return self._context.run(self._timers.advance_watermark, timestamp, AT_ONCE)
+        except BaseException as error:
+            error.add_note(f"A timer of {describe(self._timers)} raised this when watermark {timestamp} fired it.")
+            fail(error)
+            return None
+
+    def end(self) -> None:
+        """Let go of the timers."""
+        if not self._ended:
+            self._ended = True
+            self._timers.collect_into(None)
+
+
+class Run:
+    """A run over one input. It begins when it is made, on the running loop.
+
+    Args:
+        function: opened before the first call, and closed after the last.
+        queue: holds the elements that are admitted and not yet emitted; its capacity is the operator's buffer.
+        cache: keeps results.
+        window: of the rate limit.
+        restore: its elements go in before the input.
+        consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
+        on_demand: an element is inside until the consumer asks for the output after its last one.
 
     Attributes:
         task: ends when every call has ended and the function is closed; see `_live` for its result.
@@ -65,27 +121,70 @@ class Life:
 
     def __init__(
         self,
-        function: AsyncFunction[Any, Any] | CachedOutcomes,
-        lanes: Lanes,
-        reader: Reader,
-        recorder: Recorder,
-        timers: Timers,
-        grace_period: float,
+        function: AsyncFunction[Any, Any],
+        queue: StreamElementQueue,
+        cache: ResultCache | None,
+        window: ProcessWindow,
+        elements: Input,
+        options: RunOptions,
+        restore: OperatorSnapshot,
+        consumer: FromLoop | None,
+        on_demand: bool,
     ) -> None:
+        self.on_demand = on_demand
+        self.options = options
         self.abandoned = False
         self.loop = asyncio.get_running_loop()
-        self._function = function
-        self._lanes = lanes
-        self._reader = reader
-        self._recorder = recorder
-        self._timers = timers
-        self._grace_period = grace_period
+        self.consumer = consumer
+        # Elements, and records of timers, that were yielded and perhaps not taken, each with the attempts it has used.
+        self.latest: deque[tuple[Any, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
+        self.partly = 0
+        self.now = now = clock_of(self.loop)
+        self._timers = timers = Timers(now)
+        many = isinstance(function, BatchAsyncFunction)
+        self._name = name = describe(function)
+        invoke = observed(getattr(function, "invoke_batch" if many else "invoke"), name, many=many)
+        self._reader = reader = Reader(elements)
+        self.buffer = buffer = Buffer(queue, now)
+        self.outcomes = outcomes = Outcomes(options, function.timeout, buffer)
+        self.firing: Firing | None = None
+        if options.timers is not None:
+            self.firing = Firing(options.timers, restore.collected, lambda: wake(buffer.ready))
+        self._recorder = recorder = recorder_of(options.trace, now())
+        weigh = overridden(function.weigh, AsyncFunction.weigh)
+        self._allowance: Reservation | None = None
+        if options.budget is not None:
+            # Imported here: few runs have a budget, and it loads all that decides about one.
+            from asyncio_operator.engine.share import own_allowance
+
+            self._allowance = own_allowance(options.budget, name, weigh)
+        numbers = count()
+        cached: CachedOutcomes | None = None
+        if cache is not None:
+            cached = cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
+        self._function = cached or function
+        self.source = ElementSource(
+            options,
+            buffer,
+            reader,
+            outcomes,
+            restore.elements,
+            Called(invoke=invoke, name=name, weigh=weigh),
+            Limited(breaker_clock=options.clock, allowance=self._allowance, limiter=window.by(now)),
+            timers,
+            recorder,
+            numbers,
+            cached,
+        )
+        self.lanes = lanes = self.source.attempts.lanes
+        outcomes.figures.attempt_latency = lanes.latency
         self._closing = False
         self._stranded = False
         self._failure: BaseException | None = None
         self._phase = "opening the function"
         self._last_tasks: list[End] = []
         self.task: End = start_task(self._live())
+        self.task.add_done_callback(lambda _: wake(buffer.ready))
 
     async def _live(self) -> BaseException | None:
         """Open, run, close. Returns the first error; an error of `close` becomes a note on it.
@@ -98,7 +197,7 @@ class Life:
             await self._function.open()
             if not self.abandoned:
                 self._phase = "a call"
-                await self._lanes.run()
+                await self.lanes.run()
         except BaseException as error:
             failure = error
         self._closing = True
@@ -125,7 +224,7 @@ class Life:
             closing_step.close()
             return []
         # Each in a task of its own: a cancellation of this one must not cut a clean-up in the middle.
-        grace = self._grace_period
+        grace = self.options.grace_period
         self._phase = "closing the input"
         reading = start_task(error_of(lambda: self._reader.close(grace)))
         self._last_tasks.append(reading)
@@ -158,9 +257,9 @@ class Life:
             logger.warning(
                 "the event loop was closed while a run of %s was open: its calls are dropped, and the function may not "
                 "have been closed; end a run before its loop, as asyncio.run does",
-                describe(self._function),
+                self._name,
             )
-            for task in (self.task, self._reader.reading, *self._lanes.tasks(), *self._last_tasks):
+            for task in (self.task, self._reader.reading, *self.lanes.tasks(), *self._last_tasks):
                 if task is None:
                     continue
                 # asyncio.gather uses this switch too, to give up a task without a message.
@@ -168,15 +267,27 @@ class Life:
                 step: Any = task.get_coro()
                 if inspect.getcoroutinestate(step) == inspect.CORO_CREATED:
                     step.close()
+            if self.firing is not None:
+                self.firing.end()
         return True
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error that no call has raised, also if the last call has ended already."""
         self._failure = error
-        self._lanes.fail(error)
+        self.lanes.fail(error)
 
     async def end(self) -> None:
-        """Cancel what runs, wait for it, and raise the error with which the run failed."""
+        """Cancel what runs, wait until it has ended and the budget knows what its calls used, and raise the error with
+        which the run failed."""
+        try:
+            await self._end()
+        finally:
+            if self.firing is not None:
+                self.firing.end()
+            if self._allowance is not None and asyncio.get_running_loop() is self.loop:
+                await self._allowance.settled()
+
+    async def _end(self) -> None:
         task = self.task
         if self.loop.is_closed():
             return
@@ -186,117 +297,28 @@ class Life:
             return
         if not task.done():
             self.abandoned = True
-            self._lanes.stop()
+            self.lanes.stop()
             if not self._closing:
                 task.cancel()
             # A task that ignores its cancellation longer than this is left behind. If the consumer is cancelled again,
             # it waits no longer, and the run ends without it.
-            await asyncio.wait([task], timeout=longest_end(self._grace_period))
+            await asyncio.wait([task], timeout=longest_end(self.options.grace_period))
         if not task.done():
             logger.error(
                 "a run did not end within %.1f s: %s ignores its cancellation; it is no longer waited for",
-                longest_end(self._grace_period),
+                longest_end(self.options.grace_period),
                 self._phase,
             )
             return
         failure = asyncio.CancelledError() if task.cancelled() else task.result()
         if isinstance(failure, asyncio.CancelledError) and task.cancelling() and not self.abandoned:
-            failure = stray_run(describe(self._function))
+            failure = stray_run(self._name)
         if self._failure is not None and failure is not self._failure:
             if failure is not None:
                 self._failure.add_note(f"the end of the run failed too: {describe_error(failure)}")
             failure = self._failure
         if failure is not None and not (self.abandoned and isinstance(failure, asyncio.CancelledError)):
             raise failure
-
-
-class Run:
-    """A run over one input. It begins when it is made, on the running loop.
-
-    Args:
-        function: opened before the first call, and closed after the last.
-        queue: holds the elements that are admitted and not yet emitted; its capacity is the operator's buffer.
-        cache: keeps results.
-        window: of the rate limit.
-        restore: its elements go in before the input.
-        consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
-        on_demand: an element is inside until the consumer asks for the output after its last one.
-    """
-
-    def __init__(
-        self,
-        function: AsyncFunction[Any, Any],
-        queue: StreamElementQueue,
-        cache: ResultCache | None,
-        window: ProcessWindow,
-        elements: Input,
-        options: RunOptions,
-        restore: OperatorSnapshot,
-        consumer: FromLoop | None,
-        on_demand: bool,
-    ) -> None:
-        self.on_demand = on_demand
-        self.options = options
-        self.consumer = consumer
-        # Elements, and records of timers, that were yielded and perhaps not taken, each with the attempts it has used.
-        self.latest: deque[tuple[Any, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
-        self.partly = 0
-        self.now = now = clock_of(asyncio.get_running_loop())
-        timers = Timers(now)
-        name, many = describe(function), isinstance(function, BatchAsyncFunction)
-        invoke = observed(getattr(function, "invoke_batch" if many else "invoke"), name, many=many)
-        reader = Reader(elements)
-        self.buffer = buffer = Buffer(queue, now)
-        self.outcomes = outcomes = Outcomes(options, function.timeout, buffer)
-        self.firing: Firing | None = None
-        if options.timers is not None:
-            self.firing = Firing(options.timers, restore.collected, lambda: wake(buffer.ready))
-        recorder = recorder_of(options.trace, now())
-        weigh = overridden(function.weigh, AsyncFunction.weigh)
-        self._allowance: Reservation | None = None
-        if options.budget is not None:
-            # Imported here: few runs have a budget, and it loads all that decides about one.
-            from asyncio_operator.engine.share import own_allowance
-
-            self._allowance = own_allowance(options.budget, name, weigh)
-        numbers = count()
-        cached: CachedOutcomes | None = None
-        if cache is not None:
-            cached = cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
-        self.source = ElementSource(
-            options,
-            buffer,
-            reader,
-            outcomes,
-            restore.elements,
-            Called(invoke=invoke, name=name, weigh=weigh),
-            Limited(breaker_clock=options.clock, allowance=self._allowance, limiter=window.by(now)),
-            timers,
-            recorder,
-            numbers,
-            cached,
-        )
-        self.lanes = lanes = self.source.attempts.lanes
-        outcomes.figures.attempt_latency = lanes.latency
-        self.life = Life(cached or function, lanes, reader, recorder, timers, options.grace_period)
-        self.life.task.add_done_callback(lambda _: wake(buffer.ready))
-
-    def strand(self) -> bool:
-        """Whether the loop was closed before the run had ended; see `Life.strand`."""
-        stranded = self.life.strand()
-        if stranded and self.firing is not None:
-            self.firing.end()
-        return stranded
-
-    async def end(self) -> None:
-        """End the run, and wait until its calls have ended and the budget knows what they used."""
-        try:
-            await self.life.end()
-        finally:
-            if self.firing is not None:
-                self.firing.end()
-            if self._allowance is not None and asyncio.get_running_loop() is self.life.loop:
-                await self._allowance.settled()
 
     def snapshot(self) -> OperatorSnapshot:
         """The elements that were admitted or read ahead, and not handed over. Called on the run's loop only."""
@@ -359,7 +381,7 @@ async def outputs_of(begin: Callable[[], Run], cut: Callable[[], None]) -> Async
         cut: called when the consumer is cancelled while it waits, which ends the run.
     """
     run = begin()
-    lanes, buffer, life, source, queue = run.lanes, run.buffer, run.life, run.source, run.buffer.queue
+    lanes, buffer, source, queue = run.lanes, run.buffer, run.source, run.buffer.queue
     flatten, on_demand, firing = run.options.flatten, run.on_demand, run.firing
     flights, traced = source.flights, run.options.trace is not None
     # A flattened input stays inside until its last output is handed over, and a watermark until what it fires is.
@@ -376,8 +398,8 @@ async def outputs_of(begin: Callable[[], Run], cut: Callable[[], None]) -> Async
                     while firing is not None and not lanes.failed and (due or firing.collected):
                         for record in run.collected():
                             yield record
-                        if due and not lanes.failed and (due := firing.fire(element.timestamp, life.fail)) is None:
-                            await asyncio.wait([life.task])
+                        if due and not lanes.failed and (due := firing.fire(element.timestamp, run.fail)) is None:
+                            await asyncio.wait([run.task])
                             return
                         if due:
                             await asyncio.sleep(0)
@@ -413,23 +435,23 @@ async def outputs_of(begin: Callable[[], Run], cut: Callable[[], None]) -> Async
                 for record in run.collected():
                     yield record
                 continue
-            if life.task.done():
+            if run.task.done():
                 return
-            if asyncio.get_running_loop() is not life.loop:
+            if asyncio.get_running_loop() is not run.loop:
                 raise StateError(
                     "the run began on another event loop, to which it belongs; read its outputs there, or begin a run "
                     "with operator.process(...) in each loop"
                 )
             # No await came since the queue was empty, so no completion can have been missed.
-            ready = buffer.ready = life.loop.create_future()
+            ready = buffer.ready = run.loop.create_future()
             await ready
     except asyncio.CancelledError:
         # The consumer was cancelled, not the run: law O8, the next step has to say so.
-        life.abandoned = True
+        run.abandoned = True
         cut()
         raise
     except GeneratorExit:
-        life.abandoned = True
+        run.abandoned = True
         raise
     finally:
         # The traceback of a failure keeps this frame, and must not keep the last element with it.

@@ -30,8 +30,7 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.figures import OperatorStatistics
 from asyncio_operator.function import as_async_function
 from asyncio_operator.hints import named_options
-from asyncio_operator.operator.firing import OperatorTimers
-from asyncio_operator.operator.options import OnError, RunOptions, checked_batching, checked_key
+from asyncio_operator.operator.options import OnError, OperatorTimers, RunOptions, checked_batching, checked_key
 from asyncio_operator.operator.run import Run, outputs_of
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
@@ -301,7 +300,7 @@ class AsyncWaitOperator:
     def _begin(self, given: list[Any], begun: list[Run]) -> Run:
         """Begin a run of what is given, which is held by nothing else then."""
         latest = None if self._process != os.getpid() else self._run
-        if latest is not None and not latest.life.task.done() and not latest.strand():
+        if latest is not None and not latest.task.done() and not latest.strand():
             raise StateError(
                 "the operator is running; end that run first, with `aclose()` on what process() gave (a loop that may "
                 "be left early: `async with contextlib.aclosing(...)`) or `close()` on the iterator, or make a second "
@@ -338,7 +337,7 @@ class AsyncWaitOperator:
             return run.snapshot()
         from asyncio_operator.loop.runner import on_loop
 
-        return on_loop(run.life.loop, run.snapshot)
+        return on_loop(run.loop, run.snapshot)
 
     def __repr__(self) -> str:
         return f"AsyncWaitOperator({describe(self._function)}, mode={self._mode!r}, capacity={self._options.capacity})"

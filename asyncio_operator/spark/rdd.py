@@ -39,7 +39,7 @@ from asyncio_operator.telemetry.propagation import Propagated, inject
 if TYPE_CHECKING:
     from pyspark import RDD
 
-    from asyncio_operator.operator.firing import OperatorTimers
+    from asyncio_operator.operator.options import OperatorTimers
 
 CAPACITY = inspect.signature(AsyncWaitOperator).parameters["capacity"].default
 

@@ -164,7 +164,7 @@ def _forget_dead_workers() -> None:
 
 LOOP, FEEDER = "asyncio-operator-loop", "asyncio-operator-feeder"
 
-OF_A_RUN = Counter({"LoopFrame._failure": 1, "Life._live": 1, "Lanes._live": 3})
+OF_A_RUN = Counter({"LoopFrame._failure": 1, "Run._live": 1, "Lanes._live": 3})
 """The tasks of a run with two elements in flight, and a lane that waits in case one of them fails."""
 
 
