@@ -163,11 +163,6 @@ class LookupCache:
 
     # -- reading and writing
 
-    @property
-    def keys_on_heap(self) -> int:
-        """The number of keys that are objects in this process."""
-        return len(self) if self.in_memory else 0
-
     def get(self, key: Any) -> Any:
         """The answer for a key, None for a miss, or ABSENT if the cache has no live answer. Counts as a use."""
         try:
@@ -187,33 +182,38 @@ class LookupCache:
             self._fail("cannot be read", key, error)
             return ABSENT
 
-    def get_many(self, keys: Sequence[Any], absent: Any) -> list[Any]:
-        """The answers of `get` for keys, `absent` instead of ABSENT."""
-        if not self._in_bulk:
-            return [absent if (answer := self.get(key)) is ABSENT else answer for key in keys]
+    def get_many(self, keys: Sequence[Any], absent: Any) -> tuple[list[Any], list[int]]:
+        """The answers of `get` for keys, `absent` instead of ABSENT; and the positions of these."""
         answers: list[Any] = []
+        missing: list[int] = []
         for start in range(0, len(keys), AT_ONCE):
             some = keys[start : start + AT_ONCE]
             try:
-                answers += self._living(some, absent)
+                found, left = self._living(some, absent) if self._in_bulk else self._each(some, absent)
             except Exception:
-                # Each alone, because `get` says which key it is, and clears a damaged cache.
-                answers += [absent if (answer := self.get(key)) is ABSENT else answer for key in some]
-        return answers
+                # `get` says which key it is, and clears a damaged cache.
+                found, left = self._each(some, absent)
+            answers += found
+            missing += [start + i for i in left]
+        return answers, missing
 
-    def _living(self, keys: Sequence[Any], absent: Any) -> list[Any]:
+    def _each(self, keys: Sequence[Any], absent: Any) -> tuple[list[Any], list[int]]:
+        answers = [absent if (answer := self.get(key)) is ABSENT else answer for key in keys]
+        return answers, [i for i, answer in enumerate(answers) if answer is absent]
+
+    def _living(self, keys: Sequence[Any], absent: Any) -> tuple[list[Any], list[int]]:
         """The same for a few keys, with one lifetime and no time of use: no step has a Python function for each."""
         slots = self._slots(keys)
         stored = list(map(self._load, slots))
         answers = self._written.living(stored, absent)
-        hits = [answer is not absent for answer in answers]
-        deque(map(self._count_use, compress(slots, hits)), maxlen=0)
-        if stored.count(None) < hits.count(False):
-            # Expired ones: `get` removes them.
-            for key, one, hit in zip(keys, stored, hits, strict=True):
-                if one is not None and not hit:
-                    self.get(key)
-        return answers
+        left = [i for i, answer in enumerate(answers) if answer is absent]
+        hits = compress(slots, [answer is not absent for answer in answers]) if left else slots
+        deque(map(self._count_use, hits), maxlen=0)
+        for i in left:
+            if stored[i] is not None:
+                # `get` removes what has expired.
+                self.get(keys[i])
+        return answers, left
 
     def is_old(self, key: Any) -> bool:
         """Whether the cache has an answer for a key that is due to be refreshed."""

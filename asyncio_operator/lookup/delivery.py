@@ -69,12 +69,12 @@ class Delivery:
         """Whether another batch may be read."""
         return self._count < BATCHES or self._rows < self._buffer
 
-    def take(self, batch: KeyBatch) -> None:
-        """A batch has been read."""
+    def take(self, batch: KeyBatch, ends: bool) -> None:
+        """A batch has been read, which ends at once or not."""
         self.batches.append(batch)
         self._count += 1
         self._rows += batch.rows
-        if not self._searching:
+        if not (ends or self._searching):
             self.flush()
 
     async def wait(self, news: asyncio.Future[None]) -> None:

@@ -310,7 +310,7 @@ class LookupPipeline(Asking):
         places = self.pending.places
         current = OpenBatch(batch, places.recall(batch), self)
         earlier = () if self.slices else self._share(current)
-        self._delivery.take(batch)
+        self._delivery.take(batch, not current.missing)
         self._current = current
         self._opened[current] = self._apart[current] = None
         if places.refreshes:

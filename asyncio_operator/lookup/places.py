@@ -104,8 +104,7 @@ class Places:
 
     def _recall_cached(self, cache: LookupCache, batch: KeyBatch) -> Sequence[int]:
         keys = batch.keys
-        outcomes = cache.get_many(keys, PENDING)
-        asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
+        outcomes, asked = cache.get_many(keys, PENDING)
         if len(asked) < len(outcomes) and (self._kept is not None or self.refreshes):
             for key, outcome in zip(keys, outcomes, strict=True):
                 if outcome is not PENDING:

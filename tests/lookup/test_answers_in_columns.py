@@ -327,9 +327,9 @@ def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> N
         [{"n": key, "name": f"{key}"} for key in last[-2:]],
         None,
     ]
-    assert cache.get_many([*last, 5], "absent") == [*kept, "absent"]
+    assert cache.get_many([*last, 5], "absent") == ([*kept, "absent"], [100])
     clock.advance(60)
-    assert cache.get_many([199_900, 199_999], "absent") == ["absent"] * 2
+    assert cache.get_many([199_900, 199_999], "absent") == (["absent"] * 2, [0, 1])
     assert len(cache) == 98
 
 

@@ -149,9 +149,10 @@ def test_many_keys_at_once_are_found_as_one_by_one(make, clock, options):
     for key in keys[900:1_300]:
         cache.put(key, ROW)
     clock.advance(2.0)
-    found = cache.get_many(keys, "absent")
+    found, missing = cache.get_many(keys, "absent")
+    assert missing == [i for i, answer in enumerate(found) if answer == "absent"]
     assert [answer if answer != "absent" else ABSENT for answer in found] == [cache.get(key) for key in keys]
-    assert cache.get_many([900, [1], 901], "absent") == [ROW, "absent", ROW]
+    assert cache.get_many([900, [1], 901], "absent") == ([ROW, "absent", ROW], [1])
     # The first of what is left was used last: the next keys take the place of the others.
     cache.get_many([900], "absent")
     for key in range(2_000, 3_299):
@@ -168,10 +169,10 @@ def test_reading_many_composite_keys_starts_no_garbage_collection():
     gc.collect()
     gc.callbacks.append(lambda phase, _: collections.append(phase))
     try:
-        found = cache.get_many(keys, None)
+        found, missing = cache.get_many(keys, None)
     finally:
         gc.callbacks.pop()
-    assert found == [ROW] * 10_000
+    assert (found, missing) == ([ROW] * 10_000, [])
     assert collections == []
 
 

@@ -461,7 +461,7 @@ async def test_L14_a_key_that_the_memory_has_touches_no_cache() -> None:
     # What the memory answers counts as an answer of the cache whose place it takes.
     assert (consumer.pipeline.figures.shared, consumer.pipeline.figures.cache_hits) == (0, 2)
     # The answer of 0 was used before that of 1, but not here.
-    assert cache.get_many([0, 1, 2], None) == [{"x": 0}, None, {"x": 2}]
+    assert cache.get_many([0, 1, 2], None) == ([{"x": 0}, None, {"x": 2}], [1])
 
 
 BATCHES = st.lists(st.lists(st.integers(0, 6), max_size=5, unique=True), max_size=5)

@@ -130,7 +130,7 @@ def outputs_of(
                 yield output
     # Spark's worker collects garbage next, if it is one that runs several tasks. It throws away one whose task failed.
     if "SPARK_REUSE_WORKER" in os.environ:
-        frozen.look(sum(cache.keys_on_heap for cache in open_caches(caches)))
+        frozen.look(sum(len(cache) for cache in open_caches(caches) if cache.in_memory))
 
 
 class TakingThread(threading.Thread):
