@@ -425,7 +425,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/coordinators": 829,
     "asyncio_operator/engine": 4_422,
     "asyncio_operator/journal": 2_568,
-    "asyncio_operator/lookup": 4_233,
+    "asyncio_operator/lookup": 4_232,
     "asyncio_operator/loop": 861,
     "asyncio_operator/operator": 1_736,
     "asyncio_operator/policies": 1_301,
