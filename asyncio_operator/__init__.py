@@ -11,79 +11,45 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.spec import Budget, Limit
-    from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
-    from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
-    from asyncio_operator.enricher import Enricher
-    from asyncio_operator.errors import (
-        AsyncOperatorError,
-        BudgetExceeded,
-        CircuitOpenError,
-        ConfigurationError,
-        CoordinatorError,
-        ElementTimeoutError,
-        EnricherError,
-        FunctionError,
-        MissingKeyError,
-        ResultError,
-        StateError,
-        StateMigrationError,
-    )
-    from asyncio_operator.figures import OperatorStatistics
-    from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, BlockingFunction
-    from asyncio_operator.journal.options import Journal
-    from asyncio_operator.metrics import Latency
-    from asyncio_operator.operator.wait_operator import AsyncWaitOperator
-    from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
-    from asyncio_operator.policies.batching import Batching
-    from asyncio_operator.policies.cache import Cache
-    from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-    from asyncio_operator.policies.hedge import Hedge
-    from asyncio_operator.policies.rate_limit import RateLimit
-    from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
-    from asyncio_operator.state.rocksdb_options import RocksDBOptions
+    from asyncio_operator.budget.spec import Budget as Budget
+    from asyncio_operator.budget.spec import Limit as Limit
+    from asyncio_operator.budget.statistics import BudgetStatistics as BudgetStatistics
+    from asyncio_operator.budget.statistics import UnitStatistics as UnitStatistics
+    from asyncio_operator.elements import OperatorSnapshot as OperatorSnapshot
+    from asyncio_operator.elements import Record as Record
+    from asyncio_operator.elements import Watermark as Watermark
+    from asyncio_operator.enricher import Enricher as Enricher
+    from asyncio_operator.errors import AsyncOperatorError as AsyncOperatorError
+    from asyncio_operator.errors import BudgetExceeded as BudgetExceeded
+    from asyncio_operator.errors import CircuitOpenError as CircuitOpenError
+    from asyncio_operator.errors import ConfigurationError as ConfigurationError
+    from asyncio_operator.errors import CoordinatorError as CoordinatorError
+    from asyncio_operator.errors import ElementTimeoutError as ElementTimeoutError
+    from asyncio_operator.errors import EnricherError as EnricherError
+    from asyncio_operator.errors import FunctionError as FunctionError
+    from asyncio_operator.errors import MissingKeyError as MissingKeyError
+    from asyncio_operator.errors import ResultError as ResultError
+    from asyncio_operator.errors import StateError as StateError
+    from asyncio_operator.errors import StateMigrationError as StateMigrationError
+    from asyncio_operator.figures import OperatorStatistics as OperatorStatistics
+    from asyncio_operator.function import AsyncFunction as AsyncFunction
+    from asyncio_operator.function import BatchAsyncFunction as BatchAsyncFunction
+    from asyncio_operator.function import BlockingFunction as BlockingFunction
+    from asyncio_operator.journal.options import Journal as Journal
+    from asyncio_operator.metrics import Latency as Latency
+    from asyncio_operator.operator.wait_operator import AsyncWaitOperator as AsyncWaitOperator
+    from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity as AdaptiveCapacity
+    from asyncio_operator.policies.batching import Batching as Batching
+    from asyncio_operator.policies.cache import Cache as Cache
+    from asyncio_operator.policies.circuit_breaker import CircuitBreaker as CircuitBreaker
+    from asyncio_operator.policies.hedge import Hedge as Hedge
+    from asyncio_operator.policies.rate_limit import RateLimit as RateLimit
+    from asyncio_operator.policies.retry import ExponentialBackoff as ExponentialBackoff
+    from asyncio_operator.policies.retry import FixedBackoff as FixedBackoff
+    from asyncio_operator.policies.retry import Retry as Retry
+    from asyncio_operator.state.rocksdb_options import RocksDBOptions as RocksDBOptions
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "AdaptiveCapacity",
-    "AsyncFunction",
-    "AsyncOperatorError",
-    "AsyncWaitOperator",
-    "BatchAsyncFunction",
-    "Batching",
-    "BlockingFunction",
-    "Budget",
-    "BudgetExceeded",
-    "BudgetStatistics",
-    "Cache",
-    "CircuitBreaker",
-    "CircuitOpenError",
-    "ConfigurationError",
-    "CoordinatorError",
-    "ElementTimeoutError",
-    "Enricher",
-    "EnricherError",
-    "ExponentialBackoff",
-    "FixedBackoff",
-    "FunctionError",
-    "Hedge",
-    "Journal",
-    "Latency",
-    "Limit",
-    "MissingKeyError",
-    "OperatorSnapshot",
-    "OperatorStatistics",
-    "RateLimit",
-    "Record",
-    "ResultError",
-    "Retry",
-    "RocksDBOptions",
-    "StateError",
-    "StateMigrationError",
-    "UnitStatistics",
-    "Watermark",
-]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(

@@ -1,7 +1,8 @@
 """Public names that are loaded on first use (PEP 562): importing a package costs only what its user then asks for.
 
-A package with such names lists them for `lazy`, by the module that defines them; under ``if TYPE_CHECKING``, for type
-checkers and the reference; and in ``__all__``. A test compares the three.
+A package with such names lists them for `lazy`, by the module that defines them, and under ``if TYPE_CHECKING``, for
+type checkers: ``from place import Name as Name``. A test compares the two. ``__all__`` is made when it is asked for,
+unless the module defines it.
 """
 
 from __future__ import annotations
@@ -22,25 +23,31 @@ def lazy(
     Args:
         module: its ``__name__``.
         table: names separated by spaces, by the full name of the module that defines them.
-        needs: the library that such a module needs, and the extra that installs it. Without it, ``dir`` does not list
-            the names of that module.
+        needs: the library that such a module needs, and the extra that installs it. Without it, ``dir`` and ``__all__``
+            do not list the names of that module.
     """
     places = {name: place for place, names in table.items() for name in names.split()}
     libraries = needs or {}
 
     def attribute(name: str) -> Any:
-        if name in places:
+        value: Any
+        if name == "__all__":
+            value = installed()
+        elif name in places:
             value = member(places[name], name, *libraries.get(places[name], ()))
         else:
             value = _submodule(module, name)
         setattr(sys.modules[module], name, value)
         return value
 
-    def names() -> list[str]:
+    def installed() -> list[str]:
         from importlib.util import find_spec  # Seldom needed, and not loaded by the import system itself.
 
         absent = {place for place, (library, _) in libraries.items() if find_spec(library) is None}
-        return sorted({*vars(sys.modules[module]), *(name for name, place in places.items() if place not in absent)})
+        return sorted(name for name, place in places.items() if place not in absent)
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[module]), *installed()})
 
     return attribute, names
 

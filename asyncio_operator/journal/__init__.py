@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
-    from asyncio_operator.journal.format import JournalError
-    from asyncio_operator.journal.options import Journal
+    from asyncio_operator.journal.format import JournalError as JournalError
+    from asyncio_operator.journal.options import Journal as Journal
 
-__all__ = ["Journal", "JournalError"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(

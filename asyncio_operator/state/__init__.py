@@ -5,110 +5,60 @@ Importing this package is cheap: each name is loaded when it is first used. Thos
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
-    from asyncio_operator.state.backend import StateBackend, StateStatistics
-    from asyncio_operator.state.checkpoints import (
-        CheckpointedService,
-        InFlightElements,
-        SnapshotReader,
-        StateEntry,
-        StateInfo,
-        checkpoint,
-        restore_checkpoint,
-    )
-    from asyncio_operator.state.descriptors import (
-        AggregateFunction,
-        AggregatingStateDescriptor,
-        CleanupFullSnapshot,
-        CleanupInCompaction,
-        CleanupIncrementally,
-        ListStateDescriptor,
-        MapStateDescriptor,
-        ReducingStateDescriptor,
-        StateMeta,
-        StateTtlConfig,
-        StateVisibility,
-        UpdateType,
-        ValueStateDescriptor,
-    )
-    from asyncio_operator.state.heap_backend import HeapStateBackend
-    from asyncio_operator.state.heap_queue import HeapPriorityQueue
-    from asyncio_operator.state.heap_set import (
-        BatchPriorityQueueSet,
-        HeapPriorityQueueSet,
-        KeyGroupPartitionedPriorityQueue,
-    )
-    from asyncio_operator.state.key_groups import (
-        KeyGroupRange,
-        default_max_parallelism,
-        key_group,
-        key_group_range,
-        operator_index,
-    )
-    from asyncio_operator.state.keys import KeySerializer
-    from asyncio_operator.state.migration import MigratingMapState
-    from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
-    from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet, RocksDBSnapshot, RocksDBStateBackend
-    from asyncio_operator.state.rocksdb_options import RocksDBOptions
-    from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
-    from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
-    from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-
-__all__ = [
-    "AggregateFunction",
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "BatchPriorityQueueSet",
-    "BuiltinSerializer",
-    "CheckpointedService",
-    "CleanupFullSnapshot",
-    "CleanupInCompaction",
-    "CleanupIncrementally",
-    "HeapPriorityQueue",
-    "HeapPriorityQueueSet",
-    "HeapSnapshot",
-    "HeapStateBackend",
-    "InFlightElements",
-    "KeyGroupPartitionedPriorityQueue",
-    "KeyGroupRange",
-    "KeySerializer",
-    "ListState",
-    "ListStateDescriptor",
-    "MapState",
-    "MapStateDescriptor",
-    "MigratingMapState",
-    "PriorityQueue",
-    "PriorityQueueSet",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "RocksDBOptions",
-    "Serializer",
-    "SnapshotReader",
-    "StateBackend",
-    "StateEntry",
-    "StateInfo",
-    "StateMeta",
-    "StateSnapshot",
-    "StateStatistics",
-    "StateTtlConfig",
-    "StateVisibility",
-    "UpdateType",
-    "ValueState",
-    "ValueStateDescriptor",
-    "checkpoint",
-    "default_max_parallelism",
-    "key_group",
-    "key_group_range",
-    "operator_index",
-    "restore_checkpoint",
-]
-if TYPE_CHECKING or find_spec("rocksdict"):  # so that a star import works without it
-    __all__ += ["RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend"]
+    from asyncio_operator.state.backend import StateBackend as StateBackend
+    from asyncio_operator.state.backend import StateStatistics as StateStatistics
+    from asyncio_operator.state.checkpoints import CheckpointedService as CheckpointedService
+    from asyncio_operator.state.checkpoints import InFlightElements as InFlightElements
+    from asyncio_operator.state.checkpoints import SnapshotReader as SnapshotReader
+    from asyncio_operator.state.checkpoints import StateEntry as StateEntry
+    from asyncio_operator.state.checkpoints import StateInfo as StateInfo
+    from asyncio_operator.state.checkpoints import checkpoint as checkpoint
+    from asyncio_operator.state.checkpoints import restore_checkpoint as restore_checkpoint
+    from asyncio_operator.state.descriptors import AggregateFunction as AggregateFunction
+    from asyncio_operator.state.descriptors import AggregatingStateDescriptor as AggregatingStateDescriptor
+    from asyncio_operator.state.descriptors import CleanupFullSnapshot as CleanupFullSnapshot
+    from asyncio_operator.state.descriptors import CleanupInCompaction as CleanupInCompaction
+    from asyncio_operator.state.descriptors import CleanupIncrementally as CleanupIncrementally
+    from asyncio_operator.state.descriptors import ListStateDescriptor as ListStateDescriptor
+    from asyncio_operator.state.descriptors import MapStateDescriptor as MapStateDescriptor
+    from asyncio_operator.state.descriptors import ReducingStateDescriptor as ReducingStateDescriptor
+    from asyncio_operator.state.descriptors import StateMeta as StateMeta
+    from asyncio_operator.state.descriptors import StateTtlConfig as StateTtlConfig
+    from asyncio_operator.state.descriptors import StateVisibility as StateVisibility
+    from asyncio_operator.state.descriptors import UpdateType as UpdateType
+    from asyncio_operator.state.descriptors import ValueStateDescriptor as ValueStateDescriptor
+    from asyncio_operator.state.heap_backend import HeapStateBackend as HeapStateBackend
+    from asyncio_operator.state.heap_queue import HeapPriorityQueue as HeapPriorityQueue
+    from asyncio_operator.state.heap_set import BatchPriorityQueueSet as BatchPriorityQueueSet
+    from asyncio_operator.state.heap_set import HeapPriorityQueueSet as HeapPriorityQueueSet
+    from asyncio_operator.state.heap_set import KeyGroupPartitionedPriorityQueue as KeyGroupPartitionedPriorityQueue
+    from asyncio_operator.state.key_groups import KeyGroupRange as KeyGroupRange
+    from asyncio_operator.state.key_groups import default_max_parallelism as default_max_parallelism
+    from asyncio_operator.state.key_groups import key_group as key_group
+    from asyncio_operator.state.key_groups import key_group_range as key_group_range
+    from asyncio_operator.state.key_groups import operator_index as operator_index
+    from asyncio_operator.state.keys import KeySerializer as KeySerializer
+    from asyncio_operator.state.migration import MigratingMapState as MigratingMapState
+    from asyncio_operator.state.priority_queue import PriorityQueue as PriorityQueue
+    from asyncio_operator.state.priority_queue import PriorityQueueSet as PriorityQueueSet
+    from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet as RocksDBCachingPriorityQueueSet
+    from asyncio_operator.state.rocksdb import RocksDBSnapshot as RocksDBSnapshot
+    from asyncio_operator.state.rocksdb import RocksDBStateBackend as RocksDBStateBackend
+    from asyncio_operator.state.rocksdb_options import RocksDBOptions as RocksDBOptions
+    from asyncio_operator.state.serializers import BuiltinSerializer as BuiltinSerializer
+    from asyncio_operator.state.serializers import Serializer as Serializer
+    from asyncio_operator.state.snapshot import HeapSnapshot as HeapSnapshot
+    from asyncio_operator.state.snapshot import StateSnapshot as StateSnapshot
+    from asyncio_operator.state.states import AggregatingState as AggregatingState
+    from asyncio_operator.state.states import ListState as ListState
+    from asyncio_operator.state.states import MapState as MapState
+    from asyncio_operator.state.states import ReducingState as ReducingState
+    from asyncio_operator.state.states import ValueState as ValueState
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(

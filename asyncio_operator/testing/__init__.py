@@ -11,36 +11,23 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
-    from asyncio_operator.testing.enricher_contract.check_enricher import check_enricher
-    from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher
-    from asyncio_operator.testing.fake_service.server import ExceededWindow, FakeAnswer, FakeRequest, FakeService
-    from asyncio_operator.testing.queue_contract import check_element_queue
-    from asyncio_operator.testing.state_contract import check_state_backend
-    from asyncio_operator.testing.time import ManualClock, VirtualTimeLoop
-    from asyncio_operator_proof.history.checker import check_history, history_laws
-    from asyncio_operator_proof.history.event_format import History
-    from asyncio_operator_proof.simulation.simulation import Simulation, SimulationFailed
-    from asyncio_operator_proof.trace_history import history_of_trace
-
-__all__ = [
-    "ExceededWindow",
-    "FakeAnswer",
-    "FakeCall",
-    "FakeEnricher",
-    "FakeRequest",
-    "FakeService",
-    "History",
-    "ManualClock",
-    "Simulation",
-    "SimulationFailed",
-    "VirtualTimeLoop",
-    "check_element_queue",
-    "check_enricher",
-    "check_history",
-    "check_state_backend",
-    "history_laws",
-    "history_of_trace",
-]
+    from asyncio_operator.testing.enricher_contract.check_enricher import check_enricher as check_enricher
+    from asyncio_operator.testing.fake_enricher import FakeCall as FakeCall
+    from asyncio_operator.testing.fake_enricher import FakeEnricher as FakeEnricher
+    from asyncio_operator.testing.fake_service.server import ExceededWindow as ExceededWindow
+    from asyncio_operator.testing.fake_service.server import FakeAnswer as FakeAnswer
+    from asyncio_operator.testing.fake_service.server import FakeRequest as FakeRequest
+    from asyncio_operator.testing.fake_service.server import FakeService as FakeService
+    from asyncio_operator.testing.queue_contract import check_element_queue as check_element_queue
+    from asyncio_operator.testing.state_contract import check_state_backend as check_state_backend
+    from asyncio_operator.testing.time import ManualClock as ManualClock
+    from asyncio_operator.testing.time import VirtualTimeLoop as VirtualTimeLoop
+    from asyncio_operator_proof.history.checker import check_history as check_history
+    from asyncio_operator_proof.history.checker import history_laws as history_laws
+    from asyncio_operator_proof.history.event_format import History as History
+    from asyncio_operator_proof.simulation.simulation import Simulation as Simulation
+    from asyncio_operator_proof.simulation.simulation import SimulationFailed as SimulationFailed
+    from asyncio_operator_proof.trace_history import history_of_trace as history_of_trace
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(

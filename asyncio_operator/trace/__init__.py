@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
-    from asyncio_operator.trace.events import Event
-    from asyncio_operator.trace.trace import Trace, timelines
+    from asyncio_operator.trace.events import Event as Event
+    from asyncio_operator.trace.trace import Trace as Trace
+    from asyncio_operator.trace.trace import timelines as timelines
 
-__all__ = ["Event", "Trace", "timelines"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(

@@ -90,7 +90,7 @@ def place_of(value: Any) -> tuple[str, str] | None:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return None
-    if name in asyncio_operator.__all__ and getattr(asyncio_operator, name, None) is value:
+    if name in dir(asyncio_operator) and getattr(asyncio_operator, name, None) is value:
         return asyncio_operator.__name__, name
     found: Any = sys.modules.get(module)
     for part in name.split("."):
