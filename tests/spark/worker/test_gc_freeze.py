@@ -71,7 +71,7 @@ async def task(process: Process, first: int | None = None, owner: str = "owner",
     async with lent_cache(process.caches, owner, options or Cache(max_rows=KEYS)) as cache:
         if first is not None:
             fill(cache, first)
-    process.frozen.look(sum(one.keys_on_heap for one in open_caches(process.caches)))
+    process.frozen.look(sum(len(one) for one in open_caches(process.caches) if one.in_memory))
 
 
 @alone
