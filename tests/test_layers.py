@@ -422,7 +422,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator": 2_523,
     "asyncio_operator/arrow": 2_699,
     "asyncio_operator/budget": 2_834,
-    "asyncio_operator/coordinators": 829,
+    "asyncio_operator/coordinators": 827,
     "asyncio_operator/engine": 4_422,
     "asyncio_operator/journal": 2_567,
     "asyncio_operator/lookup": 4_232,
@@ -430,7 +430,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/operator": 1_736,
     "asyncio_operator/policies": 1_301,
     "asyncio_operator/queues": 425,
-    "asyncio_operator/services": 1_414,
+    "asyncio_operator/services": 1_364,
     "asyncio_operator/spark": 8_969,
     "asyncio_operator/state": 7_748,
     "asyncio_operator/telemetry": 567,
@@ -446,8 +446,8 @@ CEILINGS: Mapping[str, int] = {
     "enrichers/databases": 910,
     "enrichers/http": 3_521,
     "enrichers/models": 986,
-    "enrichers/postgres": 2_470,
-    "enrichers/redis": 576,
+    "enrichers/postgres": 2_469,
+    "enrichers/redis": 575,
     "enrichers/sql": 1_835,
 }
 """Lines of a folder with its subfolders at most; the packages without theirs."""

@@ -30,8 +30,7 @@ except ModuleNotFoundError as error:
 
 from asyncio_operator.services.causes import caused, own_words
 from asyncio_operator.services.closing import closed_in_time
-from asyncio_operator.services.postgres_causes import cause_of
-from asyncio_operator.services.postgres_client import connect
+from asyncio_operator.services.postgres_client import cause_of, connect
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, secrets_of
 
 __all__ = ["CREATE", "PostgresCoordinator", "check_dsn"]

@@ -28,8 +28,7 @@ except ModuleNotFoundError as error:
     raise not_installed("a budget in Redis", "redis", "redis") from error
 
 from asyncio_operator.services.causes import caused, own_words
-from asyncio_operator.services.redis_causes import cause_of
-from asyncio_operator.services.redis_client import RedisClient, Url, check_url, secrets_of
+from asyncio_operator.services.redis_client import RedisClient, Url, cause_of, check_url, secrets_of
 
 __all__ = ["PREFIX", "RedisCoordinator", "check_url"]
 

@@ -6,6 +6,6 @@
 | `secret_source` | a secret, or a function that returns it |
 | `causes` | what an error of a library means |
 | `closing` | how long closing a client may take |
-| `redis_url`, `redis_causes` | URLs and errors of Redis |
-| `postgres_dsn`, `postgres_causes` | connection strings and errors of PostgreSQL |
+| `redis_client`, `redis_values` | URLs, connections and errors of Redis |
+| `postgres_dsn`, `postgres_client` | connection strings, connections and errors of PostgreSQL |
 """

@@ -67,11 +67,6 @@ def secrets_of(dsn: str) -> Secrets:
     return of_url(dsn, _PUBLIC)
 
 
-def names_application(dsn: str) -> bool:
-    """Whether the connection string sets its own ``application_name``."""
-    return "application_name" in options_of(dsn)
-
-
 def _problem(dsn: str) -> str | None:
     if dsn.startswith("jdbc:"):
         return "it is a URL for JDBC: leave out `jdbc:`, and write user and password before the host"

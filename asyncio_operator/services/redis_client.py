@@ -3,25 +3,33 @@
 ``redis://user:password@host:port/database?option=value``, ``rediss://`` for TLS, or ``unix://user:password@/path``. A
 text that can be read in two ways is refused: the client could take a piece of the password for the host, and show it in
 its errors. No error of a URL shows any part of it.
+
+Here alone errors of redis-py, and of the connection below it, become errors of this package. `CAUSES` is searched from
+top to bottom. The first class that matches says what happened, whether the same command may succeed later, and whether
+every other key would have got the same answer.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from redis import exceptions
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, EnricherError
 from asyncio_operator.hints import did_you_mean
+from asyncio_operator.services import causes
+from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.secret_source import SecretSource, checked_text
-from asyncio_operator.services.secrets import Secrets, of_url
+from asyncio_operator.services.secrets import Secrets, chain, of_url
 
 Url = str | Callable[[], str]
 
@@ -167,32 +175,26 @@ class RedisClient:
             options.pop("username", None)
             options["credential_provider"] = _Credentials(self)
         kind = options.pop("connection_class", None)
-        if self._cluster:
-            self.redis = self._of_cluster(options, tls=kind is SSLConnection)
-            return
-        # The caller limits the connections. A cancellation may lose a place in the pool, so it must have more.
-        pool: Any = ConnectionPool(max_connections=2**31, **({"connection_class": kind} if kind else {}), **options)
         try:
+            if self._cluster:
+                # Without a limit, a node that hangs would not be left when another one takes its place.
+                limit: dict[str, Any] = {"socket_timeout": self._connect_timeout or None, "max_connections": 2**31}
+                limit |= {name: value for name, value in options.items() if value is not None}
+                # It learns the nodes at the first command.
+                self.redis = RedisCluster(ssl=kind is SSLConnection, **limit)
+                return
+            if kind is not None:
+                options["connection_class"] = kind
+            # The caller limits the connections. A cancellation may lose a place in the pool, so it must have more.
+            pool: Any = ConnectionPool(max_connections=2**31, **options)
             pool.make_connection()
-        except Exception as error:
-            problem = ConfigurationError(
-                f"{self._kind.argument}: redis-py does not take its options ({type(error).__name__})"
-            )
-        else:
             pool.reset()
             self.redis = Redis.from_pool(pool)
             return
-        raise problem
-
-    def _of_cluster(self, options: dict[str, Any], *, tls: bool) -> Any:
-        """The client of a cluster. It learns the nodes at the first command."""
-        # Without a limit, a node that hangs would not be left when another one takes its place.
-        limit = {"socket_timeout": self._connect_timeout or None, "max_connections": 2**31, "ssl": tls}
-        try:
-            return RedisCluster(**limit | {name: value for name, value in options.items() if value is not None})
         except Exception as error:
+            of_cluster = " for a cluster" if self._cluster else ""
             problem = ConfigurationError(
-                f"{self._kind.argument}: redis-py does not take its options for a cluster ({type(error).__name__})"
+                f"{self._kind.argument}: redis-py does not take its options{of_cluster} ({type(error).__name__})"
             )
         raise problem
 
@@ -221,3 +223,98 @@ class _Credentials(CredentialProvider):
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         return await self._client.credentials()
+
+
+CREDENTIALS = Cause(
+    "the server refuses the credentials: check user and password of the URL, as in redis://user:password@host, or "
+    "redis://:password@host for the user that is called default, both percent-encoded"
+)
+NO_PASSWORD = Cause(
+    "the server refuses the credentials: it wants a password and got none; the URL takes it, percent-encoded, as in "
+    "redis://:password@host, or redis://user:password@host"
+)
+NO_PERMISSION = Cause("the permissions do not suffice")
+NEEDLESS = Cause(
+    "the server refuses the credentials: it has no password for the user that is called default; leave it out of the "
+    "URL, or name another user, as in redis://user:password@host"
+)
+CLUSTER = Cause("the server is one of a cluster: set cluster=True, or ask the cluster's own endpoint")
+NO_CLUSTER = Cause("the server is not one of a cluster, or its user may not run CLUSTER SLOTS: leave out cluster=True")
+WAITING = Cause("the server cannot answer yet", retryable=True)
+NO_WRITES = Cause("the server takes no writes now", retryable=True)
+
+CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (
+    (ConfigurationError, Cause("there is no URL", retryable=None)),
+    (exceptions.AuthenticationError, CREDENTIALS),
+    (exceptions.AuthorizationError, CREDENTIALS),
+    (exceptions.AuthenticationWrongNumberOfArgsError, CREDENTIALS),
+    (exceptions.BusyLoadingError, WAITING),
+    (exceptions.ClusterDownError, WAITING),
+    (exceptions.TryAgainError, WAITING),
+    (exceptions.RedisClusterException, WAITING),
+    (exceptions.AskError, CLUSTER),
+    (exceptions.ClusterCrossSlotError, CLUSTER),
+    (exceptions.TimeoutError, Cause("the server did not answer in time", retryable=True)),
+    (exceptions.ConnectionError, Cause("the connection was lost, or the server is not reachable", retryable=True)),
+    (TimeoutError, Cause("the server did not answer in time", retryable=True)),
+    (OSError, Cause("the server is not reachable", retryable=True)),
+    (exceptions.ResponseError, Cause("the server refuses the command", any_key=False)),
+    (Exception, Cause("the answer cannot be read", retryable=None, any_key=False)),
+)
+
+CODES = {
+    "WRONGTYPE": Cause("the value is of another type of Redis", any_key=False),
+    "NOPERM": NO_PERMISSION,
+    "WRONGPASS": CREDENTIALS,
+    "NOAUTH": NO_PASSWORD,
+    "BUSY": WAITING,
+    "LOADING": WAITING,
+    "MASTERDOWN": WAITING,
+}
+"""Causes by the first word of an answer that has no error class of its own."""
+
+CERTIFICATE = Cause("the certificate of the server does not verify")
+
+# Versions of redis-py map error codes to different classes, and servers wrap the errors of scripts in different ways.
+# The server's words are the same in all versions.
+WORDS = {
+    "READONLY ": NO_WRITES,
+    "against a read only replica": NO_WRITES,  # in a script, since Redis 7
+    "command not allowed when used memory": NO_WRITES,
+    "MISCONF ": NO_WRITES,
+    "NOREPLICAS ": NO_WRITES,
+    "called with the client already authenticated": NO_PASSWORD,
+    "Authentication required": NO_PASSWORD,
+    # In a script, by Redis up to 6 and by later ones.
+    "The user executing the script can't": NO_PERMISSION,
+    "ACL failure in script": NO_PERMISSION,
+    "without any password configured": NEEDLESS,
+    "no password is set": NEEDLESS,
+    "Cluster mode is not enabled": NO_CLUSTER,
+    "max number of clients": Cause("the server has too many clients", retryable=True, overload=True),
+}
+"""Causes by words of an answer that say more than its class."""
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The cause of an error."""
+    if any(isinstance(one, ssl.SSLCertVerificationError) for one in chain(error)):
+        return CERTIFICATE
+    if isinstance(error, exceptions.RedisClusterException) and error.__cause__ is not None:
+        return cause_of(error.__cause__)
+    text = str(error)
+    for words, cause in WORDS.items():
+        if words in text:
+            return cause
+    if isinstance(error, exceptions.NoPermissionError):
+        return CODES["NOPERM"]._replace(any_key="key" not in text)
+    code = text.partition(" ")[0]
+    if isinstance(error, exceptions.ResponseError) and code in CODES:
+        return CODES[code]
+    return next(cause for kind, cause in CAUSES if isinstance(error, kind))
+
+
+def lookup_error(error: Exception, subject: str, key: str, url: str) -> EnricherError:
+    """The error of a lookup. `subject` names the enricher, `key` the keys. Secrets of `url` are hidden."""
+    answered = isinstance(error, exceptions.ResponseError)
+    return causes.lookup_error(error, cause_of(error), subject, secrets_of(url), key=key, answered=answered)

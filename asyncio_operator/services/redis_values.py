@@ -23,8 +23,7 @@ except ModuleNotFoundError as error:
 from redis.exceptions import MasterDownError, ReadOnlyError
 
 from asyncio_operator.services.causes import own_words
-from asyncio_operator.services.redis_causes import cause_of
-from asyncio_operator.services.redis_client import RedisClient, Url, check_url, secrets_of
+from asyncio_operator.services.redis_client import RedisClient, Url, cause_of, check_url, secrets_of
 from asyncio_operator.services.secret_source import SecretSource
 
 STORE = SecretSource("store", "address", partial(check_url, argument="store"))
@@ -37,7 +36,7 @@ Write = tuple[bytes, bytes | None, int]
 """A name, its value or None to delete it, and the milliseconds that the value lives."""
 
 
-class RedisValues:
+class RedisValues(RedisClient):
     """A client on the loop that opened it. Its methods raise the errors of redis-py, for `problem`.
 
     Args:
@@ -45,23 +44,15 @@ class RedisValues:
     """
 
     def __init__(self, source: Url, *, connect_timeout: float) -> None:
-        self._client = RedisClient(source, connect_timeout=connect_timeout, again=AGAIN, kind=STORE)
-
-    async def open(self) -> None:
-        """Make the client. It connects at the first command.
-
-        Raises:
-            ConfigurationError: a function returns no address, or redis-py does not take an option of it.
-        """
-        await self._client.open()
+        super().__init__(source, connect_timeout=connect_timeout, again=AGAIN, kind=STORE)
 
     async def time(self) -> float:
         """The time of the server, in seconds."""
-        return _seconds(await self._client.redis.time())
+        return _seconds(await self.redis.time())
 
     async def read(self, names: Sequence[bytes]) -> tuple[float, Sequence[bytes | None]]:
         """The time of the server, and the values of names. None for a name that does not exist or is no plain value."""
-        async with self._client.redis.pipeline(transaction=False) as pipeline:
+        async with self.redis.pipeline(transaction=False) as pipeline:
             pipeline.time()
             pipeline.mget(names)
             time, values = await pipeline.execute()
@@ -69,7 +60,7 @@ class RedisValues:
 
     async def write(self, values: Sequence[Write]) -> Exception | None:
         """Write or delete values. Returns the first error of a value that the server refuses."""
-        async with self._client.redis.pipeline(transaction=False) as pipeline:
+        async with self.redis.pipeline(transaction=False) as pipeline:
             for name, value, milliseconds in values:
                 if value is None:
                     pipeline.delete(name)
@@ -80,22 +71,18 @@ class RedisValues:
 
     async def lock(self, names: Sequence[bytes], milliseconds: int) -> list[bool]:
         """Take locks, which end by themselves after a time. False for a lock that is taken already."""
-        async with self._client.redis.pipeline(transaction=False) as pipeline:
+        async with self.redis.pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.set(name, b"", nx=True, px=milliseconds)
             return [bool(reply) for reply in await pipeline.execute()]
 
     def problem(self, error: Exception) -> str:
         """What an error means, without secrets."""
-        return f"{cause_of(error).text}{own_words(error, secrets_of(self._client.url))}"
+        return f"{cause_of(error).text}{own_words(error, secrets_of(self.url))}"
 
     def is_replica(self, error: Exception) -> bool:
         """Whether an error says that the server is no primary, as after a failover."""
         return isinstance(error, ReadOnlyError | MasterDownError)
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._client.close()
 
 
 def _seconds(time: Any) -> float:

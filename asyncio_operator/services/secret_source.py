@@ -84,10 +84,7 @@ class SecretSource(Generic[T]):
         raise problem  # Outside of the handlers, so that no error with a secret becomes its context.
 
     async def _asked(self, function: Callable[[], object], named: str) -> T:
-        given: Any
-        given, error = (function(), None) if gives_coroutines(function) else await asyncio.to_thread(_outcome, function)
-        if self.may_await and isinstance(given, Awaitable):
-            given, error = await _awaited(given)
+        given, error = await _outcome(function, self.may_await)
         if error is not None:
             # Nothing else of an error is shown: its text may hold a secret.
             lack = missing_here(error)
@@ -140,15 +137,18 @@ def checked_text(argument: str, text: object, problem: Callable[[str], str | Non
     return text
 
 
-def _outcome(function: Callable[[], object]) -> tuple[object, BaseException | None]:
+async def _outcome(function: Callable[[], object], may_await: bool) -> tuple[Any, BaseException | None]:
     """The result of a function, or its error. The error is returned, because a thread cannot raise every kind of it."""
-    try:
-        return function(), None
-    except BaseException as error:
-        return None, error
 
+    def call() -> tuple[object, BaseException | None]:
+        try:
+            return function(), None
+        except BaseException as error:
+            return None, error
 
-async def _awaited(given: Awaitable[object]) -> tuple[object, BaseException | None]:
+    given, error = (function(), None) if gives_coroutines(function) else await asyncio.to_thread(call)
+    if not (may_await and isinstance(given, Awaitable)):
+        return given, error
     try:
         return await given, None
     except (asyncio.CancelledError, GeneratorExit):

@@ -20,8 +20,7 @@ import asyncpg
 from asyncio_operator.enricher import time_left
 from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.closing import closed_in_time
-from asyncio_operator.services.postgres_causes import cause_of
-from asyncio_operator.services.postgres_client import Session, connect
+from asyncio_operator.services.postgres_client import Session, cause_of, connect
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, secrets_of
 from asyncio_operator.services.secrets import Secrets
 from enrichers.databases.pool import LimitedSession, Pool

@@ -17,7 +17,7 @@ import asyncpg
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
-from asyncio_operator.services.postgres_causes import source_error
+from asyncio_operator.services.postgres_client import source_error
 from enrichers.databases.enricher import added_columns, check_columns
 from enrichers.postgres.casts import Chosen, ResultColumn, needs_cast, result_columns, would_unescape
 from enrichers.postgres.modifiers import Listener

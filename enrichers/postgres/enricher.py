@@ -18,7 +18,7 @@ from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import Found, decimals_fit, duration, function_name, natural, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.causes import TooLargeError, own_words
-from asyncio_operator.services.postgres_causes import lookup_error, source_error
+from asyncio_operator.services.postgres_client import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location, secrets_of
 from enrichers.databases.enricher import DatabaseEnricher, check_table_or_query, shown_columns, shown_query, table_name
 from enrichers.names import names_of, shown_keys

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, flag, one_of, positive_int, shown_type
-from asyncio_operator.services.redis_causes import lookup_error
-from asyncio_operator.services.redis_client import URL, Url, check_cluster_url, secrets_of
+from asyncio_operator.services.redis_client import URL, Url, check_cluster_url, lookup_error, secrets_of
 from asyncio_operator.services.secret_source import shown_source
 from enrichers.names import names_of, opened
 from enrichers.redis.connections import ClusterConnections, Connections

@@ -14,7 +14,7 @@ from redis import exceptions
 from asyncio_operator import Budget, EnricherError
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.services import postgres_causes, redis_causes
+from asyncio_operator.services import postgres_client, redis_client
 from asyncio_operator.services.secrets import Secrets
 from enrichers import SqlEnricher
 from enrichers.postgres import PostgresEnricher
@@ -71,7 +71,7 @@ async def test_G11_an_error_of_mariadb_is_an_answer(mariadb: MariadbServer) -> N
 
 
 def of_postgresql(error: Exception) -> EnricherError:
-    return postgres_causes.lookup_error(error, "e", "key 1", "")
+    return postgres_client.lookup_error(error, "e", "key 1", "")
 
 
 def of_sql(error: Exception) -> EnricherError:
@@ -79,7 +79,7 @@ def of_sql(error: Exception) -> EnricherError:
 
 
 def of_redis(error: Exception) -> EnricherError:
-    return redis_causes.lookup_error(error, "e", "key 1", "redis://host")
+    return redis_client.lookup_error(error, "e", "key 1", "redis://host")
 
 
 class DriverError(Exception):

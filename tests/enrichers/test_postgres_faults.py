@@ -12,7 +12,7 @@ import pytest
 
 from asyncio_operator import EnricherError
 from asyncio_operator.services import closing
-from asyncio_operator.services.postgres_causes import cause_of, lookup_error, source_error
+from asyncio_operator.services.postgres_client import cause_of, lookup_error, source_error
 from enrichers import PostgresEnricher
 from enrichers.databases import pool
 from tests.enrichers.conftest import Database

@@ -14,7 +14,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, EnricherError, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.services.postgres_causes import cause_of
+from asyncio_operator.services.postgres_client import cause_of
 from enrichers import PostgresEnricher
 from tests.enrichers.helpers import failure, opened
 from tests.servers import PostgresServer
