@@ -143,7 +143,9 @@ def check_failure(
     failing = options.fail
     if failing is not None and ends_the_run(error):
         raise error
-    lacking = failing is not None and is_lacking(error)
+    # Whether the process lacks what every key needs: a module, or a variable that an error with `any_key` names.
+    any_key = said(error, "any_key", bool)
+    lacking = failing is not None and bool(failed_import(error) or (any_key and missing_here(error)))
     if (failing and not is_over_budget(error)) or lacking or not is_ordinary(error):
         if lacking:
             remedy = remedy_of(error) or "; the cause is in this Python worker, not in the key"
@@ -151,17 +153,10 @@ def check_failure(
             why = "" if options.retry is None or timed_out else options.retry.refusal(error, attempts)
             # An error that is no `Exception` asks the process to end: no option lets the run go on. An answer that is
             # wrong for every key is a mistake in the enricher: to go on would hide every row.
-            wrong = isinstance(error, ResultError) and said(error, "any_key", bool)
+            wrong = isinstance(error, ResultError) and any_key
             without = options.remedy if is_ordinary(error) and not wrong else ""
             remedy = f"{remedy_of(error)}{f'; {why}' if why else ''}{without}"
         raise run_error(enricher, key, error, attempts, remedy)
-
-
-def is_lacking(error: BaseException) -> bool:
-    """Whether the process lacks what every key needs: a module, or a variable that an error with `any_key` names."""
-    if failed_import(error) is not None:
-        return True
-    return bool(said(error, "any_key", bool)) and missing_here(error) is not None
 
 
 def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int, remedy: str) -> FunctionError:

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.flights import Call, Flight
@@ -39,8 +40,8 @@ Piece = tuple[Any, Sequence[Any]]
 
 
 class Asking(ABC):
-    """Asks places behind for keys: for those with a flight in the background, and for those that a subclass cuts off
-    open batches. It is what these know of the pipeline.
+    """Asks places behind for keys with a flight in the background, and for those that a subclass cuts off open batches,
+    which know no more of the pipeline than this.
 
     Attributes:
         attempts: make the calls for the keys.
@@ -83,13 +84,8 @@ class Asking(ABC):
 
     @property
     def asked(self) -> int:
-        """The number of keys that were asked for here and have no call yet; a question counts as one."""
-        return self._needed + len(self._questions)
-
-    @property
-    def _needed(self) -> int:
-        """The number of keys that need a call."""
-        return len(self._flights) + sum([len(positions) for _, positions in self._unknown])
+        """The number of keys that were asked for here and need a call, and of questions on their way."""
+        return len(self._flights) + sum([len(positions) for _, positions in self._unknown]) + len(self._questions)
 
     @property
     def waiting(self) -> int:
@@ -154,24 +150,21 @@ class Asking(ABC):
         """Ask for the next keys, if some wait and not too many are known to need a call."""
         while len(self._questions) < QUESTIONS:
             most = min([one.most for one in self.known])
-            if self._needed >= min(most, ENOUGH):
+            if self.asked - len(self._questions) >= min(most, ENOUGH):
                 return
-            background = self.pending.background
+            background, pieces = self.pending.background, list[Piece]()
             if background:
-                self._start(self._look([background.popleft() for _ in range(min(most, len(background)))]))
-                continue
-            pieces: list[Piece] = []
-            while most > 0 and (piece := self.cut(most)) is not None:
-                pieces.append(piece)
-                most -= len(piece[1])
-            if not pieces:
-                return
-            self._start(self._find(pieces))
-
-    def _start(self, asking: Any) -> None:
-        question = start_task(asking, self.context.copy())
-        self._questions[question] = None
-        question.add_done_callback(self._answered)
+                asking = self._look([background.popleft() for _ in range(min(most, len(background)))])
+            else:
+                while most > 0 and (piece := self.cut(most)) is not None:
+                    pieces.append(piece)
+                    most -= len(piece[1])
+                if not pieces:
+                    return
+                asking = self._find(pieces)
+            question = start_task(asking, self.context.copy())
+            self._questions[question] = None
+            question.add_done_callback(self._answered)
 
     def _answered(self, question: asyncio.Task[None]) -> None:
         self._questions.pop(question, None)
@@ -183,8 +176,16 @@ class Asking(ABC):
 
     async def _find(self, pieces: list[Piece]) -> None:
         for known in self.known:
-            answers = await known.find(Call(tuple(pieces)).values)
-            pieces = _left(pieces, answers, known.source)
+            answers, asked = iter(await known.find(Call(tuple(pieces)).values)), pieces
+            pieces = []
+            for owner, positions in asked:
+                some = list(islice(answers, len(positions)))
+                hits, left = [answer is not ABSENT for answer in some], positions
+                if any(hits):
+                    owner.found(list(compress(positions, hits)), list(compress(some, hits)), known.source)
+                    left = [i for i, hit in zip(positions, hits, strict=True) if not hit]
+                if left:
+                    pieces.append((owner, left))
             if not pieces:
                 return
         self._unknown.extend(pieces)
@@ -204,19 +205,3 @@ class Asking(ABC):
                         # A row may wait for it: its old answer has expired meanwhile, so this worker calls for it too.
                         self.pending.end_uncalled(flight, None)
         self._flights.extend([flight for flight in flights if not flight.ended])
-
-
-def _left(pieces: list[Piece], answers: Sequence[Any], source: str) -> list[Piece]:
-    """Give keys their known answers. Returns the others."""
-    left: list[Piece] = []
-    start = 0
-    for owner, positions in pieces:
-        some = answers[start : start + len(positions)]
-        start += len(positions)
-        hits = [i for i, answer in zip(positions, some, strict=True) if answer is not ABSENT]
-        if hits:
-            owner.found(hits, [answer for answer in some if answer is not ABSENT], source)
-            positions = [i for i, answer in zip(positions, some, strict=True) if answer is ABSENT]
-        if positions:
-            left.append((owner, positions))
-    return left

@@ -151,7 +151,5 @@ class Delivery:
 
     def _stuck(self) -> bool:
         """Whether calls wait for room and the consumer has nothing to do: only a part of a batch can then make room."""
-        return self._room is not None and not self._room.done() and self._handed <= 0 and self._is_full()
-
-    def _is_full(self) -> bool:
-        return self.room() <= 0 or not self.takes_a_batch()
+        waits = self._room is not None and not self._room.done()
+        return waits and self._handed <= 0 and (self.room() <= 0 or not self.takes_a_batch())

@@ -85,18 +85,19 @@ def answer_of(outcome: Any) -> Any:
 
 
 class Ascent:
-    """Whether keys ascend from batch to batch, as in a table that is sorted by its key: then none can come again."""
+    """Whether keys ascend from batch to batch, as in a table that is sorted by its key: then none has come before."""
 
     def __init__(self) -> None:
         self.goes_on = True
         self._greatest: Any = None  # None before the first
 
-    def add(self, keys: Sequence[Any], ascending: bool) -> bool:
-        """Whether it goes on with these keys, each of which is known to be greater than the one before, or not."""
+    def add(self, batch: KeyBatch) -> None:
+        """The batch comes next: its keys go on to ascend only if they are greater than all before."""
+        keys = batch.keys
         if self.goes_on and len(keys):
-            self.goes_on = ascending and (self._greatest is None or bool(keys[0] > self._greatest))
+            self.goes_on = batch.ascending and (self._greatest is None or bool(keys[0] > self._greatest))
             self._greatest = keys[-1] if self.goes_on else None
-        return self.goes_on
+        batch.ascending = self.goes_on
 
 
 class KeyBatch:
@@ -106,9 +107,10 @@ class KeyBatch:
         keys: in the order of their first row; Python's, or `ArrowKeys`.
         rows: number of rows that have these keys.
         payload: the rows themselves. This class does not read them.
-        ascending: whether every key is known to be greater than the one before.
 
     Attributes:
+        ascending: whether every key is known to be greater than the one before; once the batch was read, also than all
+            keys of earlier ones.
         delivered: number of leading keys that have been delivered (in unordered mode: number of keys).
         ended: whether every key has an outcome.
         known: number of keys whose outcome was set before the batch was read.

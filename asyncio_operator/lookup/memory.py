@@ -20,7 +20,7 @@ from math import inf
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Ascent, Failure, KeyBatch, answer_of, shared
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch, answer_of, shared
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.column_memory import ColumnMemory
@@ -88,7 +88,6 @@ class Memory:
         self._span = SPAN * self._longest
         self._timed = timed
         self._clock = clock
-        self._ascent = Ascent()
         self._ascending = True
         self._count = 0
         self._known: dict[Any, Any] = {}
@@ -101,10 +100,9 @@ class Memory:
         """Set the outcomes of the keys that are remembered. Returns the positions of the others; None: of all keys."""
         if self._blocks:
             self._forget_old(self._clock())
-        new = self._ascent.add(batch.keys, batch.ascending)
         if batch.in_arrow:
-            return self._recall_columns(batch, new)
-        if new:
+            return self._recall_columns(batch)
+        if batch.ascending:
             return None
         if self._ascending:
             self._enter()
@@ -119,7 +117,7 @@ class Memory:
         batch.outcomes = outcomes
         return asked
 
-    def _recall_columns(self, batch: KeyBatch, new: bool) -> list[int] | None:
+    def _recall_columns(self, batch: KeyBatch) -> list[int] | None:
         if not self._seconds:
             return None
         if self._columns is None:
@@ -136,7 +134,7 @@ class Memory:
                 span=self._span,
             )
         keys: Any = batch.keys
-        for positions, answers in self._columns.recall(keys, new):
+        for positions, answers in self._columns.recall(keys, batch.ascending):
             batch.store(positions, answers)
         # The few keys that had a call in trouble: each has an object.
         if self._known:

@@ -227,7 +227,7 @@ class PendingKeys(OpenKeys):
             except ResultError as error:
                 if pending.call is not None:
                     answered_with(error, pending.call.http_status)
-                return self._fail(pending, error, attempts)
+                return self.failed(pending, error, attempts)
         call, latency = pending.call, self._latency(pending)
         attempts += pending.copies
         outcome = answer
@@ -270,18 +270,15 @@ class PendingKeys(OpenKeys):
         self._recorder.emitted(None, pending, now)
         self._end(pending, outcome)
 
-    def failed(self, pending: OpenKey, error: BaseException, attempts: int) -> str:
-        return self._fail(pending, error, attempts)
-
     def timed_out(self, pending: OpenKey, attempts: int) -> str:
         self.figures.timeouts += 1
         error = ElementTimeoutError(
             f"the lookup of key {describe(pending.value)} gave no answer within its timeout of {self._options.timeout} "
             "s; raise timeout= if healthy answers take as long"
         )
-        return self._fail(pending, error, attempts, timed_out=True)
+        return self.failed(pending, error, attempts, timed_out=True)
 
-    def _fail(self, pending: OpenKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
+    def failed(self, pending: OpenKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
         self.figures.failures += 1
         count_kind(self.figures.errors, error)
         latency = self._latency(pending)

@@ -172,7 +172,6 @@ class LookupPipeline(Asking):
         self._opened: dict[OpenBatch, None] = {}
         self._apart: dict[OpenBatch, None] = {}
         self._ended: deque[OpenBatch] = deque()
-        # As long as keys ascend, none is open already.
         self._ascent = Ascent()
         self.attempts = Attempts(
             self,
@@ -308,6 +307,7 @@ class LookupPipeline(Asking):
 
     def _open(self, batch: KeyBatch) -> None:
         places = self.pending.places
+        self._ascent.add(batch)
         current = OpenBatch(batch, places.recall(batch), self)
         earlier = () if self.slices else self._share(current)
         self._delivery.take(batch, not current.missing)
@@ -325,7 +325,7 @@ class LookupPipeline(Asking):
     def _share(self, current: OpenBatch) -> Iterable[OpenBatch]:
         """Let keys wait that are open already. Returns the batches for whose outcomes they wait."""
         batch = current.batch
-        if self._ascent.add(batch.keys, batch.ascending):
+        if batch.ascending:
             return ()
         self._enter()
         names, running = batch.names, self.pending.running

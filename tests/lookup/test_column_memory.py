@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from asyncio_operator.arrow.column_answers import ColumnAnswers, joined
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.lookup import memory as module
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Failure, KeyBatch
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.testing import ManualClock
 
@@ -57,9 +57,11 @@ def test_L12_answers_in_columns_are_remembered_as_long_as_others(
 ) -> None:
     clock = ManualClock()
     memory = Memory(SECONDS, False, clock)
+    ascent = Ascent()
     known: dict[int, int] = {}
     for keys, pause in steps:
         batch, now = batch_of(keys, kind), int(clock())
+        ascent.add(batch)
         asked = memory.recall(batch)
         left = list(range(len(keys))) if asked is None else asked
         found = plain(batch.found())

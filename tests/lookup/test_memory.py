@@ -20,7 +20,7 @@ from asyncio_operator.lookup import memory as module
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Ascent, Failure, KeyBatch
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
@@ -33,9 +33,11 @@ CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "managed": {"retry": Retry(1)}}
 
 
-def recalled(memory: Memory, *keys: Any, ascending: bool = False) -> list[Any]:
-    """The outcomes of keys; PENDING for those to be asked."""
-    batch = KeyBatch(list(keys), len(keys), None, ascending)
+def recalled(memory: Memory, *keys: Any, ascent: Ascent | None = None) -> list[Any]:
+    """The outcomes of keys, which ascend as far as the `ascent` goes; PENDING for those to be asked."""
+    batch = KeyBatch(list(keys), len(keys), None, ascent is not None and list(keys) == sorted(keys))
+    if ascent is not None:
+        ascent.add(batch)
     asked = memory.recall(batch)
     assert asked is None or asked == [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
     return batch.outcomes
@@ -185,18 +187,18 @@ def test_L12_large_answers_are_forgotten_before_the_memory_is_full(monkeypatch: 
 
 def test_L12_keys_that_ascend_are_remembered_too_and_at_the_cost_of_no_dictionary() -> None:
     clock = ManualClock()
-    memory = Memory(60, False, clock)
+    memory, ascent = Memory(60, False, clock), Ascent()
     for start in range(0, 500_000, 5_000):
         keys = range(start, start + 5_000)
-        assert recalled(memory, *keys, ascending=True) == [PENDING] * 5_000
+        assert recalled(memory, *keys, ascent=ascent) == [PENDING] * 5_000
         memory.learn(keys, [{"x": key} for key in keys])
     assert not memory._known
     assert memory._count < 1.1 * module.MOST_KEYS
     # They ascend inside of the batch, but not from batch to batch.
-    assert recalled(memory, 499_999, 500_000, ascending=True) == [{"x": 499_999}, PENDING]
+    assert recalled(memory, 499_999, 500_000, ascent=ascent) == [{"x": 499_999}, PENDING]
     assert recalled(memory, 1, 400_001) == [PENDING, {"x": 400_001}]
     clock.advance(60)
-    assert recalled(memory, 499_999, ascending=True) == [PENDING]
+    assert recalled(memory, 499_999, ascent=ascent) == [PENDING]
 
 
 STEPS = st.lists(
@@ -211,10 +213,10 @@ def test_L12_it_is_what_a_list_of_the_last_answers_says(monkeypatch: pytest.Monk
     @given(STEPS)
     def run(steps: list[tuple[list[int], float]]) -> None:
         clock = ManualClock()
-        memory = Memory(10, False, clock)
+        memory, ascent = Memory(10, False, clock), Ascent()
         answered: list[tuple[int, float]] = []
         for keys, pause in steps:
-            outcomes = recalled(memory, *keys, ascending=keys == sorted(keys))
+            outcomes = recalled(memory, *keys, ascent=ascent)
             alive = {key: time for key, time in answered[-6:] if clock() - time < 10}
             old = {key for key, time in answered if clock() - time >= 10 + 0.1}
             for key, outcome in zip(keys, outcomes, strict=True):
