@@ -80,8 +80,6 @@ class LookupCache:
     """The answers of one specification, in memory. Keys are canonical (`key_identity`).
 
     Attributes:
-        refreshes: whether old answers are refreshed.
-        counts_uses: whether an answer lives the longer the later it is used.
         in_memory: whether answers end with the process; `CacheOnDisk` keeps them.
         known: what is asked for answers that are not here, before calls are made.
         row_life, miss_life: milliseconds for which a row and a miss are used after they came.
@@ -94,17 +92,15 @@ class LookupCache:
     in_memory = True
 
     def __init__(self, options: Cache, backend: StateBackend) -> None:
-        self._options = options
+        self.options = options
         self._told: set[str] = set()
-        self.refreshes = options.refresh_after is not None
-        self.counts_uses = options.expire_after_access is not None
         self.known: Sequence[KnownAnswers] = ()
         self._noted: dict[str, NotedKeys] = {}
         self._attach(backend)
 
     def _attach(self, backend: StateBackend) -> None:
         """Uses the answers in a backend."""
-        options = self._options
+        options = self.options
         self._backend = backend
         self._now = backend.now
         self._written = self._cells("answers", options.expire_after_write)
@@ -173,7 +169,7 @@ class LookupCache:
             codec, now = self._codec, self._now()
             if self._is_expired(stored, now) or (self._used is not None and not self._use(slot, now)):
                 # Law L6: with `stale_if_error` the expired answer has to be here if the lookup fails.
-                if not self._options.stale_if_error:
+                if not self.options.stale_if_error:
                     self._remove(slot)
                 return ABSENT
             self._count_use(slot)
@@ -222,7 +218,7 @@ class LookupCache:
 
     def stale(self, key: Any) -> Any:
         """The answer for a key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
-        stored = self._stored(key) if self._options.stale_if_error else None
+        stored = self._stored(key) if self.options.stale_if_error else None
         return ABSENT if stored is None else self._codec.decode(self._codec.unstamp(stored))
 
     def came(self, key: Any) -> float:
@@ -230,18 +226,15 @@ class LookupCache:
         stored = self._stored(key)
         return (self._now() if stored is None else self._codec.timestamp(stored)) / 1000
 
-    def memories(self, seconds: float, timed: bool) -> tuple[Memory, Memory]:
+    def memories(self, seconds: float) -> list[Memory]:
         """What a task remembers of rows and of misses, for what this cache has dropped to make room, or does not take
         (law L13). An answer is not used longer than here, and not beyond the time of its refresh."""
         longest = self.fresh_life if self._used is None else min(self.fresh_life, self._used.milliseconds)
-        return (
-            Memory(1000 * seconds, timed, self._now, min(self.row_life, longest), cached=True),
-            Memory(1000 * seconds, timed, self._now, min(self.miss_life, longest), cached=self._options.cache_missing),
-        )
+        return [Memory(1000 * seconds, self._now, min(life, longest)) for life in (self.row_life, self.miss_life)]
 
     def noted_in(self, place: str) -> NotedKeys:
         """The keys whose answers a place has."""
-        noted = self._noted[place] = self._noted.pop(place, NotedKeys(self._options.max_rows))
+        noted = self._noted[place] = self._noted.pop(place, NotedKeys(self.options.max_rows))
         if len(self._noted) > MOST_PLACES:
             del self._noted[next(iter(self._noted))]
         return noted
@@ -252,7 +245,7 @@ class LookupCache:
     def put(self, key: Any, answer: Any, age: int = 0) -> None:
         """Store the answer for a key, as `AnswerCheck` returns it. `age` is what it has in milliseconds."""
         try:
-            if answer is None and not self._options.cache_missing:
+            if answer is None and not self.options.cache_missing:
                 # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now.
                 self._remove(self._slot_of(key))
                 return
@@ -278,7 +271,7 @@ class LookupCache:
                 self.put(key, answer)
             return
         missed = type(None) in kinds
-        if missed and not self._options.cache_missing:
+        if missed and not self.options.cache_missing:
             found = [answer is not None for answer in answers]
             for key in compress(keys, [not one for one in found]):
                 self.put(key, None)
@@ -357,8 +350,8 @@ class LookupCache:
     def _make_room(self, now: int, written: int = 1) -> None:
         """Remove the least recently used answers above the limit, then expired ones among the next `SWEPT` for each
         that was written."""
-        self._shrink(self._options.max_rows)
-        if self._options.stale_if_error or not self._expire:
+        self._shrink(self.options.max_rows)
+        if self.options.stale_if_error or not self._expire:
             return
         # The least recently used ones are the most likely to have expired. A fixed number bounds the time of a write.
         for _ in range(SWEPT * written):

@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.arrow.key_identity import identity
+from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.budget.usage import Weights
@@ -43,9 +44,9 @@ class KnownAnswers(ABC):
     async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The answers for canonical keys, aligned with them: as `AnswerCheck` returns them, or ABSENT."""
 
-    @abstractmethod
     async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The same for keys whose old answer is to be replaced: a new answer, `HELD`, or ABSENT to call for it."""
+        return [ABSENT] * len(keys)
 
     @abstractmethod
     def learn(

@@ -20,7 +20,7 @@ from math import inf
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch, answer_of, shared
+from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, answer_of
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.column_memory import ColumnMemory
@@ -66,27 +66,15 @@ class Memory:
 
     Args:
         seconds: how long an answer is remembered, in the unit of the clock; 0: never.
-        timed: outcomes say where they came from.
         clock: returns the time.
         limit: that of a cache: no answer is returned when this much time has passed since it came.
-        cached: the answers count as those of the cache behind it (law L12: a cache takes the place of the memory).
     """
 
-    def __init__(
-        self,
-        seconds: float,
-        timed: bool,
-        clock: Callable[[], float],
-        limit: float | None = None,
-        *,
-        cached: bool = False,
-    ) -> None:
-        self.cached = cached
+    def __init__(self, seconds: float, clock: Callable[[], float], limit: float = inf) -> None:
         self._seconds = seconds
-        self._limit = inf if limit is None else limit
-        self._longest = min(seconds, self._limit)
+        self._limit = limit
+        self._longest = min(seconds, limit)
         self._span = SPAN * self._longest
-        self._timed = timed
         self._clock = clock
         self._ascending = True
         self._count = 0
@@ -96,8 +84,9 @@ class Memory:
         self._bytes = 0
         self._columns: ColumnMemory | None = None
 
-    def recall(self, batch: KeyBatch) -> list[int] | None:
-        """Set the outcomes of the keys that are remembered. Returns the positions of the others; None: of all keys."""
+    def recall(self, batch: KeyBatch) -> tuple[list[Any], list[int]] | None:
+        """The outcomes of the keys, and the positions of those that are not remembered, whose outcome is `PENDING`. None:
+        no key is remembered. Answers in columns go into the batch."""
         if self._blocks:
             self._forget_old(self._clock())
         if batch.in_arrow:
@@ -110,14 +99,9 @@ class Memory:
         if not known or known.keys().isdisjoint(keys):
             return None
         outcomes = list(map(known.get, keys, repeat(PENDING)))
-        asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
-        if self._timed:
-            mark = _from_cache if self.cached else shared
-            outcomes = [outcome if outcome is PENDING else mark(outcome) for outcome in outcomes]
-        batch.outcomes = outcomes
-        return asked
+        return outcomes, [i for i, one in enumerate(outcomes) if one is PENDING]
 
-    def _recall_columns(self, batch: KeyBatch) -> list[int] | None:
+    def _recall_columns(self, batch: KeyBatch) -> tuple[list[Any], list[int]] | None:
         if not self._seconds:
             return None
         if self._columns is None:
@@ -136,13 +120,12 @@ class Memory:
         keys: Any = batch.keys
         for positions, answers in self._columns.recall(keys, batch.ascending):
             batch.store(positions, answers)
-        # The few keys that had a call in trouble: each has an object.
-        if self._known:
-            for i, key in enumerate(batch.keys):
-                if batch.outcomes[i] is PENDING:
-                    batch.outcomes[i] = self._known.get(key, PENDING)
-        asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
-        return None if len(asked) == len(batch.keys) else asked
+        outcomes, known = batch.outcomes, self._known
+        if known:
+            # The few keys that had a call in trouble: each has an object.
+            outcomes = [known.get(key, one) if one is PENDING else one for key, one in zip(keys, outcomes, strict=True)]
+        left = [i for i, one in enumerate(outcomes) if one is PENDING]
+        return None if len(left) == len(outcomes) else (outcomes, left)
 
     def _enter(self) -> None:
         """From now on, every outcome is entered into the dictionary."""
@@ -222,10 +205,6 @@ class Memory:
         if self._has_forgotten:
             keys = [key for key, one in zip(keys, block.outcomes, strict=True) if known.get(key, PENDING) is one]
         deque(map(known.pop, keys, repeat(None)), maxlen=0)
-
-
-def _from_cache(outcome: Any) -> Answer:
-    return Answer(answer_of(outcome), "cache", 0, None)
 
 
 def size_of(outcomes: Sequence[Any]) -> int:

@@ -142,9 +142,9 @@ class LookupPipeline(Asking):
         # Laws L12 and L13: behind a cache the memory has what the cache has dropped.
         self._memories: Sequence[Memory] = ()
         if options.remember and cache is not None:
-            self._memories = cache.memories(options.remember, options.timed)
+            self._memories = cache.memories(options.remember)
         elif options.remember:
-            self._memories = (Memory(options.remember, options.timed, clock),)
+            self._memories = (Memory(options.remember, clock),)
         self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
         self._delivery.settle = self._settle
         self.emitted, self.wait = self._delivery.emitted, self._delivery.wait

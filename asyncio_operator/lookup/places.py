@@ -10,12 +10,11 @@ This module knows neither calls nor waiters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import compress, repeat
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch, answer_of, shared
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.state.cells import ABSENT
 
@@ -56,17 +55,18 @@ class Places:
         self.keeps = cache is not None or bool(known)
         self.survives = cache is not None and not cache.in_memory
         self._cache = cache
-        self.refreshes = cache is not None and cache.refreshes
+        self.refreshes = cache is not None and cache.options.refresh_after is not None
         self._memories = memories
         self._timed = timed
-        # In the order in which they are asked: what the first one has touches no other (law L14).
-        self._at_hand: list[tuple[Callable[[KeyBatch], Sequence[int] | None], bool]] = [
-            (memory.recall, memory.cached) for memory in memories
-        ]
+        # In the order in which they are asked: what the first one has touches no other (law L14). Law L12: a cache takes
+        # the place of the memory before it, for what it keeps.
+        are_cached = (False,) if cache is None else (True, cache.options.cache_missing)
+        recalls: list[Callable[[KeyBatch], tuple[list[Any], list[int]] | None]] = [memory.recall for memory in memories]
+        self._at_hand = list(zip(recalls, are_cached, strict=False))
         if cache is not None:
             # Each use counts where answers expire after their last one.
-            place = 0 if cache.counts_uses else len(memories)
-            self._at_hand.insert(place, (partial(self._recall_cached, cache), True))
+            place = len(memories) if cache.options.expire_after_access is None else 0
+            self._at_hand.insert(place, (self._recall_cached, True))
         # A journal, and the keys whose answers it has already.
         self._keeper: KnownAnswers | None = None
         self._kept: NotedKeys | None = None
@@ -88,31 +88,33 @@ class Places:
             rest = batch
             if asked is not None:
                 rest = KeyBatch([batch.keys[i] for i in asked], 0, None, batch.ascending)
-            left = recall(rest)
-            if left is None:
+            if (found := recall(rest)) is None:
                 continue
+            outcomes, left = found
             if is_cache:
                 self.figures.cache_hits += len(rest.keys) - len(left)
             else:
                 self.figures.shared += len(rest.keys) - len(left)
-            if asked is not None:
-                for i, outcome in zip(asked, rest.outcomes, strict=True):
+            if self._timed:
+                mark = _from_cache if is_cache else shared
+                outcomes = [one if one is PENDING else mark(one) for one in outcomes]
+            if asked is None:
+                batch.outcomes = outcomes
+            else:
+                for i, outcome in zip(asked, outcomes, strict=True):
                     batch.outcomes[i] = outcome
                 left = [asked[i] for i in left]
             asked = left
         return range(len(batch.keys)) if asked is None else asked
 
-    def _recall_cached(self, cache: LookupCache, batch: KeyBatch) -> Sequence[int]:
-        keys = batch.keys
-        outcomes, asked = cache.get_many(keys, PENDING)
-        if len(asked) < len(outcomes) and (self._kept is not None or self.refreshes):
-            for key, outcome in zip(keys, outcomes, strict=True):
+    def _recall_cached(self, batch: KeyBatch) -> tuple[list[Any], list[int]]:
+        assert self._cache is not None
+        outcomes, left = self._cache.get_many(batch.keys, PENDING)
+        if len(left) < len(outcomes) and (self._kept is not None or self.refreshes):
+            for key, outcome in zip(batch.keys, outcomes, strict=True):
                 if outcome is not PENDING:
                     self._used(key, outcome)
-        if self._timed:
-            outcomes = [one if one is PENDING else Answer(one, "cache", 0, None) for one in outcomes]
-        batch.outcomes = outcomes
-        return asked
+        return outcomes, left
 
     def get(self, key: Any) -> Any:
         """The answer for one key, or ABSENT. Where no memory is."""
@@ -193,3 +195,7 @@ class Places:
             return
         if not keeper.keep(key, answer, cache.came(key)):
             kept.remove(key)
+
+
+def _from_cache(outcome: Any) -> Answer:
+    return Answer(answer_of(outcome), "cache", 0, None)

@@ -38,14 +38,12 @@ def recalled(memory: Memory, *keys: Any, ascent: Ascent | None = None) -> list[A
     batch = KeyBatch(list(keys), len(keys), None, ascent is not None and list(keys) == sorted(keys))
     if ascent is not None:
         ascent.add(batch)
-    asked = memory.recall(batch)
-    assert asked is None or asked == [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
-    return batch.outcomes
+    return (memory.recall(batch) or ([PENDING] * len(keys), []))[0]
 
 
 def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:
     clock = ManualClock()
-    memory = Memory(60, False, clock)
+    memory = Memory(60, clock)
     memory.learn(["a", "b"], [{"x": 1}, None])
     clock.advance(59.999)
     assert recalled(memory, "b", "c", "a") == [None, PENDING, {"x": 1}]
@@ -55,7 +53,7 @@ def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:
 
 def test_L12_an_answer_that_came_alone_before_others_takes_nothing_of_their_time() -> None:
     clock = ManualClock()
-    memory = Memory(60, False, clock)
+    memory = Memory(60, clock)
     memory.learn(["a"], [1])
     clock.advance(50)
     memory.learn(["b", "c"], [2, 3])
@@ -65,7 +63,7 @@ def test_L12_an_answer_that_came_alone_before_others_takes_nothing_of_their_time
 
 def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> None:
     clock = ManualClock()
-    memory = Memory(60, False, clock)
+    memory = Memory(60, clock)
     recalled(memory, *"abc")
     memory.learn(["a"], [{"x": 1}])
     clock.advance(1)
@@ -90,7 +88,7 @@ def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> 
 )
 def test_L12_of_more_answers_than_are_remembered_the_last_ones_are(count: int, answer: Any, remembered: int) -> None:
     """Also if they come in one batch of rows."""
-    memory = Memory(60, False, ManualClock())
+    memory = Memory(60, ManualClock())
     keys = [*range(count)]
     memory.learn(keys, [answer] * count)
     known = [outcome is not PENDING for outcome in recalled(memory, *keys)]
@@ -126,14 +124,14 @@ def in_itself() -> dict[str, Any]:
 
 @pytest.mark.parametrize("answer", [Attributes(x=1), [Attributes(x=1)], Unreadable(), in_itself()], ids=type)
 def test_L12_answers_of_any_class_are_remembered(answer: Any) -> None:
-    memory = Memory(60, False, ManualClock())
+    memory = Memory(60, ManualClock())
     memory.learn(["a", "b"], [answer, None])
     [outcome] = recalled(memory, "a")
     assert outcome is answer
 
 
 def test_L12_an_answer_of_no_use_is_asked_again() -> None:
-    memory = Memory(60, False, ManualClock())
+    memory = Memory(60, ManualClock())
     useless: list[Any] = [{}, {}]
     memory.learn(["a"], useless[:1])
     memory.learn(["b"], [useless[1]])
@@ -144,7 +142,7 @@ def test_L12_an_answer_of_no_use_is_asked_again() -> None:
 
 def test_L12_a_later_answer_outlives_the_answer_that_was_of_no_use() -> None:
     clock = ManualClock()
-    memory = Memory(60, False, clock)
+    memory = Memory(60, clock)
     for answer in ({}, {}, {"x": 1}):
         memory.learn(["a", "b"], [answer, {"x": 2}])
         if not answer:
@@ -161,7 +159,7 @@ def test_L12_a_later_answer_outlives_the_answer_that_was_of_no_use() -> None:
 @pytest.mark.parametrize("alone", [False, True])
 def test_L12_an_answer_of_no_use_that_is_found_late_leaves_a_later_answer(timed: bool, alone: bool) -> None:
     clock = ManualClock()
-    memory = Memory(60, timed, clock)
+    memory = Memory(60, clock)
     useless, later = {"x": "text"}, {"x": 1}
 
     def remember(key: str, outcome: Any) -> None:
@@ -178,7 +176,7 @@ def test_L12_an_answer_of_no_use_that_is_found_late_leaves_a_later_answer(timed:
 
 def test_L12_large_answers_are_forgotten_before_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 100_000)
-    memory = Memory(60, False, ManualClock())
+    memory = Memory(60, ManualClock())
     for start in range(0, 1_000, 10):
         memory.learn(range(start, start + 10), [{"text": "x" * 5_000}, {"nested": ["y" * 5_000]}] * 5)
         assert memory._count * 5_000 <= 100_000 + 50_000
@@ -187,7 +185,7 @@ def test_L12_large_answers_are_forgotten_before_the_memory_is_full(monkeypatch: 
 
 def test_L12_keys_that_ascend_are_remembered_too_and_at_the_cost_of_no_dictionary() -> None:
     clock = ManualClock()
-    memory, ascent = Memory(60, False, clock), Ascent()
+    memory, ascent = Memory(60, clock), Ascent()
     for start in range(0, 500_000, 5_000):
         keys = range(start, start + 5_000)
         assert recalled(memory, *keys, ascent=ascent) == [PENDING] * 5_000
@@ -213,7 +211,7 @@ def test_L12_it_is_what_a_list_of_the_last_answers_says(monkeypatch: pytest.Monk
     @given(STEPS)
     def run(steps: list[tuple[list[int], float]]) -> None:
         clock = ManualClock()
-        memory, ascent = Memory(10, False, clock), Ascent()
+        memory, ascent = Memory(10, clock), Ascent()
         answered: list[tuple[int, float]] = []
         for keys, pause in steps:
             outcomes = recalled(memory, *keys, ascent=ascent)
@@ -236,7 +234,7 @@ def test_L12_it_is_what_a_list_of_the_last_answers_says(monkeypatch: pytest.Monk
 
 def test_L12_rows_of_a_table_count_with_their_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 200_000)
-    memory = Memory(60, False, ManualClock())
+    memory = Memory(60, ManualClock())
     for start in range(0, 1_000, 10):
         table = pa.table({"text": ["x" * 5_000] * 10})
         memory.learn(range(start, start + 10), [ColumnAnswers(table, place, 1) for place in range(10)])

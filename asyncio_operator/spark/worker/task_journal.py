@@ -216,10 +216,6 @@ class TaskJournal(KnownAnswers):
         answers = ColumnAnswers(table, read.starts, np.maximum(read.counts, 0))
         return [ABSENT if count == UNKNOWN else one for one, count in zip(answers, read.counts.tolist(), strict=True)]
 
-    async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """See `KnownAnswers`. A cache that refreshes an answer wants a new one."""
-        return [ABSENT] * len(keys)
-
     # -- new answers
 
     def learn(
