@@ -23,10 +23,6 @@ ASK_TIMEOUT = 2.0
 """Seconds in which a coordinator must answer. Leases end after one second, so a later answer is worth nothing."""
 
 
-CHECK_SERVER = "; check that the server runs, and that this process can reach it"
-"""Ends a message about a server that does not answer."""
-
-
 MANY_STATES = 256
 """States that a process keeps without a look at which of them are still used."""
 

@@ -19,17 +19,21 @@ waited for `ASK_TIMEOUT` is dropped, because its client has gone. So is what can
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from operator import methodcaller
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
 from asyncio_operator.errors import CoordinatorError
+from asyncio_operator.services.causes import Cause, caused, own_words
+from asyncio_operator.services.secrets import Secrets
 
 KEPT = 2 * ASK_TIMEOUT
 
@@ -75,47 +79,89 @@ class Content(NamedTuple):
     servers: list[str]
 
 
-class Store(Protocol):
-    """One budget at one server. Each method takes one round trip, and is applied as a whole.
+class ServerCoordinator(ABC):
+    """One budget at one server: its `Coordinator`. Requests take one round trip each, and are applied as a whole.
 
-    Attributes:
+    Args:
         shown: names the server in messages, without secrets.
         place: names what holds the text.
+
+    Attributes:
+        lost: the errors of a lost connection.
     """
 
-    shown: str
-    place: str
+    lost: tuple[type[Exception], ...] = ()
 
+    def __init__(self, shown: str, place: str, answer: Answer, clock: Clock = monotonic) -> None:
+        self.shown = shown
+        self.place = place
+        self._answer = answer
+        self._clock = clock
+        self._own_name = secrets.token_hex(8)
+        self._count = 0
+
+    @abstractmethod
+    async def connect(self) -> None:
+        """Connect to the server, if that is not done."""
+
+    @abstractmethod
     async def post(self, identity: str, message: str) -> Stored:
         """Put a message into the mailbox, and read all."""
-        ...
 
+    @abstractmethod
     async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
         """Replace the text and remove messages from the mailbox, if version and server are still those of `stored`,
         and return None; otherwise read all."""
-        ...
 
+    @abstractmethod
+    async def drop(self) -> None:
+        """Give up the connection, which may be broken."""
 
-class Client:
-    """The exchanges of one client with one store, one at a time."""
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connection."""
 
-    def __init__(self, store: Store, answer: Answer, clock: Clock = monotonic) -> None:
-        self._store = store
-        self._answer = answer
-        self._clock = clock
-        self._name = secrets.token_hex(8)
-        self._count = 0
+    @abstractmethod
+    def cause_of(self, error: Exception) -> tuple[Cause, Secrets, str]:
+        """What an error means, the secrets that it may hold, and what a user can do about it, if that is known."""
 
     async def ask(self, message: Json) -> Json:
         """The reply. Its "sent" is when a request was sent after which the server's clock was read for the reply."""
-        store = self._store
+        try:
+            # It has a time of its own, so that a server that is far away has time for the exchange.
+            async with asyncio.timeout(ASK_TIMEOUT):
+                await self.connect()
+            async with asyncio.timeout(ASK_TIMEOUT):
+                return await self._exchanged(message)
+        except CoordinatorError as error:
+            problem = error
+        except Exception as error:
+            cause, hidden, remedy = self.cause_of(error)
+            if cause.retryable:
+                remedy += "; check that the server runs, and that this process can reach it"
+            text = f"the coordinator {self.shown}: {cause.text}{own_words(error, hidden)}{remedy}"
+            problem = caused(CoordinatorError(text, lasting=cause.retryable is False), error, hidden)
+        except BaseException:
+            await self.drop()
+            raise
+        # The address may lead to another server by now, as after a failover.
+        await self.drop()
+        raise problem
+
+    async def _exchanged(self, message: Json) -> Json:
         self._count += 1
-        identity = f"{self._name} {self._count}"
+        identity = f"{self._own_name} {self._count}"
         posted = sent = self._clock()
-        stored = await store.post(identity, _as_text(message))
+        try:
+            stored = await self.post(identity, _as_text(message))
+        except self.lost:
+            # Perhaps long ago. The same message may be posted twice, unlike a swap.
+            await self.drop()
+            await self.connect()
+            stored = await self.post(identity, _as_text(message))
         while True:
             found = self._opened(stored)
-            answered = found.answered.get(self._name)
+            answered = found.answered.get(self._own_name)
             if answered is not None and answered[0] == identity:
                 return {**answered[2], "sent": posted}
             others, over = _mail(stored, identity)
@@ -123,7 +169,7 @@ class Client:
                 others, over = {}, [one for one in stored.mailbox if one != identity]
             text, reply = self._decided(stored, found, others, identity, message)
             next_sent = self._clock()
-            later = await store.swap(stored, secrets.token_hex(8), text, [identity, *others, *over])
+            later = await self.swap(stored, secrets.token_hex(8), text, [identity, *others, *over])
             if later is None:
                 return {**reply, "sent": sent}
             sent, stored = next_sent, later
@@ -146,7 +192,7 @@ class Client:
                 return self._decided(stored, self._opened(stored), rest, identity, message)
             answered[_client(other)] = [other, now, reply]
         state, reply = self._answer(state, message, now, new_server)
-        answered[self._name] = [identity, now, None]
+        answered[self._own_name] = [identity, now, None]
         kept = {}
         for client, (last, answered_at, its_reply) in answered.items():
             if now - answered_at <= KEPT:
@@ -165,7 +211,7 @@ class Client:
         if (found := _content(stored.text)) is not None:
             return found
         raise CoordinatorError(
-            f"the coordinator {self._store.shown}: {self._store.place} is not the state of a budget; delete it, or "
+            f"the coordinator {self.shown}: {self.place} is not the state of a budget; delete it, or "
             "take another name for the budget",
             lasting=True,
         )

@@ -10,14 +10,12 @@ another name. Rows are small and often replaced, so pages keep room for new vers
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from typing import Any
 
-from asyncio_operator.budget.terms import Json
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, CHECK_SERVER, Answer
-from asyncio_operator.coordinators.exchange import Client, Stored
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
+from asyncio_operator.coordinators.exchange import ServerCoordinator, Stored
 from asyncio_operator.errors import CoordinatorError, shown_address
 from asyncio_operator.hints import not_installed
 
@@ -28,10 +26,11 @@ except ModuleNotFoundError as error:
         raise
     raise not_installed("a budget in PostgreSQL", "asyncpg", "postgres") from error
 
-from asyncio_operator.services.causes import caused, own_words
+from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.postgres_client import cause_of, connect
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, secrets_of
+from asyncio_operator.services.secrets import Secrets
 
 __all__ = ["CREATE", "PostgresCoordinator", "check_dsn"]
 
@@ -75,57 +74,38 @@ OTHER_DEFAULTS = (asyncpg.SerializationError, asyncpg.ReadOnlySQLTransactionErro
 """What a statement raises if transactions of its session are not by default as in `MODE`."""
 
 
-class PostgresCoordinator:
+class PostgresCoordinator(ServerCoordinator):
     """One budget in one PostgreSQL."""
 
+    lost = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError)
+
     def __init__(self, source: Dsn, name: str, answer: Answer) -> None:
-        self.shown = shown_address(source)
-        self.place = f"the row {name!r} of asyncio_operator_budgets"
+        super().__init__(shown_address(source), f"the row {name!r} of asyncio_operator_budgets", answer)
         self._source = source
         self._name = name
-        self._exchange = Client(self, answer)
         self._connection: Any = None
         self._dsn = source if isinstance(source, str) else ""
         self._statements: dict[str, Any] = {}
         self._default = True
 
-    async def ask(self, message: Json) -> Json:
-        try:
-            if self._connection is None:
-                # It has a time of its own, so that a server that is far away has time for the exchange.
-                async with asyncio.timeout(ASK_TIMEOUT):
-                    await self._connect()
-            async with asyncio.timeout(ASK_TIMEOUT):
-                return await self._exchange.ask(message)
-        except CoordinatorError:
-            self._drop()
-            raise
-        except Exception as error:
-            problem = self._problem(error)
-            self._drop()
-        except BaseException:
-            self._drop()
-            raise
-        raise problem
+    async def connect(self) -> None:
+        if self._connection is None:
+            self._dsn = await DSN.get(self._source, ASK_TIMEOUT)
+            self._statements = {}
+            self._connection = await connect(self._dsn, ASK_TIMEOUT, "asyncio-operator budget")
+            if self._connection.own:
+                await self._connection.execute(SESSION)
 
     async def post(self, identity: str, message: str) -> Stored:
         try:
-            return _stored(await self._posted(identity, message))
+            return _stored(await self._row(POST, self._name, identity, message))
         except asyncpg.UndefinedTableError:
             # Two clients that create a table at the same time may both see that it is missing.
             with contextlib.suppress(
                 asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError
             ):
                 await self._connection.execute(f"SET TRANSACTION {MODE}; {CREATE}")
-        return _stored(await self._posted(identity, message))
-
-    async def _posted(self, identity: str, message: str) -> Any:
-        try:
-            return await self._row(POST, self._name, identity, message)
-        except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
-            # The connection may have been lost long ago. The same message may be posted twice, unlike a swap.
-            await self._connect()
-            return await self._row(POST, self._name, identity, message)
+        return _stored(await self._row(POST, self._name, identity, message))
 
     async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
         values = stored.version, stored.server, new_version, text, answered
@@ -133,14 +113,6 @@ class PostgresCoordinator:
         if row is None:
             raise CoordinatorError(f"the coordinator {self.shown}: {self.place} was deleted")
         return None if row["version"] == new_version else _stored(row)
-
-    async def _connect(self) -> None:
-        self._drop()
-        self._dsn = await DSN.get(self._source, ASK_TIMEOUT)
-        self._statements = {}
-        self._connection = await connect(self._dsn, ASK_TIMEOUT, "asyncio-operator budget")
-        if self._connection.own:
-            await self._connection.execute(SESSION)
 
     async def _row(self, sql: str, *values: Any) -> Any:
         """The row that a statement returns. In a session of our own the statement is prepared once."""
@@ -163,15 +135,12 @@ class PostgresCoordinator:
         await connection.execute("COMMIT")
         return row
 
-    def _problem(self, error: Exception) -> CoordinatorError:
-        cause, hidden = cause_of(error, self._dsn), secrets_of(self._dsn)
-        remedy = CHECK_SERVER if cause.retryable else ""
-        if getattr(error, "sqlstate", None) in ("42501", "3F000"):
-            remedy = f"; ask a user who may to run: {CREATE}; {GRANT}"
-        message = f"the coordinator {self.shown}: {cause.text}{own_words(error, hidden)}{remedy}"
-        return caused(CoordinatorError(message, lasting=cause.retryable is False), error, hidden)
+    def cause_of(self, error: Exception) -> tuple[Cause, Secrets, str]:
+        denied = getattr(error, "sqlstate", None) in ("42501", "3F000")
+        remedy = f"; ask a user who may to run: {CREATE}; {GRANT}" if denied else ""
+        return cause_of(error, self._dsn), secrets_of(self._dsn), remedy
 
-    def _drop(self) -> None:
+    async def drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()

@@ -11,13 +11,11 @@ another replication id after each failover and restart.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-from asyncio_operator.budget.terms import Json
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, CHECK_SERVER, Answer
-from asyncio_operator.coordinators.exchange import Client, Stored
-from asyncio_operator.errors import CoordinatorError, shown_address
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
+from asyncio_operator.coordinators.exchange import ServerCoordinator, Stored
+from asyncio_operator.errors import shown_address
 from asyncio_operator.hints import not_installed
 
 try:
@@ -27,8 +25,9 @@ except ModuleNotFoundError as error:
         raise
     raise not_installed("a budget in Redis", "redis", "redis") from error
 
-from asyncio_operator.services.causes import caused, own_words
+from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.redis_client import RedisClient, Url, cause_of, check_url, secrets_of
+from asyncio_operator.services.secrets import Secrets
 
 __all__ = ["PREFIX", "RedisCoordinator", "check_url"]
 
@@ -64,51 +63,31 @@ return 1
 """
 
 
-class RedisCoordinator:
+class RedisCoordinator(ServerCoordinator):
     """One budget in one Redis.
 
     Args:
         expire_after: seconds after its last use in which the state is kept; None: for ever.
     """
 
+    lost = (LostConnectionError,)
+
     def __init__(self, source: Url, name: str, answer: Answer, *, expire_after: float | None) -> None:
-        self.shown = shown_address(source)
-        self._source = source
         self._key = PREFIX + name
-        self.place = f"the key {self._key!r}"
-        self._exchange = Client(self, answer)
+        super().__init__(shown_address(source), f"the key {self._key!r}", answer)
+        self._source = source
         self._milliseconds = 0 if expire_after is None else round(1000 * expire_after)
         self._client: RedisClient | None = None
 
-    async def ask(self, message: Json) -> Json:
-        try:
-            if self._client is None or self._client.redis is None:
-                # It has a time of its own, so that a server that is far away has time for the exchange.
-                async with asyncio.timeout(ASK_TIMEOUT):
-                    await self._connect()
-            async with asyncio.timeout(ASK_TIMEOUT):
-                return await self._exchange.ask(message)
-        except CoordinatorError:
-            raise
-        except Exception as error:
-            problem = self._problem(error)
-        # The address may lead to another server by now, as after a failover.
-        await self.close()
-        raise problem
-
-    async def _connect(self) -> None:
-        self._client = client = RedisClient(self._source, connect_timeout=ASK_TIMEOUT, again=0)
-        await client.open()
-        async with client.redis.client():
-            """It has made a connection, which stays in the pool."""
+    async def connect(self) -> None:
+        if self._client is None or self._client.redis is None:
+            self._client = client = RedisClient(self._source, connect_timeout=ASK_TIMEOUT, again=0)
+            await client.open()
+            async with client.redis.client():
+                """It has made a connection, which stays in the pool."""
 
     async def post(self, identity: str, message: str) -> Stored:
-        try:
-            found = await self._run(POST, identity, message)
-        except LostConnectionError:
-            # The connection may have been lost long ago. The same message may be posted twice, unlike a swap.
-            found = await self._run(POST, identity, message)
-        return _stored(*found)
+        return _stored(*await self._run(POST, identity, message))
 
     async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
         found = await self._run(SWAP, stored.version, stored.server, new_version, text, *answered)
@@ -118,12 +97,11 @@ class RedisCoordinator:
         assert self._client is not None
         return await self._client.redis.eval(script, 1, self._key, self._milliseconds, *arguments)
 
-    def _problem(self, error: Exception) -> CoordinatorError:
-        url = self._client.url if self._client is not None else ""
-        cause, hidden = cause_of(error), secrets_of(url)
-        remedy = CHECK_SERVER if cause.retryable else ""
-        message = f"the coordinator {self.shown}: {cause.text}{own_words(error, hidden)}{remedy}"
-        return caused(CoordinatorError(message, lasting=cause.retryable is False), error, hidden)
+    def cause_of(self, error: Exception) -> tuple[Cause, Secrets, str]:
+        return cause_of(error), secrets_of("" if self._client is None else self._client.url), ""
+
+    async def drop(self) -> None:
+        await self.close()
 
     async def close(self) -> None:
         client, self._client = self._client, None

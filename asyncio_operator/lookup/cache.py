@@ -265,11 +265,11 @@ class LookupCache:
 
     def learn(self, keys: Sequence[Any], answers: Sequence[Any]) -> None:
         """The same for several answers that have just come."""
-        entries, kinds = self._entries, set(map(type, answers))
-        if self._used is not None or not set(map(type, keys)) <= {int, str}:
+        if not self.in_memory or self._used is not None or not set(map(type, keys)) <= {int, str}:
             for key, answer in zip(keys, answers, strict=True):
                 self.put(key, answer)
             return
+        entries, kinds = self._entries, set(map(type, answers))
         missed = type(None) in kinds
         if missed and not self.options.cache_missing:
             found = [answer is not None for answer in answers]

@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -315,10 +315,6 @@ class CacheOnDisk(LookupCache):
     def _shrink(self, most: int) -> None:
         while len(self) > most and (slot := self._oldest()) is not None:
             self._remove(slot)
-
-    def learn(self, keys: Sequence[Any], answers: Sequence[Any]) -> None:
-        for key, answer in zip(keys, answers, strict=True):
-            self.put(key, answer)
 
     def close(self) -> None:
         if self._backend.closed:

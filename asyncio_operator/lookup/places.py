@@ -58,8 +58,8 @@ class Places:
         self.refreshes = cache is not None and cache.options.refresh_after is not None
         self._memories = memories
         self._timed = timed
-        # In the order in which they are asked: what the first one has touches no other (law L14). Law L12: a cache takes
-        # the place of the memory before it, for what it keeps.
+        # In the order in which they are asked: what the first one has touches no other (law L14). What a memory has of
+        # what the cache keeps too counts as a hit of the cache (law L12).
         are_cached = (False,) if cache is None else (True, cache.options.cache_missing)
         recalls: list[Callable[[KeyBatch], tuple[list[Any], list[int]] | None]] = [memory.recall for memory in memories]
         self._at_hand = list(zip(recalls, are_cached, strict=False))

@@ -51,7 +51,6 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.arrow.key_identity import storable
 from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.lent import IDLE
-from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.lookup.answers import AnswerCheck
@@ -244,7 +243,7 @@ class SharedCache(KnownAnswers):
         self._store = store
         self._format = form
         self._held: dict[bytes, float] = {}
-        self._timers: Timers | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         # Keys, answers, and when they came. How many have come, and how many of them are written or dropped.
         self._queue: deque[tuple[Any, Any, float]] = deque()
@@ -379,22 +378,21 @@ class SharedCache(KnownAnswers):
             await asyncio.wait([self._writer], timeout=left)
         # What waits longer is dropped. Other runs may have noted answers since.
         self._drop(len(self._queue) - (self._noted - last))
-        if self._timers is None:
-            self._timers = Timers(monotonic)
-            self._timers.set(monotonic() + IDLE, self._close_if_idle)
+        if self._alarm is None:
+            self._close_if_idle()
 
-    def _close_if_idle(self, _: None, now: float) -> None:
-        assert self._timers is not None
-        if now - self._store.used < IDLE:
-            self._timers.set(self._store.used + IDLE, self._close_if_idle)
+    def _close_if_idle(self) -> None:
+        """The next task, if it comes soon, finds the connections open."""
+        if (left := self._store.used + IDLE - monotonic()) > 0:
+            self._alarm = asyncio.get_running_loop().call_later(left, self._close_if_idle)
         else:
             self._closing = start_task(self.close())
 
     async def close(self) -> None:
         """Close the connections. They are opened again when they are needed."""
-        if self._timers is not None:
-            self._timers.close()
-            self._timers = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.cancel()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from asyncio_operator.coordinators.exchange import Stored
+from asyncio_operator.coordinators.contract import Answer
+from asyncio_operator.coordinators.exchange import ServerCoordinator, Stored
+from asyncio_operator.services.causes import Cause
+from asyncio_operator.services.secrets import Secrets
+from tests.operator.helpers import now
 
 
 @dataclass
@@ -34,13 +38,15 @@ class Server:
         return Stored(self.version, self.text, dict(self.mailbox), self.now(), self.name)
 
 
-class SlowStore:
-    """One client's connection to it."""
+class SlowCoordinator(ServerCoordinator):
+    """A coordinator at this server, as those at Redis and PostgreSQL are."""
 
-    shown, place = "a slow server", "what it keeps"
-
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, decides: Answer) -> None:
+        super().__init__("a slow server", "what it keeps", decides, now)
         self._server = server
+
+    async def connect(self) -> None:
+        """It is connected."""
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._server.round_trip / 2)
@@ -67,5 +73,10 @@ class SlowStore:
         await self._travel()
         return found
 
-    async def close(self) -> None:
+    async def drop(self) -> None:
         """Nothing is open."""
+
+    close = drop
+
+    def cause_of(self, error: Exception) -> tuple[Cause, Secrets, str]:
+        return Cause("failed"), Secrets(), ""
