@@ -85,8 +85,8 @@ class Memory:
         self._columns: ColumnMemory | None = None
 
     def recall(self, batch: KeyBatch) -> tuple[list[Any], list[int]] | None:
-        """The outcomes of the keys, and the positions of those that are not remembered, whose outcome is `PENDING`. None:
-        no key is remembered. Answers in columns go into the batch."""
+        """The outcomes of the keys, `PENDING` for those that are not remembered, and the positions of these; None: no key
+        is remembered. Answers in columns go into the batch."""
         if self._blocks:
             self._forget_old(self._clock())
         if batch.in_arrow:
