@@ -85,7 +85,7 @@ class Memory:
         self._columns: ColumnMemory | None = None
 
     def recall(self, batch: KeyBatch) -> tuple[list[Any], list[int]] | None:
-        """The outcomes of the keys, `PENDING` for those that are not remembered, and the positions of these; None: no key
+        """The outcomes of the keys, `PENDING` for those that are not remembered, and the positions of these; None: none
         is remembered. Answers in columns go into the batch."""
         if self._blocks:
             self._forget_old(self._clock())
