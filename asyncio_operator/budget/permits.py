@@ -425,7 +425,10 @@ class Reports:
     def note_hints(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         """A source has said this."""
         for unit, hint in limits.items():
-            if unit not in self._hints or _replaces(hint, *self._hints[unit], now):
+            heard, earlier = self._hints.get(unit, (now, Hint()))
+            # A source's answers overtake each other, so of one window the least that remains is passed on.
+            over = earlier.remaining is None or now >= heard + (earlier.reset_after or 0.0)
+            if over or (hint.remaining is not None and hint.remaining <= (earlier.remaining or 0.0)):
                 self._hints[unit] = (now, hint)
         if retry_after:
             self._paused_until = max(self._paused_until, now + retry_after)
@@ -453,13 +456,6 @@ class Reports:
     def confirmed(self) -> None:
         """A reply has come."""
         self._sent.clear()
-
-
-def _replaces(hint: Hint, heard: float, earlier: Hint, now: float) -> bool:
-    # A source's answers overtake each other, so of one window the least that remains is passed on.
-    if earlier.remaining is None or now >= heard + (earlier.reset_after or 0.0):
-        return True
-    return hint.remaining is not None and hint.remaining <= earlier.remaining
 
 
 def _as_json(hint: Hint, age: float) -> Json:

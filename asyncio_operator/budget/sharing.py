@@ -103,7 +103,7 @@ def grant(state: State, message: Json, worker: Worker, now: float, full: bool) -
 
 def supply(state: State, now: float) -> int:
     """How much there is: `SCARCE`, `ENOUGH` or `PLENTY`."""
-    if all(2 * window.used() <= window.most for window in state.windows):
+    if all(2 * window.used <= window.most for window in state.windows):
         return PLENTY
     return SCARCE if now - state.scarce <= LATELY else ENOUGH
 

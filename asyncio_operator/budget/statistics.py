@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.terms import Json
@@ -67,19 +66,15 @@ class BudgetStatistics:
         from asyncio_operator.view.tables import amount
 
         said = {name for one in self.units.values() for name in one.hint or {}}
-        columns: dict[str, Callable[[UnitStatistics], str]] = {
-            "allowed": lambda one: amount(one.allowed),
-            "used": lambda one: amount(one.used),
-            "reserved": lambda one: amount(one.reserved),
-            "refused": lambda one: f"{one.refused:,}",
-        }
-        for title, name in (("source's limit", "limit"), ("remaining", "remaining")):
-            if name in said:
-                columns[title] = partial(_said, name, amount)
-        if "reset_after" in said:
-            columns["reset after"] = partial(_said, "reset_after", "{:,.1f} s".format)
-        rows = [(unit, [shown(one) for shown in columns.values()]) for unit, one in self.units.items()]
-        return list(columns), rows
+        titles = {"limit": "source's limit", "remaining": "remaining", "reset_after": "reset after"}
+        rows = []
+        for unit, one in self.units.items():
+            row = [amount(one.allowed), amount(one.used), amount(one.reserved), f"{one.refused:,}"]
+            for name in [name for name in titles if name in said]:
+                value = (one.hint or {}).get(name)
+                row.append("" if value is None else f"{value:,.1f} s" if name == "reset_after" else amount(value))
+            rows.append((unit, row))
+        return ["allowed", "used", "reserved", "refused", *(titles[name] for name in titles if name in said)], rows
 
     def _remark(self) -> str:
         workers = f"{self.workers:,} worker" + "s" * (self.workers != 1)
@@ -94,11 +89,6 @@ class BudgetStatistics:
         return cls(units, reply["workers"], reply["paused_for"])
 
 
-def _said(name: str, shown: Callable[[float], str], unit: UnitStatistics) -> str:
-    hint = unit.hint or {}
-    return shown(hint[name]) if name in hint else ""
-
-
 def statistics(state: State, now: float) -> Json:
     """The fields of `BudgetStatistics` as JSON."""
     units: Json = {}
@@ -106,7 +96,7 @@ def statistics(state: State, now: float) -> Json:
     for place, window in enumerate(state.windows):
         unit, rate, _, burst = window.limit
         held = sum(worker.held[place] for worker in workers)
-        used = max(0.0, window.used() - held)
+        used = max(0.0, window.used - held)
         # Of several limits of a unit, the one that has least left.
         last = units.get(unit)
         if last is None or rate + burst - used - held < last["allowed"] - last["used"] - last["reserved"]:
@@ -129,10 +119,6 @@ def statistics(state: State, now: float) -> Json:
 
 
 def _unit(allowed: float, used: float, reserved: float) -> Json:
-    used, reserved = (_without_noise(amount, allowed) for amount in (used, reserved))
+    # Sums of floats have rounding errors, and a call that says nothing of a unit weighs next to nothing.
+    used, reserved = (0.0 if abs(one) < 1e-9 * allowed else float(f"{one:.12g}") for one in (used, reserved))
     return {"allowed": allowed, "used": used, "reserved": reserved, "refused": 0, "hint": None}
-
-
-def _without_noise(amount: float, allowed: float) -> float:
-    """Sums of floats have rounding errors, and a call that says nothing of a unit weighs next to nothing."""
-    return 0.0 if abs(amount) < 1e-9 * allowed else float(f"{amount:.12g}")

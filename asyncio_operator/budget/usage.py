@@ -157,7 +157,24 @@ def hint(limits: Mapping[str, Hint | Mapping[str, Any]] | None = None, *, retry_
     Raises:
         ConfigurationError: an argument has the wrong type.
     """
-    hints = {} if limits is None else _checked_hints(limits)
+    hints: dict[str, Hint] = {}
+    if limits is not None and not isinstance(limits, Mapping):
+        raise ConfigurationError(
+            f"limits is {describe(limits)}; it must be a mapping of units to hints, such as "
+            '{"tokens": {"remaining": 40_000, "reset_after": 6.0}}'
+        )
+    for unit, one in (limits or {}).items():
+        if not isinstance(unit, str):
+            raise ConfigurationError(f'limits has the unit {describe(unit)}; a unit is a word, such as "tokens"')
+        if isinstance(one, Hint):
+            hints[unit] = one
+        elif isinstance(one, Mapping) and set(one) <= set(HINT_FIELDS):
+            hints[unit] = Hint(**one)
+        else:
+            raise ConfigurationError(
+                f"the hint for {describe(unit)} is {describe(one)}; it must be a Hint, or a mapping of some of its "
+                f"fields: {', '.join(HINT_FIELDS)}"
+            )
     _number_or_none("retry_after", retry_after)
     call = running.get(None)
     if call is not None and (hints or retry_after is not None):
@@ -219,26 +236,6 @@ def weighing(name: str, weigh: Weigh | None) -> Callable[[int, Sequence[Any]], W
         return counted if weigh is None else {**counted, **context.copy().run(weighed, name, weigh, values)}
 
     return weights
-
-
-def _checked_hints(limits: object) -> dict[str, Hint]:
-    if not isinstance(limits, Mapping) or not all(isinstance(unit, str) for unit in limits):
-        raise ConfigurationError(
-            f"limits is {describe(limits)}; it must be a mapping of units to hints, such as "
-            '{"tokens": {"remaining": 40_000, "reset_after": 6.0}}'
-        )
-    return {unit: _checked_hint(unit, said) for unit, said in limits.items()}
-
-
-def _checked_hint(unit: str, said: object) -> Hint:
-    if isinstance(said, Hint):
-        return said
-    if not isinstance(said, Mapping) or not set(said) <= set(HINT_FIELDS):
-        raise ConfigurationError(
-            f"the hint for {describe(unit)} is {describe(said)}; it must be a Hint, or a mapping of some of its "
-            f"fields: {', '.join(HINT_FIELDS)}"
-        )
-    return Hint(**said)
 
 
 def _number_or_none(name: str, value: object) -> None:

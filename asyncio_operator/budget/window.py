@@ -43,6 +43,7 @@ class Window:
     Attributes:
         limit: what the user gave, and what holds unless the source allows less (`allow`).
         most: units in one window.
+        used: the units of all entries.
         peak: when the present half second began, the most units that were counted in it, and in the one before.
     """
 
@@ -55,7 +56,7 @@ class Window:
         self._stretch = lease + grain
         self._ends: deque[float] = deque()
         self._amounts: deque[float] = deque()
-        self._used = 0.0
+        self.used = 0.0
         self._full = -math.inf
 
     def allow(self, rate: float, burst: float) -> None:
@@ -65,23 +66,19 @@ class Window:
         # Without a burst the log alone keeps the mean, without rounding errors.
         self._has_bucket = bool(burst)
 
-    def used(self) -> float:
-        """The units of all entries."""
-        return self._used
-
     def since(self, begin: float) -> float:
         """The units of all entries after a time."""
-        return self._used - sum(self._amounts[place] for place in range(bisect_right(self._ends, begin)))
+        return self.used - sum(self._amounts[place] for place in range(bisect_right(self._ends, begin)))
 
     def note_peak(self, now: float) -> None:
         """Keep the units that are counted now, if they are the most of late."""
         if now - self.peak[0] > LATELY:
             self.peak = [now, 0.0, self.peak[1]]
-        self.peak[1] = max(self.peak[1], self._used)
+        self.peak[1] = max(self.peak[1], self.used)
 
     def counted(self, begin: float) -> float:
         """The units since a time as a source may have counted them: its answer is about an earlier moment."""
-        return self.since(begin) + max(self.peak[1:]) - self._used
+        return self.since(begin) + max(self.peak[1:]) - self.used
 
     def room(self, at: float, until: float) -> float:
         """The units that may be leased to start from `at` to `until`. Less than 0 if there are too many already."""
@@ -99,7 +96,7 @@ class Window:
         found: list[list[float]] = []
         if units <= 0:
             return found
-        free, at = self.most - self._used, now
+        free, at = self.most - self.used, now
         # The plan's own units leave after all others that leave before `horizon`.
         for end, amount in zip(self._ends, self._amounts, strict=True):
             if free > 0:
@@ -124,7 +121,7 @@ class Window:
         else:
             self._ends.insert(place, end)
             self._amounts.insert(place, units)
-        self._used += units
+        self.used += units
 
     def owe(self, now: float, units: float, grain: float) -> None:
         """Units have started beyond what was granted: the log counts them when it first has room for them.
@@ -147,9 +144,9 @@ class Window:
             return
         units = min(units, self._amounts[place])
         self._amounts[place] -= units
-        self._used -= units
+        self.used -= units
         if self._amounts[place] <= 1e-12 * self.most:
-            self._used -= self._amounts[place]
+            self.used -= self._amounts[place]
             del self._ends[place], self._amounts[place]
         if start is not None:
             self.place(min(start, end), units)
@@ -161,7 +158,7 @@ class Window:
             if self._has_bucket:
                 self._full = max(self._full, end) + units * self._interval
         # Anew, because differences have rounding errors.
-        self._used = math.fsum(self._amounts)
+        self.used = math.fsum(self._amounts)
 
     def state(self) -> list[Any]:
         """The window as JSON."""
@@ -171,7 +168,7 @@ class Window:
         """Take over the state of another window."""
         ends, amounts, full = state
         self._ends, self._amounts = deque(ends), deque(amounts)
-        self._used = math.fsum(amounts)
+        self.used = math.fsum(amounts)
         self._full = -math.inf if full is None else full
 
     def _leaves(self, end: float) -> float:

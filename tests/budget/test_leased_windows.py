@@ -120,7 +120,7 @@ def test_G2_a_report_about_an_entry_that_has_left_changes_nothing() -> None:
     window.place(0.5, 3)
     window.forget(1.5)
     window.move(0.5, 0.2, 3)
-    assert window.used() == 0
+    assert window.used == 0
 
 
 def test_G4_what_a_window_has_no_room_for_is_taken_from_the_next_ones() -> None:
