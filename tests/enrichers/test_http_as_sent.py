@@ -190,8 +190,21 @@ async def test_X12_a_signed_target_is_accepted_by_its_service() -> None:
             assert await enricher.lookup("k") == {"v": "x"}
 
 
-@pytest.mark.parametrize("location", ["http://h\\@x/", "http://a@b@c/", "/a\x7fb", "http:///a", "http://\xe9/"])
-async def test_X12_a_target_that_can_be_read_in_two_ways_is_refused(location: str) -> None:
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://h\\@x/",
+        "http://a@b@c/",
+        "/a\x7fb",
+        "http:///a",
+        "http://\xe9/",
+        "ftp://h/x",
+        "http://[",
+        "x:y",
+        "http://:x",
+    ],
+)
+async def test_X12_a_target_that_is_no_url_or_can_be_read_in_two_ways_is_refused(location: str) -> None:
     error = await error_of(answer(b"", "302 Found", f"Location: {location}"), redirects="any")
     assert "redirected to something that is not a URL" in str(error)
 

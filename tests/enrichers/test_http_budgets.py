@@ -1,20 +1,25 @@
-"""`HttpEnricher` under a budget, against a service that enforces its limits and reports them: laws G4, G5 and G11."""
+"""`HttpEnricher` under a budget: what it reports, and a service that enforces its limits (laws G3, G4, G5 and G11)."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from asyncio_operator import Budget, Limit, Retry
+from asyncio_operator.budget.usage import running
+from asyncio_operator.enricher import Hint
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
+from tests.enrichers.helpers import asked, asked_in_batches, failure
 from tests.operator.helpers import virtual
 
 NUMBERS = itertools.count()
@@ -178,7 +183,7 @@ async def test_G5_without_hints_nothing_stops() -> None:
         await asyncio.sleep(0.2)
         await one[0].get("b")
         assert asyncio.get_running_loop().time() - began < 2
-        await first
+        await first  # The error still says when to return.
         assert asyncio.get_running_loop().time() - began == pytest.approx(9, abs=0.5)
 
 
@@ -321,3 +326,127 @@ async def test_G11_a_request_that_the_deadline_cuts_keeps_its_estimate() -> None
             with pytest.raises(TimeoutError):
                 await lookup.get("a")
     assert spec.statistics().units["usd"].used == 0.1
+
+
+# -- what is reported
+
+
+TOKENS = {"x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "10", "x-ratelimit-reset-tokens": "6m0s"}
+TOKENS_HINT = Hint(limit=1000, remaining=10, reset_after=360, refills=True)
+
+
+class Call:
+    """A running call under a budget: what was reported to it."""
+
+    def __init__(self) -> None:
+        self.settled: list[Mapping[str, float]] = []
+        self.hints: list[tuple[Mapping[str, Hint], float | None]] = []
+        self.billed: list[bool] = []
+
+    def bill(self, whether: bool) -> None:
+        self.billed.append(whether)
+
+    def settle(self, weights: Mapping[str, float]) -> None:
+        self.settled.append(weights)
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
+        self.hints.append((limits, retry_after))
+
+
+@pytest.fixture
+def call() -> Iterator[Call]:
+    call = Call()
+    token = running.set(call)
+    yield call
+    running.reset(token)
+
+
+async def test_G5_hints_of_every_answer_are_passed_on(call: Call) -> None:
+    async with FakeService() as service, asked(service) as enricher:
+        service.answer_next(
+            FakeAnswer({"a": 1}, headers=TOKENS),
+            FakeAnswer({"a": 1}),
+            FakeAnswer({}, 404, TOKENS),
+            FakeAnswer({}, 429, {**TOKENS, "Retry-After": "7", "retry-after-ms": "6500"}),
+            FakeAnswer({"error": {"details": [{"@type": "google.rpc.RetryInfo", "retryDelay": "4.5s"}]}}, 503),
+        )
+        assert await enricher.lookup("x") == await enricher.lookup("x") == {"a": 1}
+        assert await enricher.lookup("x") is None
+        assert (await failure(enricher, "x")).retry_after == 6.5
+        assert (await failure(enricher, "x")).retry_after == 4.5
+    limits = {"tokens": TOKENS_HINT}
+    assert call.hints == [(limits, None), (limits, None), (limits, 6.5), ({}, 4.5)]
+    assert call.settled == []
+
+
+async def test_G5_a_hint_that_cannot_be_right_is_logged_once(call: Call, caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeService() as service, asked(service) as enricher:
+        for _ in range(3):
+            service.answer_next(FakeAnswer({"a": 1}, headers=TOKENS | {"x-ratelimit-limit-tokens": "-7"}))
+            service.answer_next(FakeAnswer({}, 503, {"Retry-After": "soon"}))
+            await enricher.lookup("x")
+            await failure(enricher, "x")
+    assert call.hints == []
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [message.partition(": ")[2] for message in messages] == [
+        "the header x-ratelimit-limit-tokens is ignored: it is negative. This is logged once",
+        "the header retry-after is ignored: it is neither a number nor a time. This is logged once",
+    ]
+    assert all(message.startswith(f"HttpEnricher({service.url}/rows/{{key}})") for message in messages)
+
+
+def total(answer: Any) -> Any:
+    return answer["usage"]["prompt"] + answer["usage"]["completion"]
+
+
+@pytest.mark.parametrize("usage", [{"tokens": "usage.total"}, {"tokens": total}], ids=["path", "function"])
+async def test_G4_what_an_answer_weighed_is_settled(call: Call, usage: Any) -> None:
+    said = {"usage": {"prompt": 30, "completion": 12.5, "total": 42.5}}
+    async with (
+        FakeService() as service,
+        asked(service, usage=usage, extract="row", missing_statuses=(404,)) as enricher,
+    ):
+        service.answer_next(
+            FakeAnswer({"row": {"a": 1}, **said}),
+            FakeAnswer({"error": "too long", **said}, 400),
+            FakeAnswer({"error": "none", **said}, 404),
+            FakeAnswer({"error": "no usage"}, 429),
+            FakeAnswer("down", 503),
+        )
+        assert await enricher.lookup("x") == {"a": 1}
+        await failure(enricher, "x")
+        assert await enricher.lookup("x") is None
+        await failure(enricher, "x")
+        await failure(enricher, "x")
+    assert call.settled == [{"tokens": 42.5}] * 3
+
+
+async def test_G4_a_batch_settles_once_for_all_of_its_keys(call: Call) -> None:
+    options = {"usage": {"tokens": "usage.total", "usd": "usage.cost"}, "batch_extract": "rows"}
+    async with FakeService() as service, asked_in_batches(service, **options) as enricher:
+        service.answer_next(FakeAnswer({"rows": [{"a": 1}, {"a": 2}], "usage": {"total": 10, "cost": 0.25}}))
+        assert await enricher.lookup_many(["x", "y"]) == [{"a": 1}, {"a": 2}]
+    assert call.settled == [{"tokens": 10.0, "usd": 0.25}]
+
+
+@pytest.mark.parametrize("value", [-1, "7", None, True, [], float("nan"), 1e999, 10**400, 1e16])
+async def test_G4_usage_that_cannot_be_read_keeps_the_estimate_and_is_logged_once(
+    call: Call, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = {"tokens": lambda answer: value, "usd": "usage.cost", "bytes": "size"}
+    async with FakeService() as service, asked(service, usage=usage) as enricher:
+        for _ in range(2):
+            service.answer_next(FakeAnswer({"a": 1, "size": 3}))
+            assert await enricher.lookup("x") == {"a": 1}
+    assert call.settled == [{"bytes": 3.0}] * 2
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert "usage['tokens'] is ignored, and the estimate counts: it is " in messages[0]
+    assert "usage['usd'] is ignored, and the estimate counts: the path 'usage.cost' leads nowhere" in messages[1]
+
+
+async def test_decimals_of_an_answer_are_amounts(call: Call) -> None:
+    async with FakeService() as service, asked(service, schema="a decimal(9,2)", usage={"usd": "a"}) as enricher:
+        service.answer_next(FakeAnswer(b'{"a": 1.25}'))
+        assert await enricher.lookup("x") == {"a": Decimal("1.25")}
+    assert call.settled == [{"usd": 1.25}]

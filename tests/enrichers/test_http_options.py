@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import ssl
 import traceback
 from datetime import timedelta
@@ -17,7 +18,6 @@ from pyspark import cloudpickle
 from asyncio_operator import ConfigurationError, Enricher, Hedge
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing import FakeService
 from enrichers.http import HttpEnricher
 from tests.ids import shown
 
@@ -135,6 +135,12 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"empty_key": True}, ["empty_key is True"]),
         ({"coerce": 1}, ["coerce is 1; it must be True or False"]),
         ({"coerce": "string"}, ["coerce is 'string'"]),
+        ({"hints": 60}, ["hints is 60; it must be True or False"]),
+        ({"usage": "usage.total"}, ["usage is 'usage.total'; it must be a mapping"]),
+        ({"usage": {"calls": "n"}}, ["usage has the unit 'calls', which is counted"]),
+        ({"usage": {7: "n"}}, ["usage has the unit 7, which is not text"]),
+        ({"usage": {"tokens": "a..b"}}, ["usage['tokens'] is 'a..b'; it must be a dotted path"]),
+        ({"usage": {"tokens": None}}, ["usage['tokens'] is None"]),
     ],
     ids=shown,
 )
@@ -196,31 +202,12 @@ def test_it_is_equal_by_its_arguments_and_changes_with_none_of_them() -> None:
     assert enricher == same
     for other in (make(), make(json_body=body), make(headers={"X": "z"}), make(missing_statuses=(404, 410)), 5):
         assert enricher != other
-    assert make() == make(empty_key="error", coerce=False)
-    for option in ({"empty_key": "miss"}, {"coerce": True}):
-        assert make() != make(**option)
-        assert fingerprint(make()) != fingerprint(make(**option))
-
-
-async def test_L8_equal_specifications_have_one_fingerprint_wherever_they_are() -> None:
-    async with FakeService({"x": {"city": "y"}}) as service:
-
-        def build() -> HttpEnricher:
-            return make(f"{service.url}/rows/{{key}}", headers=lambda: {"X": "y"}, extract=lambda answer: answer)
-
-        enricher, twin = build(), build()
-        before = fingerprint(enricher)
-        assert before == fingerprint(twin) == fingerprint(cloudpickle.loads(cloudpickle.dumps(enricher)))
-        assert before != fingerprint(make(f"{service.url}/rows/{{key}}"))
-        await enricher.open()
-        assert await enricher.lookup("x") == {"city": "y"}
-        assert fingerprint(enricher) == before
-        copy = cloudpickle.loads(cloudpickle.dumps(enricher))
-        assert fingerprint(copy) == before
-        await enricher.close()
-        await copy.open()
-        assert await copy.lookup("x") == {"city": "y"}
-        await copy.close()
+    assert make() == make(empty_key="error", coerce=False, hints=True, usage={})
+    options: list[dict[str, Any]] = [{}, {"empty_key": "miss"}, {"coerce": True}, {"hints": False}]
+    options += [{"usage": {"tokens": "usage.total"}}, {"weigh": len}]
+    different = [make(**option) for option in options]
+    assert all(one != other for one, other in itertools.combinations(different, 2))
+    assert len({*map(fingerprint, different)}) == len(options), "a worker shares clients between equal ones"
 
 
 SECRET = "hunter2hunter2"
@@ -231,6 +218,7 @@ SECRET = "hunter2hunter2"
     [
         {"url": f"https://bob:{SECRET}@api.example/airports/{{key}}"},
         {"url": f"https://api.example/airports/{{key}}?token={SECRET}&units=metric"},
+        {"url": f"https://api.example/airports/{{key}}?version=12&{SECRET}"},
         {"headers": {"Authorization": f"Bearer {SECRET}"}},
         {"params": {"token": SECRET}},
         {"json_body": {"password": SECRET}, "method": "POST"},

@@ -1,4 +1,4 @@
-"""What `HttpEnricher` sends: templates, keys escaped by their place, bodies, headers, batches."""
+"""What `HttpEnricher` sends: templates, keys escaped by their place, nulls and empty keys, bodies, headers, batches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from asyncio_operator import EnricherError
+from asyncio_operator import ConfigurationError
+from asyncio_operator.arrow.key_arrays import distinct, distinct_keys
+from asyncio_operator.arrow.key_identity import canonical_optional, storable
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.spark.worker.rows import key_batch
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
+from enrichers.http.keys import json_of, text_of
 from enrichers.http.request_plan import Planner, Request
 from tests.enrichers.helpers import asked as asked_for
-from tests.enrichers.helpers import failure, opened
+from tests.enrichers.helpers import asked_in_batches, failure, opened, refused
 
 asked = partial(asked_for, schema="v string")
 
@@ -82,12 +88,16 @@ async def test_a_key_that_would_make_another_path_cannot_be_sent(url: str) -> No
     ids=lambda value: str(type(value)),
 )
 async def test_a_key_that_cannot_be_sent_is_an_error_of_that_key_alone(key: Any, why: str) -> None:
-    async with FakeService({"ok": {"v": "1"}}) as service, asked(service, "/rows/{key}") as enricher:
-        error = await failure(enricher, key)
-        assert why in str(error)
-        assert len(str(error)) < 500
-        assert (error.retryable, error.any_key) == (False, False)
-        assert await enricher.lookup("ok") == {"v": "1"}
+    """In a batch too, before a request: the caller splits it then, until the key stands alone."""
+    async with FakeService({"ok": {"v": "1"}}) as service:
+        async with asked(service, batch_url=service.url + "/rows?keys={keys}") as enricher:
+            for keys in ([key], ["ok", key]):
+                error = await failure(enricher, *keys)
+                assert why in str(error)
+                assert "cannot be sent" in str(error)
+                assert len(str(error)) < 500
+                assert (error.retryable, error.any_key) == (False, False)
+            assert await enricher.lookup("ok") == {"v": "1"}
         assert len(service.requests) == 1
 
 
@@ -105,6 +115,8 @@ BERLIN = datetime.timezone(datetime.timedelta(hours=1))
         (1.5, "1.5", "1.5"),
         (Decimal("12345678901234567890.10"), "12345678901234567890.10", "12345678901234567890.10"),
         (Decimal("1E+3"), "1000", "1000"),
+        (Decimal("1E+500"), "1E+500", "1E+500"),
+        (-1e-7, "-0.0000001", "-1e-07"),
         (datetime.date(2013, 1, 31), "2013-01-31", '"2013-01-31"'),
         (datetime.datetime(2013, 1, 31, 5, tzinfo=BERLIN), "2013-01-31T05:00:00+01:00", '"2013-01-31T05:00:00+01:00"'),
         (UUID_KEY, str(UUID_KEY), f'"{UUID_KEY}"'),
@@ -222,9 +234,6 @@ async def test_connections_are_used_again_and_bounded_by_per_host_alone() -> Non
         assert (service.connections, service.most_at_once) == (3, 3)
 
 
-# -- idempotency
-
-
 async def test_an_idempotency_key_is_that_of_the_request() -> None:
     options = {"method": "POST", "json_body": {"k": "{key}"}, "idempotency_header": "Idempotency-Key"}
     async with FakeService(handler=lambda _: {"v": "1"}) as service:
@@ -313,18 +322,195 @@ async def test_a_key_that_its_path_does_not_take_is_asked_for_in_a_list_of_its_o
         assert service.paths() == ["/rows?keys=..,JFK", "/rows?keys=.."]
 
 
-async def test_without_a_batch_url_several_keys_are_several_requests() -> None:
-    async with FakeService(ROWS) as service, asked(service, "/rows/{key}") as enricher:
-        assert await enricher.lookup_many(["JFK", "LAX", 7]) == [{"v": "1"}, None, {"v": "5"}]
-        assert len(service.requests) == 3
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_as_text_has_no_exponent_and_is_read_back_as_the_same(value: float) -> None:
+    text = text_of(value)
+    assert "e" not in text.lower()
+    assert "." in text
+    assert repr(float(text)) == repr(value)
+    assert repr(json.loads(json_of(value))) == repr(value)
 
 
-async def test_a_key_that_cannot_be_sent_fails_its_batch_before_a_request() -> None:
-    """The caller splits the batch then, until the key stands alone."""
-    async with FakeService(ROWS) as service:
-        async with asked(service, "/rows/{key}", batch_url=service.url + "/rows?keys={keys}") as enricher:
-            for bad in ("\ud800", "x" * 9000, b"x"):
-                with pytest.raises(EnricherError, match="cannot be sent") as caught:
-                    await enricher.lookup_many(["JFK", bad])
-                assert (caught.value.retryable, caught.value.any_key) == (False, False)
+# -- empty keys
+
+
+def found(sent: FakeRequest) -> dict[str, int]:
+    """A row that holds the length of the key."""
+    return {"a": len(sent.query["q"][0]) if sent.query else len(sent.path.rpartition("/")[2])}
+
+
+@pytest.mark.parametrize("url", ["/find/{key}", "/find?q={key}"])
+async def test_L1_an_empty_key_is_a_miss_by_choice_and_is_not_asked_for(url: str) -> None:
+    async with FakeService(handler=found) as service, asked_for(service, url, empty_key="miss") as enricher:
+        assert await enricher.lookup("") is None
+        assert await enricher.lookup("x") == {"a": 1}
+    assert len(service.requests) == 1
+
+
+async def test_an_empty_key_is_an_error_where_it_has_no_place_and_the_error_names_the_choice() -> None:
+    async with FakeService(handler=found) as service:
+        async with asked_for(service, "/find/{key}") as enricher:
+            assert 'empty_key="miss" makes an empty key a miss' in str(await failure(enricher, ""))
+            assert "empty_key" not in str(await failure(enricher, ".."))
         assert service.requests == []
+        async with asked_for(service, "/find?q={key}") as enricher:
+            assert await enricher.lookup("") == {"a": 0}, "elsewhere it is sent"
+
+
+async def test_L1_an_empty_part_of_a_key_is_a_miss_by_choice() -> None:
+    async with FakeService({("x", "y"): {"a": 1}}) as service:
+        async with asked_for(service, "/rows/{p}/{q}", key=["p", "q"], empty_key="miss") as enricher:
+            assert await enricher.lookup(("x", "y")) == {"a": 1}
+            for key in (("", "y"), ("x", ""), ("", ""), (None, "y")):
+                assert await enricher.lookup(key) is None
+        assert len(service.requests) == 1
+        async with asked_for(service, "/rows/{p}/{q}", key=["p", "q"]) as enricher:
+            assert 'empty_key="miss"' in str(await failure(enricher, ("x", "")))
+
+
+async def test_L1_empty_keys_of_a_batch_are_misses_and_are_not_sent() -> None:
+    rows = {"x": {"a": 1}, "y": {"a": 2}}
+    async with FakeService(rows) as service, asked_in_batches(service, empty_key="miss") as enricher:
+        assert await enricher.lookup_many(["", "x", "", "y", None]) == [None, {"a": 1}, None, {"a": 2}, None]
+        assert await enricher.lookup_many(["", ""]) == [None, None]
+    assert [request.query for request in service.requests] == [{"keys": ["x,y"]}]
+
+
+def in_order(request: FakeRequest) -> Any:
+    """What services that split a list at its commas answer: they leave empty parts out."""
+    texts = request.query.get("keys") or [request.headers.get("x-keys", "")]
+    if request.path != "/many":
+        return found(request)
+    return [{"a": len(text)} for text in texts[0].split(",") if text]
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_url": "/many?keys={keys}"}, {"batch_url": "/many", "headers": {"X-Keys": "{keys}"}}]
+)
+async def test_B4_an_empty_key_in_a_list_with_commas_is_the_error_of_that_key_alone(options: dict[str, Any]) -> None:
+    async with FakeService(handler=in_order) as service:
+        options["batch_url"] = service.url + options["batch_url"]
+        enricher = HttpEnricher(service.url + "/find/{key}", schema="a int", **options)
+        async with Lookup(enricher) as lookup:
+            lookups = [lookup.get(key) for key in ("tea", "", "coffee")]
+            tea, empty, coffee = await asyncio.gather(*lookups, return_exceptions=True)
+    assert (tea, coffee) == ({"a": 3}, {"a": 6})
+    assert "key ''" in str(empty)
+    assert 'empty_key="miss"' in str(empty)
+
+
+async def test_an_empty_key_has_its_place_in_a_json_list() -> None:
+    def rows(request: FakeRequest) -> list[dict[str, int]]:
+        return [{"a": len(key)} for key in request.json()]
+
+    async with FakeService(handler=rows) as service:
+        options = {"batch_url": service.url + "/many", "batch_json_body": "{keys}"}
+        async with asked_for(service, "/find?q={key}", **options) as enricher:
+            assert await enricher.lookup_many(["tea", ""]) == [{"a": 3}, {"a": 0}]
+
+
+# -- parts that may be null
+
+
+PARTS = ["id", "name", "note"]
+
+
+def ticket(service: FakeService, **options: Any) -> HttpEnricher:
+    body = {"id": "{id}", "name": "{name}", "note": "{note}"}
+    return HttpEnricher(
+        service.url + "/tickets",
+        **{"key": PARTS, "optional": ["note"], "method": "POST", "schema": "n long", "json_body": body, **options},
+    )
+
+
+async def test_L1_a_null_in_an_optional_part_is_sent_as_null() -> None:
+    async with FakeService(handler=lambda _: {"n": 1}) as service:
+        async with opened(ticket(service)) as enricher:
+            assert await enricher.lookup((1, "a", None)) == {"n": 1}
+            assert await enricher.lookup((1, None, "b")) is None
+            assert await enricher.lookup((None, "a", None)) is None
+        assert [request.body for request in service.requests] == [b'{"id":1,"name":"a","note":null}']
+
+
+@pytest.mark.parametrize(
+    ("key", "target", "header"),
+    [
+        ((1, "a", "b"), "/t/1/x/b?name=a&u=1&note=b", "n-b"),
+        ((1, "a", None), "/t/1/x?name=a&u=1", None),
+        ((1, None, "b"), "/t/1/x/b?u=1&note=b", "n-b"),
+        ((1, None, None), "/t/1/x?u=1", None),
+        ((1, "", ""), None, None),
+    ],
+)
+async def test_L1_parameters_headers_and_segments_with_a_null_are_left_out(
+    key: tuple[Any, ...], target: str | None, header: str | None
+) -> None:
+    def answer(request: FakeRequest) -> Any:
+        seen.append((request.target, request.headers.get("x-note")))
+        return {"n": 1}
+
+    seen: list[tuple[str, str | None]] = []
+    async with FakeService(handler=answer) as service:
+        enricher = HttpEnricher(
+            service.url + "/t/{id}/x/{note}?name={name}&u=1",
+            key=PARTS,
+            optional=("note", "name"),
+            params={"note": "{note}"},
+            headers={"X-Note": "n-{note}"},
+            schema="n long",
+        )
+        async with opened(enricher):
+            if target is None:
+                await refused(enricher, [key])
+                return
+            assert await enricher.lookup(key) == {"n": 1}
+        assert seen == [(target, header)]
+
+
+async def test_L1_a_null_inside_of_a_text_is_an_error_of_its_key() -> None:
+    async with FakeService(handler=lambda _: {"n": 1}) as service:
+        enricher = ticket(service, json_body=["{id}", "{name}", "about {note}"])
+        async with opened(enricher):
+            assert "has no form as text" in str(await refused(enricher, [(1, "a", None)]))
+
+
+@pytest.mark.parametrize(
+    ("key", "optional", "says"),
+    [(PARTS, ["nte"], "'nte' is not a key field; did you mean 'note'"), (["id"], ["id"], "the only part")],
+)
+def test_L1_an_unknown_optional_part_is_refused(key: list[str], optional: list[str], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        HttpEnricher("http://h/{id}", key=key, optional=optional, schema="a int")
+
+
+# -- what is the same key
+
+
+VALUES = {
+    "int": (pa.int64(), st.none() | st.integers(0, 2)),
+    "text": (pa.string(), st.none() | st.sampled_from(["", "a", "None", "null"])),
+    "float": (pa.float64(), st.none() | st.sampled_from([0.0, -0.0, float("nan"), 1.0])),
+}
+
+
+@given(
+    st.lists(st.tuples(*(values for _, values in VALUES.values())), max_size=20),
+    st.sets(st.integers(0, 2), max_size=3),
+)
+def test_L1_rows_with_a_null_in_an_optional_part_have_one_key(rows: list[tuple[Any, ...]], optional: set[int]) -> None:
+    columns = [pa.array([row[i] for row in rows], kind) for i, (kind, _) in enumerate(VALUES.values())]
+    keys, codes = distinct_keys(columns, sorted(optional))
+    wanted = [canonical_optional(row, optional) for row in rows]
+    assert [None if code < 0 else keys[code] for code in codes] == wanted
+    assert len(keys) == len(set(keys)) == len(set(wanted) - {None})
+    assert len(set(map(storable, keys))) == len(keys)
+    assert distinct(columns, sorted(optional))[1].tolist() == codes.tolist()
+
+
+def test_L1_a_value_that_python_cannot_hold_is_no_null_of_an_optional_part() -> None:
+    days = pa.array([1, 2**30, None, 1], pa.int32()).cast(pa.date32())
+    keys, codes = distinct_keys([pa.array([7, 7, 7, 7]), days], (1,))
+    assert keys == [(7, datetime.date(1970, 1, 2)), (7, None)]
+    assert codes.tolist() == [0, -1, 1, 0]
+    batch = pa.record_batch({"a": pa.array([7, 7, 7, 7]), "b": days})
+    assert list(key_batch(batch, (0, 1), optional=(1,)).keys) == keys
