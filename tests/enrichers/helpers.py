@@ -81,3 +81,14 @@ async def refused(enricher: Enricher, keys: Sequence[Any]) -> EnricherError:
 def told(error: BaseException) -> str:
     """Everything that a log would show of an error."""
     return "".join(traceback.format_exception(error))
+
+
+def everything_of(error: BaseException) -> str:
+    """What the most talkative of tools would log: tracebacks with the variables of every frame but those of tests."""
+    told: traceback.TracebackException | None = traceback.TracebackException.from_exception(error, capture_locals=True)
+    texts = [repr(error)]
+    while told is not None:
+        told.stack[:] = [frame for frame in told.stack if "/tests/" not in frame.filename]
+        texts += told.format(chain=False)
+        told = told.__cause__ or told.__context__
+    return "".join(texts)

@@ -1,25 +1,29 @@
-"""The examples of docs/enrichers.md and docs/sources.md run, and their tables of options are those of the code."""
+"""The examples of the pages on enrichers run, and the tables of these pages are those of the code."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import json
+import os
 import re
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.sql import SparkSession
 
+from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import BlockingEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, SqlEnricher, TableEnricher
+from enrichers.http.errors import cause_of_status
 from tests.enrichers.conftest import Database
-from tests.enrichers.helpers import opened
-from tests.pages import run_programs, section_of
+from tests.enrichers.helpers import failure, opened
+from tests.pages import DOCS, run_programs, section_of
 from tests.redis_service import BINARY, RedisServer
 
 COUNTRIES = {"NO": {"country": "Norway", "population": 5_627_000}}
@@ -113,3 +117,113 @@ def test_every_option_is_documented_with_its_default(page: str, section: str, do
                 assert float(rows[name].removesuffix(" s")) == number
             case other:
                 assert rows[name].replace('"', "'") == f"`{other!r}`"
+
+
+# -- docs/http.md
+
+
+TEXT = (DOCS / "http.md").read_text(encoding="utf-8")
+
+JFK = {"name": "Kennedy", "lat": 40.6, "lon": -73.8}
+
+
+def api(sent: FakeRequest) -> Any:
+    """The service of the page."""
+    match (sent.path, sent.query):
+        case ("/airports/JFK" | "/airports/LGA", _):
+            return JFK
+        case ("/airports", {"codes": ["JFK,XXX"]}):
+            return {"JFK": JFK}
+        case ("/airports", _):
+            return {"airports": [{"name": code} for code in sent.json()["codes"]]}
+        case ("/weather/JFK", {"at": ["5"], "units": ["metric"]}):
+            return {"temp": 1.5, "wind": 7}
+        case ("/addresses/7", _):
+            return {"zip": 12345, "street": "Main"}
+        case ("/graphql", _):
+            return {"data": {"airport": JFK | {"name": sent.json()["variables"]["code"]}}}
+        case ("/quotes/ABC", _):
+            return {"quote": {"price": 1.5}}
+        case ("/quotes/XYZ", _):
+            return {"error": "busy"}
+    return None
+
+
+@pytest.mark.spark
+async def test_the_examples_of_http_run(spark: SparkSession) -> None:
+    flights = spark.createDataFrame([("JFK",), ("XXX",)], "dest string").coalesce(1)
+    async with FakeService(handler=api) as service:
+        names = run_programs("http.md", API=service.url, flights=flights)
+        rows = await asyncio.to_thread(names["flights_with_airports"].collect)
+        assert [(row.dest, row.name) for row in rows] == [("JFK", "Kennedy"), ("XXX", None)]
+        expected: dict[str, tuple[Any, Any]] = {
+            "airports": ("JFK", JFK),
+            "weather": (("JFK", 5), {"temp": 1.5, "wind": 7.0}),
+            "addresses": (7, {"zip": "12345", "street": "Main"}),
+            "graph": ("EWR", JFK | {"name": "EWR"}),
+            "quotes": ("ABC", {"price": 1.5}),
+        }
+        for name, (key, row) in expected.items():
+            async with opened(names[name]) as enricher:
+                assert await enricher.lookup(key) == row
+        async with opened(names["quotes"]) as quotes:
+            error = await failure(quotes, "XYZ")
+        assert "the exchange says busy" in str(error)
+        assert error.retryable is True
+        for name, answers in {"many": [JFK, None], "posted": [{"name": "JFK"}, {"name": "XXX"}]}.items():
+            async with opened(names[name]) as enricher:
+                assert await enricher.lookup_many(["JFK", "XXX"]) == answers
+        assert service.requests[-1].method == "POST"
+    assert names["topics"].weigh(["three words here"]) == {"tokens": 25}
+
+
+def test_the_table_of_statuses_is_that_of_the_code() -> None:
+    checked = []
+    for row, retryable, overload in re.findall(
+        r"^\| ([\d, ]+)\S* .*?\| (True|False) \| (True)? ?\|", TEXT, re.MULTILINE
+    ):
+        for status in re.findall(r"\d+", row):
+            cause = cause_of_status(int(status))
+            assert (cause.retryable, cause.overload) == (retryable == "True", overload == "True"), status
+            checked.append(status)
+    assert len(checked) == 14
+
+
+# -- docs/postgres.md
+
+
+@pytest.mark.spark
+async def test_the_examples_of_postgres_run(spark: SparkSession, database: Database) -> None:
+    flights = spark.createDataFrame([("N10156",), ("XXX",)], "tailnum string").coalesce(1)
+    await database.execute("""
+        CREATE TABLE planes (tailnum text PRIMARY KEY, year int, seats int);
+        INSERT INTO planes VALUES ('N10156', 2004, 55), ('N102UW', 1998, 182);
+        CREATE TABLE weather (origin text, time_hour timestamptz, temp float8, wind_speed float8);
+        INSERT INTO weather VALUES ('JFK', '2013-01-01 05:00Z', 1.5, 2), ('JFK', '2013-01-01 06:00Z', 2.5, 3);
+    """)
+    names = run_programs("postgres.md", DSN=database.dsn, flights=flights)
+    rows = await asyncio.to_thread(names["flights_with_planes"].collect)
+    assert [tuple(row) for row in rows] == [("N10156", 2004, 55), ("XXX", None, None)]
+    async with opened(names["latest"]) as latest:
+        assert await latest.lookup("JFK") == {"temp": 2.5, "wind_speed": 3.0}
+
+
+# -- SQL of docs/sources.md
+
+
+@pytest.mark.spark
+async def test_the_examples_of_sql_run(spark: SparkSession, tmp_path: Path) -> None:
+    flights = spark.createDataFrame([("N10156",), ("XXX",)], "tailnum string").coalesce(1)
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("""
+            CREATE TABLE planes (tailnum TEXT PRIMARY KEY, year INTEGER, seats INTEGER);
+            INSERT INTO planes VALUES ('N10156', 2004, 55), ('N102UW', 1998, 182);
+            CREATE TABLE weather (origin TEXT, temp REAL);
+            INSERT INTO weather VALUES ('JFK', 1.5), ('JFK', 2.5);
+        """)
+    names = run_programs("sources.md", "SQL databases", URL=f"sqlite+aiosqlite:///{path}", flights=flights, os=os)
+    rows = await asyncio.to_thread(names["flights_with_planes"].collect)
+    assert [tuple(row) for row in rows] == [("N10156", 2004, 55), ("XXX", None, None)]
+    async with opened(names["latest"]) as latest:
+        assert await latest.lookup("JFK") == {"temp": 2.5}

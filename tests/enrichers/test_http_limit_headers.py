@@ -363,11 +363,11 @@ async def test_they_are_not_retryable_and_the_message_says_why() -> None:
     """Nor is a batch split for them."""
     async with FakeService() as service, asked_in_batches(service) as enricher:
         service.answer_next(*[FakeAnswer(LASTING[0][1], 429, {"Retry-After": "1"})] * 2)
-        for keys in (["x", "y"], ["x"]):
-            error = await failure(enricher, *keys)
-            assert (error.retryable, error.retry_after, error.overload, error.any_key) == (False, None, False, True)
-    assert "key 'x': not retried, because the account has no credit left (status 429): " in str(error)
-    assert BILLING[:30] in str(error)
+        errors = [await failure(enricher, *keys) for keys in (["x", "y"], ["x"])]
+    for error in errors:
+        assert (error.retryable, error.retry_after, error.overload, error.any_key) == (False, None, False, True)
+    assert "key 'x': not retried, because the account has no credit left (status 429): " in str(errors[1])
+    assert BILLING[:30] in str(errors[1])
 
 
 GITHUB = {"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "17"}

@@ -1,4 +1,4 @@
-"""When the server, the connection or the caller's patience ends: errors, the pool, cancellation, secrets."""
+"""When the server, the connection or the caller's patience ends: errors, the pool, cancellation, a failover."""
 
 from __future__ import annotations
 
@@ -10,42 +10,37 @@ from typing import Any
 import asyncpg
 import pytest
 
-from asyncio_operator import EnricherError
+from asyncio_operator import AsyncWaitOperator, EnricherError, FixedBackoff, Retry
 from asyncio_operator.services import closing
-from asyncio_operator.services.postgres_client import cause_of, lookup_error, source_error
+from asyncio_operator.services.postgres_client import lookup_error, source_error
 from enrichers import PostgresEnricher
 from enrichers.databases import pool
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import failure, opened, told
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, Standby
+
+ALIVE = "SELECT k AS id, -k AS v FROM unnest($1::int[]) AS k"
 
 
 @pytest.fixture(scope="module")
-def mortal() -> Iterator[PostgresServer]:
-    with PostgresServer(password="hunter2", max_connections="10", superuser_reserved_connections="1") as server:
+def mortal() -> Iterator[Standby]:
+    with Standby(password="hunter2", max_connections="10", superuser_reserved_connections="1") as server:
         yield server
 
 
 @pytest.fixture
-def server(mortal: PostgresServer) -> Iterator[PostgresServer]:
-    """A server that a test may stop, kill and hang, with nothing in it."""
+def server(mortal: Standby) -> Iterator[Standby]:
+    """A server that a test may stop, kill, hang and demote."""
     yield mortal
-    mortal.restart()
-    mortal.fetch("DROP TABLE IF EXISTS t")
+    mortal.promote()
 
 
 @pytest.fixture
-async def enricher(server: PostgresServer) -> AsyncIterator[PostgresEnricher]:
-    """Open, on a table of a server of its own, connected once."""
-    connection = await asyncpg.connect(server.dsn)
-    await connection.execute("CREATE TABLE t AS SELECT i AS id, -i AS v FROM generate_series(1, 9) AS i")
-    await connection.close()
-    enricher = PostgresEnricher(server.tcp_dsn(), table="t", key="id", pool_size=2)
-    enricher.schema()
-    await enricher.open()
-    assert await enricher.lookup(1) == {"v": -1}
-    yield enricher
-    await enricher.close()
+async def enricher(server: Standby) -> AsyncIterator[PostgresEnricher]:
+    """Open, with three connections."""
+    async with opened(PostgresEnricher(server.tcp_dsn(), query=ALIVE, key="id", pool_size=3)) as enricher:
+        assert await asyncio.gather(*map(enricher.lookup, (1, 2, 3))) == [{"v": -1}, {"v": -2}, {"v": -3}]
+        yield enricher
 
 
 async def until_it_answers(enricher: PostgresEnricher, key: Any) -> Any:
@@ -60,9 +55,7 @@ async def until_it_answers(enricher: PostgresEnricher, key: Any) -> Any:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_a_connection_lost_in_the_middle_of_a_query_is_retryable(
-    server: PostgresServer, enricher: PostgresEnricher, end: str
-) -> None:
+async def test_a_connection_lost_in_the_middle_of_a_query_is_retryable(server: Standby, end: str) -> None:
     async with opened(
         PostgresEnricher(
             server.tcp_dsn(), query="SELECT k AS id, pg_sleep(600)::text AS v FROM unnest($1::int[]) AS k", key="id"
@@ -117,14 +110,12 @@ async def connected(postgres: PostgresServer, application: str) -> int:
     return int(number)
 
 
-async def test_close_leaves_no_connection_and_may_come_twice(postgres: PostgresServer) -> None:
+async def test_close_leaves_no_connection(postgres: PostgresServer) -> None:
     enricher = PostgresEnricher(f"{postgres.dsn}&application_name=closing", query=SLEEP, key="id")
-    await enricher.close()
     for _ in range(2):
         await enricher.open()
         assert await enricher.lookup(1) == {"v": None}
         assert await connected(postgres, "closing") == 1
-        await enricher.close()
         await enricher.close()
         while await connected(postgres, "closing"):
             pass
@@ -134,7 +125,7 @@ async def test_close_leaves_no_connection_and_may_come_twice(postgres: PostgresS
 
 
 async def test_a_server_that_hangs_holds_up_neither_a_cancelled_lookup_nor_close(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    server: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "CANCEL_TIMEOUT", 0.05)
     monkeypatch.setattr(closing, "CLOSE_TIMEOUT", 0.05)
@@ -161,7 +152,7 @@ async def test_the_server_knows_who_asks(postgres: PostgresServer) -> None:
             assert await enricher.lookup(1) == {"v": expected}
 
 
-async def test_a_dsn_function_is_called_for_every_new_connection(server: PostgresServer) -> None:
+async def test_a_dsn_function_is_called_for_every_new_connection(server: Standby) -> None:
     """So that short-lived credentials work."""
     calls: list[int] = []
 
@@ -243,31 +234,6 @@ async def test_a_table_that_is_dropped_while_a_job_runs_is_not_retried(database:
         assert 'PostgresEnricher(table="t"): the server refuses the statement' in str(error), "no key is to blame"
 
 
-@pytest.mark.parametrize(
-    ("error", "retryable", "of_a_key"),
-    [
-        (asyncpg.InterfaceError("connection is closed"), True, False),
-        (ConnectionResetError("x"), True, False),
-        (TimeoutError(), True, False),
-        (asyncpg.PostgresSyntaxError("x"), False, False),
-        (asyncpg.UndefinedColumnError("x"), False, False),
-        (asyncpg.DatatypeMismatchError("x"), False, False),
-        (asyncpg.InsufficientPrivilegeError("x"), False, False),
-        (asyncpg.DataError("x"), False, True),
-        (OverflowError("x"), False, True),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
-)
-def test_a_cause_that_no_function_raises_says_whether_asking_again_may_help(
-    error: Exception, retryable: bool, of_a_key: bool
-) -> None:
-    raised = lookup_error(error, "PostgresEnricher(table=t)", "key 1", "")
-    assert (raised.retryable, raised.overload, raised.any_key) == (retryable, False, not of_a_key)
-    assert raised.__cause__ is error
-    named = ", key 1" if of_a_key else ""
-    assert str(raised).startswith(f"PostgresEnricher(table=t){named}: {cause_of(error, '').text}")
-
-
 def test_X5_a_secret_in_asyncpgs_own_words_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
     dsn = "postgresql://bob:hun%40ter2@host/db"
     deep = ValueError("bad password hun@ter2")
@@ -287,3 +253,86 @@ def test_X5_a_secret_in_asyncpgs_own_words_reaches_nobody(caplog: pytest.LogCapt
                 for text in (told(final), caplog.text):
                     assert "hun@ter2" not in text
                     assert "hun%40ter2" not in text
+
+
+# -- restarts and failovers
+
+
+WHO = """
+    SELECT k AS id, pg_backend_pid() AS v, CASE WHEN k < 0 THEN nextval('s') END AS n FROM unnest($1::int[]) AS k
+"""
+
+
+RETRY = Retry(max_attempts=4, backoff=FixedBackoff(0.0))
+"""One attempt more than there are connections in the pool: each may have to be found dead once."""
+
+
+async def with_retries(enricher: PostgresEnricher, keys: int = 50) -> list[Any]:
+    operator = AsyncWaitOperator(enricher.lookup, retry=RETRY, capacity=3, timeout=30)
+    return [row async for row in operator.process(range(keys))]
+
+
+@pytest.mark.parametrize("end", ["restart", "kill"])
+async def test_a_restart_costs_retries_and_no_rows(server: Standby, enricher: PostgresEnricher, end: str) -> None:
+    if end == "kill":
+        server.kill()
+        server.start()
+    else:
+        server.restart()
+    assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
+
+
+async def test_a_server_that_cannot_connect_now_is_retryable(server: Standby, enricher: PostgresEnricher) -> None:
+    server.demote(answers=False)
+    errors = [await failure(enricher, key) for key in range(6)]
+    assert [(error.retryable, error.any_key) for error in errors] == [(True, True)] * 6
+    assert "starting or shutting down" in str(errors[-1])
+    assert getattr(errors[-1].__cause__, "sqlstate", None) == "57P03"
+    server.promote()
+    assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
+
+
+async def test_a_failover_to_read_only_is_retryable_and_makes_new_connections(server: Standby) -> None:
+    await asyncio.to_thread(server.fetch, "DROP SEQUENCE IF EXISTS s")
+    await asyncio.to_thread(server.fetch, "CREATE SEQUENCE s")
+    async with opened(PostgresEnricher(server.dsn, query=WHO, key="id", pool_size=1)) as enricher:
+        await enricher.lookup(-1)
+        server.demote(answers=True)
+        before = await until_it_answers(enricher, 1)
+        error = await failure(enricher, -1)
+        assert (error.retryable, error.any_key) == (True, True)
+        assert "the server is read-only" in str(error)
+        assert isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError)
+        after = await until_it_answers(enricher, 1)
+        assert after["v"] != before["v"], "the old connection leads to what is a standby now"
+        assert await asyncio.to_thread(server.fetch, "SELECT pg_promote()") == [(True,)]
+        assert (await enricher.lookup(-1))["n"] is not None  # type: ignore[index,call-overload]
+
+
+async def test_of_several_hosts_the_primary_is_taken_and_waited_for(server: Standby, postgres: PostgresServer) -> None:
+    """With target_session_attrs a pool follows a failover by itself."""
+    hosts = f"127.0.0.1:{server.port},127.0.0.1:{server.port}"
+    dsn = f"postgresql://postgres:hunter2@{hosts}/postgres?target_session_attrs=primary"
+    async with opened(PostgresEnricher(dsn, query=ALIVE, key="id", pool_size=1)) as enricher:
+        server.demote(answers=True)
+        error = await failure(enricher, 1)
+        assert error.retryable is True
+        error = await failure(enricher, 1)
+        assert error.retryable is True
+        assert "target_session_attrs" in str(error)
+        server.promote()
+        assert await enricher.lookup(1) == {"v": -1}
+
+
+async def test_a_lock_that_is_not_given_in_time_is_retryable(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
+    dsn = f"{database.dsn}&lock_timeout=20"
+    async with database.enricher(dsn=dsn, table="t", key="id") as enricher:
+        other = await asyncpg.connect(database.dsn)
+        async with other.transaction():
+            await other.execute("LOCK t IN ACCESS EXCLUSIVE MODE")
+            error = await failure(enricher, 1)
+            assert error.retryable is True
+            assert "could not get a lock" in str(error)
+        await other.close()
+        assert await enricher.lookup(1) == {"v": 2}

@@ -17,12 +17,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 from pyarrow import parquet
+from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.arrow.key_arrays import distinct, key_array, python_keys
 from asyncio_operator.arrow.key_index import match
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.testing import FakeEnricher, check_enricher
+from enrichers import FunctionEnricher
 from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher
 from tests.arrow.test_key_identity import COLUMNS, rows_of
@@ -366,3 +369,25 @@ async def test_L9_a_number_beyond_the_range_of_a_column_of_floats_is_a_miss() ->
         assert [await lookup.get(key) for key in misses] == [None] * 4
         hits = [math.inf, Decimal("Infinity")]
         assert [await lookup.get(key) for key in hits] == [{"v": "infinity"}] * 2
+
+
+# -- in Spark
+
+
+async def look_up(key: int) -> None:
+    return None
+
+
+@pytest.mark.parametrize("status", [None, "status"])
+def test_L12_rows_in_memory_are_not_remembered_because_they_may_be_loaded_again(
+    tmp_path: Path, status: str | None
+) -> None:
+    parquet.write_table(pa.table({"id": [1], "v": [2]}), tmp_path / "table.parquet")
+    schema = StructType([StructField("id", LongType())])
+    options = EnrichOptions(on="id", status_column=status)
+    for enricher, seconds in (
+        (TableEnricher(tmp_path / "table.parquet", "id"), 0.0),
+        (FunctionEnricher(look_up, "v long"), 60.0),
+    ):
+        task, _ = enrich_task(schema, enricher, options)
+        assert task.options.remember == seconds

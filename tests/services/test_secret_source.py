@@ -15,6 +15,7 @@ import pytest
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import function_name, missing_here
 from asyncio_operator.services.secret_source import SecretSource
+from tests.enrichers.helpers import everything_of
 
 SECRET = "hunter2hunter2"
 
@@ -55,18 +56,6 @@ def raising(error: BaseException) -> Callable[[], str]:
         raise error if secret else ValueError
 
     return vault
-
-
-def everything_of(error: BaseException) -> str:
-    """Tracebacks with the variables of every frame but the tests' own, and of those that hold the environment."""
-    told = traceback.TracebackException.from_exception(error, capture_locals=True)
-    inner: traceback.TracebackException | None = told
-    texts = [repr(error)]
-    while inner is not None:
-        inner.stack[:] = [frame for frame in inner.stack if frame.filename != __file__]
-        texts += inner.format(chain=False)
-        inner = inner.__cause__ or inner.__context__
-    return "".join(texts)
 
 
 @pytest.mark.parametrize(
