@@ -8,7 +8,7 @@ Flink's ``BatchExecutionInternalTimeService``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from asyncio_operator.clock import Clock
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -25,7 +25,7 @@ from asyncio_operator.timers.queues import (
     serialize_timer,
     timestamp_of,
 )
-from asyncio_operator.timers.service import Callback, TimerService, check_limit, current_timer
+from asyncio_operator.timers.service import Callback, TimerService, current_timer, permits_of
 
 
 class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
@@ -82,7 +82,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         self._refused = False
         if self._key is not None and name == self._key_bytes:
             return
-        self._flush(check_limit(None))
+        self._flush(permits_of(None))
         self._key, self._key_bytes = key, name
 
     def advance_watermark(self, timestamp: int, limit: int | None = None) -> bool:
@@ -100,8 +100,8 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
             StateError: the timestamp is not an int of 64 bits.
         """
         check_timestamp(timestamp)
-        left = check_limit(limit)
-        return timestamp == MAX_TIMESTAMP and not self._flushing and self._flush(left)
+        permits = permits_of(limit)
+        return timestamp == MAX_TIMESTAMP and not self._flushing and self._flush(permits)
 
     def advance_processing_time(self, limit: int | None = None) -> bool:
         """Does nothing: processing-time timers fire when the key changes, whatever the clock says. Returns False.
@@ -109,7 +109,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         Raises:
             ConfigurationError: the limit is not an int of at least 1.
         """
-        check_limit(limit)
+        permits_of(limit)
         return False
 
     def next_processing_time(self) -> int | None:
@@ -128,7 +128,8 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         """The present key and its timers, by its key group; empty before the first key."""
         if self._key is None:
             return {}
-        timers = {kind: [serialize_timer(timer) for timer in queue] for kind, queue in self._queues().items()}
+        queues = {"event": self._event, "processing": self._processing}
+        timers = {kind: [serialize_timer(timer) for timer in queue] for kind, queue in queues.items()}
         return {key_group(self._key, max_parallelism): BUILTIN.serialize({"key": self._key_bytes, **timers})}
 
     def prepare_restore(
@@ -151,23 +152,19 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
 
         return add
 
-    def _queues(self) -> dict[str, BatchPriorityQueueSet[Timer]]:
-        return {"event": self._event, "processing": self._processing}
-
     def _register(self, queue: BatchPriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> bool:
         # Checked first, so that a wrong timer is an error in a callback too, where it would be ignored.
         timer = current_timer(self.current_key, timestamp, namespace)
         return not self._flushing and queue.add(timer)
 
-    def _flush(self, left: int) -> bool:
+    def _flush(self, permits: Iterator[bool]) -> bool:
         self._flushing, self._watermark = True, MAX_TIMESTAMP
         try:
             kinds = (self._event, self._on_event_time), (self._processing, self._on_processing_time)
             for queue, callback in kinds:
                 while (timer := queue.peek()) is not None:
-                    if not left:
+                    if not next(permits, False):
                         return True
-                    left -= 1
                     queue.poll()
                     callback(timer)
             return False

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from asyncio_operator.clock import Clock
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.key_groups import check_group
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import HeapQueues, Timer, TimerQueues, check_queues
-from asyncio_operator.timers.service import Callback, GroupedTimers, InternalTimerService, all_of
+from asyncio_operator.timers.service import Callback, GroupedTimers, InternalTimerService, all_of, snapshot_body
 
 SNAPSHOT_FORMAT = 1
 """{"format": 1, "services": {name: what the snapshot of that service holds}}"""
@@ -68,13 +68,14 @@ class TimerServiceManager(GroupedTimers):
         Raises:
             ConfigurationError: the name is not text of 1 to 64 bytes, or a callback or the clock is wrong.
         """
-        found = self._services.get(check_name(name))
+        if not _is_name(name):
+            raise ConfigurationError(f"name={describe(name)}: a text of 1 to {LONGEST_NAME} bytes in UTF-8 is needed")
+        found = self._services.get(name)
         if found is not None:
             return found
         made = self._named(name)
         made.heed(on_event_time, on_processing_time, clock)
-        made.fire_event_time(self._watermark, 0)
-        made._listener, made._output = self._listener, self._output
+        made._watermark, made._listener, made._output = self._watermark, self._listener, self._output
         self._services = dict(sorted({**self._services, name: made}.items()))
         self._told()
         return made
@@ -94,7 +95,7 @@ class TimerServiceManager(GroupedTimers):
 
     def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
         check_group(key_group, self.queues.key_groups)
-        found = _body(key_group, data)
+        found = snapshot_body(data, "timer services", key_group, _is_body)["services"]
         return all_of([self._named(name).prepare_group(key_group, timers) for name, timers in found.items()])
 
     def _named(self, name: str) -> InternalTimerService:
@@ -124,13 +125,6 @@ class _NamedQueues:
         return self._queues(f"{self._prefix}.{kind}")
 
 
-def check_name(name: str) -> str:
-    """The name of a service; ConfigurationError unless it is a text of 1 to 64 bytes in UTF-8."""
-    if _is_name(name):
-        return name
-    raise ConfigurationError(f"name={describe(name)}: a text of 1 to {LONGEST_NAME} bytes in UTF-8 is needed")
-
-
 def _is_name(name: Any) -> bool:
     try:
         return isinstance(name, str) and 0 < len(name.encode()) <= LONGEST_NAME
@@ -138,17 +132,10 @@ def _is_name(name: Any) -> bool:
         return False
 
 
-def _body(key_group: int, data: bytes) -> dict[str, bytes]:
-    try:
-        found = BUILTIN.deserialize(data) if isinstance(data, bytes) else None
-    except StateError:
-        found = None
-    services: Any = found.get("services") if isinstance(found, dict) and found.get("format") == SNAPSHOT_FORMAT else 0
-    if not isinstance(services, dict) or not all(
-        _is_name(name) and isinstance(timers, bytes) for name, timers in services.items()
-    ):
-        raise StateError(
-            f"{describe(data)} is not a snapshot of the timer services of key group {key_group}: "
-            "restore() takes the bytes that snapshot() of a manager returned"
-        )
-    return services
+def _is_body(found: dict[Any, Any]) -> bool:
+    services = found.get("services")
+    return (
+        found.get("format") == SNAPSHOT_FORMAT
+        and isinstance(services, dict)
+        and all(_is_name(name) and isinstance(timers, bytes) for name, timers in services.items())
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import ExitStack
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -253,11 +254,5 @@ def check_queues(queues: TimerQueues) -> TimerQueues:
     return queues
 
 
-def timestamp_of(timer: Timer) -> int:
-    """The priority of a timer."""
-    return timer[0]
-
-
-def key_of(timer: Timer) -> Key:
-    """The key of a timer."""
-    return timer[1]
+timestamp_of, key_of = itemgetter(0), itemgetter(1)
+"""The priority of a timer, and its key."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from asyncio_operator.checks import plain_function, positive_int
@@ -77,11 +78,12 @@ class DrivenTimers(ABC):
         Raises:
             StateError: another one is set, here or in a service.
         """
-        for each in (self, *self.services):
-            if each._listener is not None and listener is not None:
-                raise StateError(f"{each!r} has a driver already: end it before starting another one")
-        for each in (self, *self.services):
-            each._listener = listener
+        self._belong_to("_listener", listener, "has a driver already: end it before starting another one")
+
+    def _told(self) -> None:
+        """There may be an earlier processing-time timer."""
+        if self._listener is not None:
+            self._listener()
 
     def collect(self, record: Record[Any]) -> None:
         """Emits a record from a callback, during a run of an operator that was given this as ``timers=``. It leaves
@@ -108,13 +110,17 @@ class DrivenTimers(ABC):
         Raises:
             StateError: another one is set, here or in a service.
         """
+        self._belong_to(
+            "_output", output, "belongs to another run: end that run first, or give each operator its own timers"
+        )
+
+    def _belong_to(self, attribute: str, owner: object, taken: str) -> None:
+        """Gives this and its services an owner, or takes it from them; StateError, with `taken`, if one has another."""
         for each in (self, *self.services):
-            if each._output is not None and output is not None:
-                raise StateError(
-                    f"{each!r} belongs to another run: end that run first, or give each operator its own timers"
-                )
+            if getattr(each, attribute) is not None and owner is not None:
+                raise StateError(f"{each!r} {taken}")
         for each in (self, *self.services):
-            each._output = output
+            setattr(each, attribute, owner)
 
 
 class TimerService(DrivenTimers, Generic[Q]):
@@ -155,8 +161,8 @@ class TimerService(DrivenTimers, Generic[Q]):
 
     def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
         """As `register_event_time_timer`; one in the past fires at the next `advance_processing_time`."""
-        if self._register(self._processing, timestamp, namespace) and self._listener is not None:
-            self._listener()
+        if self._register(self._processing, timestamp, namespace):
+            self._told()
 
     def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
         """As `delete_event_time_timer`."""
@@ -212,16 +218,11 @@ class GroupedTimers(DrivenTimers):
             StateError: the timestamp is not an int of 64 bits.
         """
         check_timestamp(timestamp)
-        left = check_limit(limit)
+        permits = permits_of(limit)
         if timestamp < self._watermark:
             return False
         self._watermark = timestamp
-        for service in self.services:
-            rest = service.fire_event_time(timestamp, left)
-            if rest is None:
-                return True
-            left = rest
-        return False
+        return any(service.fire_event_time(timestamp, permits) for service in self.services)
 
     def advance_processing_time(self, limit: int | None = None) -> bool:
         """Fires every processing-time timer that the clock has passed or reached when the turn of its service comes.
@@ -239,13 +240,8 @@ class GroupedTimers(DrivenTimers):
         Raises:
             ConfigurationError: the limit is not an int of at least 1.
         """
-        left = check_limit(limit)
-        for service in self.services:
-            rest = service.fire_processing_time(left)
-            if rest is None:
-                return True
-            left = rest
-        return False
+        permits = permits_of(limit)
+        return any(service.fire_processing_time(permits) for service in self.services)
 
     @abstractmethod
     def has_timers(self, key_group: int | None = None) -> bool:
@@ -293,12 +289,8 @@ class GroupedTimers(DrivenTimers):
         check_shared(self, self._queues, key_groups, max_parallelism)
         if self.has_timers():
             raise StateError(f"{self!r} has timers already: restore a checkpoint into a new one, with empty queues")
+        # Told at the end, because the backend may have restored timers that are earlier.
         return all_of([*(self.prepare_group(group, data) for group, data in groups.items()), self._told])
-
-    def _told(self) -> None:
-        """A backend may have restored timers that are earlier."""
-        if self._listener is not None:
-            self._listener()
 
 
 class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers):
@@ -332,24 +324,16 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         self._key_groups = queues.key_groups
         self._max_parallelism = queues.max_parallelism
 
-    def fire_event_time(self, timestamp: int, left: int) -> int | None:
-        """`advance_watermark` for a pass over several services.
+    def fire_event_time(self, timestamp: int, permits: Iterator[bool]) -> bool:
+        """Its part of a pass of `advance_watermark`: whether more timers are due than there are permits."""
+        if timestamp < self._watermark:
+            return False
+        self._watermark = timestamp
+        return self._fire(self._event, timestamp, self._on_event_time, permits)
 
-        Args:
-            timestamp: the watermark.
-            left: how many timers the pass may still fire (`check_limit`).
-
-        Returns:
-            How many it may fire after this; None if more timers are due than it may fire.
-        """
-        if timestamp >= self._watermark:
-            self._watermark = timestamp
-            return self._fire(self._event, timestamp, self._on_event_time, left)
-        return left
-
-    def fire_processing_time(self, left: int) -> int | None:
-        """`advance_processing_time` for a pass over several services, as `fire_event_time`."""
-        return self._fire(self._processing, self._now(), self._on_processing_time, left)
+    def fire_processing_time(self, permits: Iterator[bool]) -> bool:
+        """Its part of a pass of `advance_processing_time`, as `fire_event_time`."""
+        return self._fire(self._processing, self._now(), self._on_processing_time, permits)
 
     def next_processing_time(self) -> int | None:
         """When `advance_processing_time` is next needed, milliseconds; None while there is no processing-time timer."""
@@ -362,12 +346,24 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         return BUILTIN.serialize({**about, "event": event, "processing": processing})
 
     def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
-        event, processing = self._parsed(key_group, data)
+        check_group(key_group, self._key_groups)
+        found = snapshot_body(data, "timers", key_group, _is_body)
+        wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
+        for name, value in wanted.items():
+            if found.get(name) != value:
+                raise StateError(
+                    f"the timer snapshot has {name} {describe(found.get(name))}, not {value}: "
+                    "restore it where it belongs"
+                )
+        event, processing = ([deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing"))
+        for timer in (*event, *processing):
+            if key_group_of(timer.key, self._max_parallelism) != key_group:
+                raise StateError(f"damaged timer snapshot: {timer} does not belong to key group {key_group}")
 
         def add() -> None:
             self._event.add_all(event)
-            if self._processing.add_all(processing) and self._listener is not None:
-                self._listener()
+            if self._processing.add_all(processing):
+                self._told()
 
         return add
 
@@ -379,33 +375,16 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
     def _timers_of(self, key_group: int) -> tuple[list[Timer], list[Timer]]:
         return self._event.subset_for_key_group(key_group), self._processing.subset_for_key_group(key_group)
 
-    def _parsed(self, key_group: int, data: bytes) -> tuple[list[Timer], list[Timer]]:
-        check_group(key_group, self._key_groups)
-        found = _body(key_group, data)
-        wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
-        for name, value in wanted.items():
-            if found.get(name) != value:
-                raise StateError(
-                    f"the timer snapshot has {name} {describe(found.get(name))}, not {value}: "
-                    "restore it where it belongs"
-                )
-        timers = {kind: [deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing")}
-        for timer in (*timers["event"], *timers["processing"]):
-            if key_group_of(timer.key, self._max_parallelism) != key_group:
-                raise StateError(f"damaged timer snapshot: {timer} does not belong to key group {key_group}")
-        return timers["event"], timers["processing"]
-
-    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback, left: int) -> int | None:
+    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback, permits: Iterator[bool]) -> bool:
         # One at a time: a callback may register timers that are due, and delete others. Each is taken out before its
         # callback, so that one that raises is not fired again.
         while (first := queue.peek()) is not None and first.timestamp <= until:
-            if not left:
-                return None
-            left -= 1
+            if not next(permits, False):
+                return True
             queue.poll()
             self.current_key = first.key
             callback(first)
-        return left
+        return False
 
     def __repr__(self) -> str:
         return (
@@ -447,13 +426,13 @@ def all_of(steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
     return run
 
 
-def check_limit(limit: int | None) -> int:
-    """How many timers a pass may fire: the limit, or for None a number that never counts down to 0.
+def permits_of(limit: int | None) -> Iterator[bool]:
+    """A permit for each timer that a pass may fire, of all services together; None is no limit.
 
     Raises:
         ConfigurationError: the limit is not an int of at least 1.
     """
-    return -1 if limit is None else positive_int("limit", limit, ", or None for no limit")
+    return repeat(True) if limit is None else repeat(True, positive_int("limit", limit, ", or None for no limit"))
 
 
 def of_namespace(queue: PriorityQueue[Timer], namespace: Key | All | None) -> Iterator[Timer]:
@@ -472,19 +451,20 @@ def check_callback(argument: str, callback: Callback | None) -> Callback:
     return callback
 
 
-def _body(key_group: int, data: bytes) -> dict[str, Any]:
+def snapshot_body(data: bytes, what: str, key_group: int, is_body: Callable[[dict[Any, Any]], bool]) -> dict[Any, Any]:
+    """What a snapshot of a key group holds; StateError unless `is_body` says that it is one of `what`."""
     try:
         found = BUILTIN.deserialize(data) if isinstance(data, bytes) else None
     except StateError:
         found = None
-    whole = isinstance(found, dict) and "format" in found
-    for kind in ("event", "processing"):
-        timers = found.get(kind) if whole else None
-        whole = isinstance(timers, list) and all(isinstance(timer, bytes) for timer in timers)
-    if not whole:
+    if not isinstance(found, dict) or not is_body(found):
         raise StateError(
-            f"{describe(data)} is not a snapshot of the timers of key group {key_group}: "
+            f"{describe(data)} is not a snapshot of the {what} of key group {key_group}: "
             "restore() takes the bytes that snapshot() returned"
         )
-    body: dict[str, Any] = found
-    return body
+    return found
+
+
+def _is_body(found: dict[Any, Any]) -> bool:
+    kinds = found.get("event"), found.get("processing")
+    return "format" in found and all(type(kind) is list and {*map(type, kind)} <= {bytes} for kind in kinds)
