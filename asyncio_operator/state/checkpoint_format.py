@@ -193,7 +193,7 @@ def _fits(shape: Any, value: Any) -> bool:
     return shape(value) is True
 
 
-def _map(is_name: Callable[[str], bool], shape: Any) -> Callable[[Any], bool]:
+def _map(is_name: Callable[[str], object], shape: Any) -> Callable[[Any], bool]:
     return lambda value: type(value) is dict and all(is_name(name) and _fits(shape, value[name]) for name in value)
 
 
@@ -201,8 +201,7 @@ def _is_name(name: str) -> bool:
     return name != "" and "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _is_group(name: str) -> bool:
-    return re.fullmatch("0|[1-9][0-9]{0,4}", name) is not None
+_is_group = re.compile("0|[1-9][0-9]{0,4}").fullmatch
 
 
 def _is_state(value: Any) -> bool:

@@ -142,7 +142,12 @@ def restore_checkpoint(
     backend.check_open()
     for each in found:
         _check_fits(each, backend, services)
-    _check_covered(found, backend)
+    missing = [group for group in backend.key_groups if not any(group in each.key_groups for each in found)]
+    if missing:
+        raise StateError(
+            f"key group {missing[0]} of {backend.key_groups} is in none of the checkpoints "
+            f"{', '.join(str(each.path) for each in found)}: give all that hold a part of the backend's key groups"
+        )
     # All is checked before anything is changed: an error leaves backend and services as they were.
     ready = [
         service.prepare_restore(backend.key_groups, backend.max_parallelism, _timers(found, index, backend.key_groups))
@@ -187,16 +192,6 @@ def _check_fits(files: CheckpointFiles, backend: StateBackend, services: Sequenc
                 if any(k.endswith(IN_STATE) for k in kinds)
                 else ""
             )
-        )
-
-
-def _check_covered(found: Sequence[CheckpointFiles], backend: StateBackend) -> None:
-    missing = [group for group in backend.key_groups if not any(group in each.key_groups for each in found)]
-    if missing:
-        paths = ", ".join(str(each.path) for each in found)
-        raise StateError(
-            f"key group {missing[0]} of {backend.key_groups} is in none of the checkpoints {paths}: give all that hold "
-            "a part of the backend's key groups"
         )
 
 
@@ -252,17 +247,13 @@ class InFlightElements:
     """
 
     checkpoint_kind: ClassVar[str] = "elements"
+    state_backend = None
 
     def __init__(self, snapshot: OperatorSnapshot | None = None, *, serializer: Serializer | None = None) -> None:
         if snapshot is not None and not isinstance(snapshot, OperatorSnapshot):
             raise ConfigurationError(f"snapshot is {describe(snapshot)}; it must be what operator.snapshot() gave")
         self.snapshot = OperatorSnapshot() if snapshot is None else snapshot
         self._serializer = check_serializer("serializer", serializer)
-
-    @property
-    def state_backend(self) -> None:
-        """None: no backend keeps the elements."""
-        return None
 
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
         """The elements, by the first key group; empty without elements.
@@ -386,7 +377,12 @@ class SnapshotReader:
         self, source: str | Path | StateSnapshot, *, serializers: Mapping[str, Serializer] | None = None
     ) -> None:
         self._serializers = {**_BUILTIN, **_checked(serializers or {})}
-        self._snapshot = source if isinstance(source, StateSnapshot) else _opened(check_directory(source))
+        if not isinstance(source, StateSnapshot):
+            path = check_directory(source)
+            # For a directory that is neither, the error of a checkpoint says more.
+            is_checkpoint = (path / MANIFEST).is_file() or not (path / "CURRENT").is_file()
+            source = CheckpointFiles(path).snapshot() if is_checkpoint else rocksdb_snapshot(path)
+        self._snapshot = source
         self._snapshot.check_readable()
         self._width = group_width(self._snapshot.max_parallelism)
 
@@ -463,13 +459,6 @@ class SnapshotReader:
 
     def __repr__(self) -> str:
         return f"<SnapshotReader of {self._snapshot!r}>"
-
-
-def _opened(path: Path) -> StateSnapshot:
-    # For a directory that is neither, the error of a checkpoint says more.
-    if (path / MANIFEST).is_file() or not (path / "CURRENT").is_file():
-        return CheckpointFiles(path).snapshot()
-    return rocksdb_snapshot(path)
 
 
 def _checked(serializers: Mapping[str, Serializer]) -> dict[str, Serializer]:

@@ -103,9 +103,11 @@ class StateTtlConfig:
     cleanup: Cleanup | Sequence[Cleanup] = CleanupIncrementally()
 
     def __post_init__(self) -> None:
-        if not _is_duration(self.ttl) or not 1 <= self.milliseconds < LIMIT:
+        ttl = self.ttl
+        is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool) and abs(ttl) <= LONGEST
+        if not (is_number or isinstance(ttl, timedelta)) or not 1 <= self.milliseconds < LIMIT:
             raise ConfigurationError(
-                f"StateTtlConfig(ttl={describe(self.ttl)}): seconds or a timedelta are needed, from 0.001 s to "
+                f"StateTtlConfig(ttl={describe(ttl)}): seconds or a timedelta are needed, from 0.001 s to "
                 f"{LONGEST} s (2**63 - 1 milliseconds); for state that lives for ever leave ttl out of the descriptor"
             )
         for field, kind in (("update_type", UpdateType), ("visibility", StateVisibility)):
@@ -331,9 +333,3 @@ def _asked_before(name: str, what: str) -> str:
     return (
         f"state {name!r} was requested before, by this program, {what}: use one descriptor everywhere, or another name"
     )
-
-
-def _is_duration(ttl: object) -> bool:
-    if isinstance(ttl, timedelta):
-        return True
-    return isinstance(ttl, int | float) and not isinstance(ttl, bool) and abs(ttl) <= LONGEST

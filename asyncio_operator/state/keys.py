@@ -130,10 +130,6 @@ def _write_int(key: int) -> bytes:
     return b"\x06" + (_uint32.pack((1 << 32) - 1 - size)) + bytes(255 - byte for byte in magnitude)
 
 
-def _write_text(key: str) -> bytes:
-    return b"\x05" + _escaped(encode_text(key))
-
-
 def _write_float(key: float) -> bytes:
     # Every NaN has the bytes of one, and adding 0.0 makes 0.0 of -0.0: each is one key.
     bits = _NAN if key != key else _uint64.unpack(_float.pack(key + 0.0))[0]
@@ -249,7 +245,7 @@ def _exactly(data: bytes, start: int, end: int) -> bytes:
 
 _WRITERS: dict[type, Callable[[Any], bytes]] = {
     int: _write_int,
-    str: _write_text,
+    str: lambda key: b"\x05" + _escaped(encode_text(key)),
     bytes: lambda key: b"\x04" + _escaped(key),
     bool: lambda key: b"\x03" if key else b"\x02",
     float: _write_float,

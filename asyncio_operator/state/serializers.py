@@ -87,7 +87,9 @@ class BuiltinSerializer:
         kind = type(value)
         if kind in _IMMUTABLE:
             return NULL if value is None else value
-        if kind not in _NESTED or len(value) < WORTH or not _is_flat(value, kind):
+        # As `_copy` finds it.
+        flat = kind in _NESTED and len(value) >= WORTH and _IMMUTABLE.issuperset(map(type, value))
+        if not flat or (kind is dict and not _IMMUTABLE.issuperset(map(type, value.values()))):
             return _copy(value, 0)
         fixed = kind is tuple or kind is frozenset
         return Flat(value if fixed else value.copy(), fixed)
@@ -153,12 +155,6 @@ def checked(serializer: Serializer) -> Callable[[Any], bytes]:
         return data
 
     return encode
-
-
-def _is_flat(value: Any, kind: type) -> bool:
-    """As `_copy` finds it."""
-    flat = _IMMUTABLE.issuperset(map(type, value))
-    return flat and (kind is not dict or _IMMUTABLE.issuperset(map(type, value.values())))
 
 
 def _copy(value: Any, depth: int) -> Any:
@@ -322,15 +318,6 @@ def _read_iso(kind: type[time] | type[datetime], raw: bytes) -> time | datetime:
     return kind.fromisoformat(text.removesuffix("F")).replace(fold=text.endswith("F"))
 
 
-def _read_duration(data: bytes, at: int) -> tuple[timedelta, int]:
-    days, seconds, microseconds = _duration.unpack_from(data, at)
-    return timedelta(days, seconds, microseconds), at + 12
-
-
-def _read_uuid(data: bytes, at: int) -> tuple[UUID, int]:
-    return UUID(bytes=data[at : at + 16]), at + 16
-
-
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, date, timedelta, UUID, Decimal})
 
 _WRITERS: dict[type, Callable[[Any], bytes]] = {
@@ -372,8 +359,8 @@ _READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     0x0B: lambda data, at: (date.fromordinal(_uint32.unpack_from(data, at)[0]), at + 4),
     0x0C: _read_raw(partial(_read_iso, time)),
     0x0D: _read_raw(partial(_read_iso, datetime)),
-    0x0E: _read_duration,
-    0x0F: _read_uuid,
+    0x0E: lambda data, at: (timedelta(*_duration.unpack_from(data, at)), at + 12),
+    0x0F: lambda data, at: (UUID(bytes=data[at : at + 16]), at + 16),
     0x10: _read_raw(lambda raw: Decimal(raw.decode())),
     0x11: _read_raw(bytearray),
     0x12: _read_collection(set),

@@ -289,7 +289,7 @@ class GroupedTimers(DrivenTimers):
         check_shared(self, self._queues, key_groups, max_parallelism)
         if self.has_timers():
             raise StateError(f"{self!r} has timers already: restore a checkpoint into a new one, with empty queues")
-        # Told at the end, because the backend may have restored timers that are earlier.
+        # `_told` at the end: the backend may have restored timers that are earlier.
         return all_of([*(self.prepare_group(group, data) for group, data in groups.items()), self._told])
 
 

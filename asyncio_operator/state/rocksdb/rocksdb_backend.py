@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -192,10 +193,21 @@ class RocksDBStateBackend(StateBackend):
         """
         self.settle()
         self._retime()
-        target = self._snapshot_place() if directory is None else check_directory(directory)
+        if directory is None:
+            # A name has 255 bytes at most.
+            name = f"{self.directory.name.encode()[:200].decode(errors='ignore')}.snapshot-{uuid4().hex}"
+            # Beside the directory if that is the same volume: hard links are made only within one.
+            beside = self.directory.stat().st_dev == self.directory.parent.stat().st_dev
+            target = self.directory.with_name(name) if beside else self.directory / name
+        else:
+            target = check_directory(directory)
         self._database.checkpoint(target)
         try:
-            self._leave_out_expired(target)
+            if leaving_out := list(self.ttl_cells(CleanupFullSnapshot)):
+                with closing(Database(target, options=self._database.options)) as copy:
+                    for cells in leaving_out:
+                        table = RocksDBTable(copy, cells.name, self.group_width)
+                        clean_up(table, cells.cleaned, copy.new_batch, copy.commit)
             return RocksDBSnapshot(target)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
@@ -230,14 +242,6 @@ class RocksDBStateBackend(StateBackend):
         if not self.closed:
             self.mark_closed(FOREIGN_PROCESS)
 
-    def _snapshot_place(self) -> Path:
-        # A name has 255 bytes at most.
-        name = f"{self.directory.name.encode()[:200].decode(errors='ignore')}.snapshot-{uuid4().hex}"
-        # Beside the directory if that is the same volume: hard links are made only within one.
-        if self.directory.stat().st_dev != self.directory.parent.stat().st_dev:
-            return self.directory / name
-        return self.directory.with_name(name)
-
     def _write_rows(
         self, name: str, rows: Iterator[Row], with_each: Callable[[Batch, bytes], None] | None = None
     ) -> None:
@@ -256,7 +260,7 @@ class RocksDBStateBackend(StateBackend):
         if begun is None:
             return
         name, meta, after = begun
-        rows = self.table(name).scan_from(after)
+        rows = self._database.scan(STATE_PREFIX + name, after and _after(after), None)
         changed = ((address, retimed(stored, not meta.ttl, meta.ttl)) for address, stored in rows)
         # With each batch how far it is: an entry may get a timestamp, or lose it, only once.
         self._write_rows(name, changed, lambda batch, last: self._records.write_retiming(name, meta, last, batch))
@@ -265,18 +269,6 @@ class RocksDBStateBackend(StateBackend):
         self._records.write(RETIMING_KEY, None, batch)
         self.commit(batch)
         self.metas[name] = meta
-
-    def _leave_out_expired(self, target: Path) -> None:
-        leaving = list(self.ttl_cells(CleanupFullSnapshot))
-        if not leaving:
-            return
-        database = Database(target, options=self._database.options)
-        try:
-            for cells in leaving:
-                table = RocksDBTable(database, cells.name, self.group_width)
-                clean_up(table, cells.cleaned, database.new_batch, database.commit)
-        finally:
-            database.close()
 
     def __repr__(self) -> str:
         return (
@@ -382,10 +374,6 @@ class RocksDBTable(Table):
 
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
         return ((address, b"", stored) for address, stored in self._database.scan(self._name, b"", None))
-
-    def scan_from(self, after: bytes) -> Iterator[Row]:
-        """The entries behind an address, or all for the empty one."""
-        return self._database.scan(self._name, after and _after(after), None)
 
     def slots(self) -> Iterator[bytes]:
         """Passes over the entries of a slot by seeking behind it."""

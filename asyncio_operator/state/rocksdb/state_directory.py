@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +165,7 @@ class RocksDBSnapshot(StateSnapshot):
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = check_directory(directory)
-        database = self._open()
-        try:
+        with closing(self._open()) as database:
             records = Records(database)
             header = records.require_format()
             if records.read(RESTORING_KEY):
@@ -183,8 +183,6 @@ class RocksDBSnapshot(StateSnapshot):
             self.key_groups = KeyGroupRange(header["start"], header["end"])
             self.sequence = records.sequence()
             self.states: dict[str, StateMeta] = records.states()
-        finally:
-            database.close()
 
     def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
         """The entries of a state that lie in the range, read in one scan."""
@@ -192,13 +190,10 @@ class RocksDBSnapshot(StateSnapshot):
         end = min(key_groups.end, self.key_groups.end)
         if name not in self.states or start > end:
             return
-        database = self._open()
-        try:
-            first = group_prefix(start, self.max_parallelism)
-            last = group_prefix(end + 1, self.max_parallelism) if end + 1 < self.max_parallelism else None
+        first = group_prefix(start, self.max_parallelism)
+        last = group_prefix(end + 1, self.max_parallelism) if end + 1 < self.max_parallelism else None
+        with closing(self._open()) as database:
             yield from database.scan(STATE_PREFIX + name, first, last)
-        finally:
-            database.close()
 
     def delete(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
