@@ -435,7 +435,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/state": 7_698,
     "asyncio_operator/telemetry": 567,
     "asyncio_operator/testing": 3_207,
-    "asyncio_operator/timers": 1_270,
+    "asyncio_operator/timers": 1_288,
     "asyncio_operator/trace": 1_265,
     "asyncio_operator/view": 295,
     "asyncio_operator/windows": 350,

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from asyncio_operator.checks import plain_function
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
-from asyncio_operator.timers.service import GroupedTimers
 
 logger = logging.getLogger("asyncio_operator.timers")
 
@@ -27,6 +26,25 @@ the loop costs, and short beside the 10 ms that law T10 allows, also on a machin
 
 STANDING = 1000
 """Timers of one turn if the loop's time stands still, as that of a test does."""
+
+
+class Timed(Protocol):
+    """The methods of one timer service that a driver uses."""
+
+    def advance_processing_time(self, limit: int | None = None) -> bool: ...
+
+    def next_processing_time(self) -> int | None: ...
+
+    def current_processing_time(self) -> int: ...
+
+
+class Driven(Protocol):
+    """A timer service, or a manager: the services it has now, and `watch`, which reports an earlier timer."""
+
+    @property
+    def services(self) -> Sequence[Timed]: ...
+
+    def watch(self, listener: Callable[[], object] | None) -> None: ...
 
 
 class ProcessingTimeDriver:
@@ -44,8 +62,8 @@ class ProcessingTimeDriver:
         ConfigurationError: the service is none, or `on_error` is no plain function.
     """
 
-    def __init__(self, service: GroupedTimers, *, on_error: Callable[[BaseException], object] | None = None) -> None:
-        if not isinstance(service, GroupedTimers):
+    def __init__(self, service: Driven, *, on_error: Callable[[BaseException], object] | None = None) -> None:
+        if isinstance(service, type) or not (hasattr(service, "services") and hasattr(service, "watch")):
             raise ConfigurationError(
                 f"service is {describe(service)}; it must be an InternalTimerService or a TimerServiceManager"
             )
