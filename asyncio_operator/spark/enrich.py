@@ -193,17 +193,8 @@ def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], Dat
 def enrich_distinct(
     df: DataFrame, task: EnrichTask, schema: StructType, join_hint: JoinHint | None, join: Join | None = None
 ) -> DataFrame:
-    """`df` with the columns that the task adds to its keys.
-
-    Args:
-        task: made for rows of `df`.
-        schema: schema of the output.
-        join_hint: how Spark joins, such as "broadcast"; None: Spark decides.
-        join: adds the known answers of a journal to the keys.
-
-    Raises:
-        ConfigurationError: `df` is a stream.
-    """
+    """`df` with the columns that the task, which is made for its rows, adds to its keys. `schema` is that of the
+    output. `join` adds the known answers of a journal to the keys."""
     if df.isStreaming:
         raise ConfigurationError(
             'strategy="distinct" reads the DataFrame twice, and a stream is read once; use "inline", with a cache'

@@ -54,7 +54,11 @@ class EnrichmentMetrics:
             f"EnrichmentMetrics needs a classic Spark session, but was given {describe(spark)}. Spark Connect has no "
             "accumulators: use the status column there",
         )
-        self._live = _driver(spark)
+        self._live: DriverAddress | None = None
+        try:
+            self._live = driver_address(spark)
+        except ConfigurationError as error:
+            logger.warning("metrics arrive only when tasks have ended: %s", error)
         self._context = spark.sparkContext
         self._part: str | None = None
 
@@ -212,15 +216,6 @@ def checked_metrics(metrics: object) -> EnrichmentMetrics | None:
     raise ConfigurationError(
         f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics, as in EnrichmentMetrics(spark)"
     )
-
-
-def _driver(spark: SparkSession) -> DriverAddress | None:
-    """Where running tasks send their figures; None: they cannot."""
-    try:
-        return driver_address(spark)
-    except ConfigurationError as error:
-        logger.warning("metrics arrive only when tasks have ended: %s", error)
-        return None
 
 
 def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:

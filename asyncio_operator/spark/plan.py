@@ -38,7 +38,6 @@ from asyncio_operator.spark.driver.forecast import (
     Total,
     Whole,
     budget_seconds,
-    figures_of,
     mean_latency,
     weights_of,
     worked_off,
@@ -111,15 +110,7 @@ def plan(
     task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
-    planned = partial(
-        _planned,
-        task=task,
-        options=options,
-        average=average,
-        tasks_at_once=tasks_at_once,
-        sample=sample,
-        limits=planned_limits,
-    )
+    planned = partial(_planned, task, options, average, tasks_at_once, sample, planned_limits)
     keys = key_columns(df, task.layout.keys)
     made = replace(planned(keys), budget=budget, max_calls=enricher.max_calls, calls_at_once=_at_once(task))
     unknown = None if options.journal is None else without_known(df, task, options.journal)
@@ -127,7 +118,12 @@ def plan(
     if distinct:
         made = _whole_input(planned(keys.distinct()), made, distinct=True)
     if unknown is None:
-        return _with_join(made, enricher, [df.columns[place] for place in task.layout.keys])
+        size = enricher.table_size()
+        if size is None or 2 * made.distinct_keys < size:
+            return made
+        # Half of the table's rows or more will be looked up: a join costs less.
+        columns = [df.columns[place] for place in task.layout.keys]
+        return replace(made, table_rows=size, join_program=enricher.join_program(columns))
     unknown = key_columns(unknown, task.layout.keys)
     rest = planned(unknown)
     known = made.rows - rest.rows
@@ -139,14 +135,6 @@ def plan(
         journal_rows=known,
         journal_calls=max(0, made.calls - rest.calls),
     )
-
-
-def _with_join(made: EnrichmentPlan, enricher: Enricher, on: Sequence[str]) -> EnrichmentPlan:
-    """The plan, with the join that costs less if half of the table's rows or more will be looked up."""
-    size = enricher.table_size()
-    if size is None or 2 * made.distinct_keys < size:
-        return made
-    return replace(made, table_rows=size, join_program=enricher.join_program(on))
 
 
 def _whole_input(part: EnrichmentPlan, whole: EnrichmentPlan, *, distinct: bool = False) -> EnrichmentPlan:
@@ -170,14 +158,13 @@ def _at_once(task: EnrichTask) -> int:
 
 
 def _planned(
-    keys: DataFrame,
-    *,
     task: EnrichTask,
     options: EnrichOptions,
     average: float | None,
     tasks_at_once: int | None,
     sample: int,
     limits: Sequence[tuple[Budget, bool]],
+    keys: DataFrame,
 ) -> EnrichmentPlan:
     """The plan for rows of which none of the answers is known: `keys` has their key columns.
 
@@ -193,7 +180,11 @@ def _planned(
     cache_rows = (options.cache or Cache()).max_rows
     # Within a task its memory is behind the cache (law L13).
     survey = Survey(sample, keys_in_a_call, max(cache_rows, remembered), remembered)
-    tasks = _surveyed(keys, survey)
+    present = " AND ".join(f"{part} IS NOT NULL" for part in keys.columns)
+    hashed = keys.selectExpr(f"CASE WHEN {present} THEN xxhash64({', '.join(keys.columns)}) END AS key")
+    with described(keys.sparkSession, "plan: sample of keys"):
+        tasks = [TaskFigures(**row.asDict()) for row in hashed.mapInArrow(survey, SCHEMA).collect()]
+    tasks.sort(key=lambda one: one.partition)
     with described(keys.sparkSession, "plan: number of rows"):
         whole = Whole(tasks, keys.count() if any(one.cut for one in tasks) else None, remembered)
     at_once = max(1, min(len(tasks), tasks_at_once or cores(keys.sparkSession)))
@@ -274,12 +265,3 @@ def _average(latency: object) -> float:
             "a part of the data first, or pass seconds"
         )
     return mean_latency(latency.latency)
-
-
-def _surveyed(keys: DataFrame, survey: Survey) -> list[TaskFigures]:
-    """The figures of all tasks, in the order of their partitions."""
-    present = " AND ".join(f"{part} IS NOT NULL" for part in keys.columns)
-    hashed = keys.selectExpr(f"CASE WHEN {present} THEN xxhash64({', '.join(keys.columns)}) END AS key")
-    with described(keys.sparkSession, "plan: sample of keys"):
-        rows = hashed.mapInArrow(survey, SCHEMA).collect()
-    return sorted((figures_of(row.asDict()) for row in rows), key=lambda one: one.partition)

@@ -67,7 +67,15 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
     Raises:
         ConfigurationError: `rdd` is not an RDD, an option is wrong, or the function or an option cannot be pickled.
     """
-    _require_rdd(rdd)
+    if isinstance(rdd, DataFrame):
+        raise ConfigurationError(
+            "rdd is a DataFrame; use enrich(df, enricher, on=...), which needs no RDD, or on a classic session "
+            "map_partitions(df.rdd, ...); Spark Connect has no RDDs"
+        )
+    if not hasattr(rdd, "mapPartitions"):
+        raise ConfigurationError(
+            f"rdd is of type {type(rdd).__name__}; it must be an RDD, as sc.parallelize(...) gives"
+        )
     if isinstance(function, AsyncWaitOperator):
         raise ConfigurationError(
             f"function is {describe(function)}; pass the operator's function and its options to map_partitions instead"
@@ -90,18 +98,6 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
     task = PartitionTask(function, options, propagated=inject())
     require_portable(describe(function), task)
     return rdd.mapPartitions(task)
-
-
-def _require_rdd(rdd: object) -> None:
-    if isinstance(rdd, DataFrame):
-        raise ConfigurationError(
-            "rdd is a DataFrame; use enrich(df, enricher, on=...), which needs no RDD, or on a classic session "
-            "map_partitions(df.rdd, ...); Spark Connect has no RDDs"
-        )
-    if not hasattr(rdd, "mapPartitions"):
-        raise ConfigurationError(
-            f"rdd is of type {type(rdd).__name__}; it must be an RDD, as sc.parallelize(...) gives"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +133,11 @@ class PartitionTask:
             FunctionError: the function failed for an element, and `on_error` did not handle it.
         """
         idempotent = as_async_function(self.function).idempotent
-        if not idempotent:
-            _write_each_result_alone()
+        frame = None if idempotent else spark_frame("serializer")
+        if frame is not None and type(frame["serializer"]) is AutoBatchedSerializer:
+            # Law X15: it writes thousands of small results together, and would take them all for `show(2)`. Any batch
+            # is larger than this, so the first size of a batch, which is one result, stays.
+            frame["serializer"].bestSize = 0
         return portable_errors(self._results(elements, idempotent))
 
     def _results(self, elements: Iterable[Any], idempotent: bool) -> Iterator[Any]:
@@ -171,14 +170,6 @@ class PartitionTask:
             for result in results:
                 if result is not PULSE:
                     yield result
-
-
-def _write_each_result_alone() -> None:
-    """Law X15: Spark's serialiser writes thousands of small results together, and would take them all for `show(2)`."""
-    frame = spark_frame("serializer")
-    if frame is not None and type(frame["serializer"]) is AutoBatchedSerializer:
-        # Any batch is larger than this, so the first size of a batch, which is one result, stays.
-        frame["serializer"].bestSize = 0
 
 
 def _look() -> Callable[[], None] | None:

@@ -178,42 +178,34 @@ def send(
         )
     spark = df.sparkSession
     fixed = {"prefix": PREFIX, "status_column": f"{PREFIX}status", "remember": None, "on_error": "null"}
-    given = locals() | fixed | {"on": _with_occurrence(df.schema, enricher, on)}
-    options = EnrichOptions.among(given)
+    # The column of numbers has a name that is no other column's.
+    number = _free(OCCURRENCE, df.columns)
+    parts = [*(df.columns[place] for place in key_positions(df.schema, enricher, on)), number]
+    known = enricher.key_schema()
+    keys = parts if known is None else dict(zip(parts, [*known.names, OCCURRENCE], strict=True))
+    options = EnrichOptions.among(locals() | fixed | {"on": keys})
     options = options.keeping(options.job_limits.reaching(spark, enricher))
-    numbered = StructType([*df.schema.fields, StructField(_occurrence(df.schema), LongType(), nullable=False)])
+    numbered = StructType([*df.schema.fields, StructField(number, LongType(), nullable=False)])
     task, _ = enrich_task(numbered, RowCalls(enricher), options, reporting_to(metrics, enricher, budget, None))
     task, join = replace(task, layout=replace(task.layout, refusals=True)), None
     if options.journal is not None:
-        named = df.select("*", F.lit(0).cast("long").alias(_occurrence(df.schema)))
+        named = df.select("*", F.lit(0).cast("long").alias(number))
         # The first column of an answer says whether it is a refusal.
         task, join = with_journal(named, task, options.journal, where="NOT row.a0" if resend_refused else None)
     rows = _numbered(df, task.layout.keys, distinct, join)
+    own = [StructField(f"_{i}", one.dataType) for i, one in enumerate(df.schema.fields)]
+    results = StructType([*own, *spark_schema(ADDED).fields])
     with described(spark, f"send: {describe(enricher)}"):
-        report = _sent(rows.mapInArrow(SendTask(task, fail), _results_of(df.schema)), df.columns)
+        report = _sent(rows.mapInArrow(SendTask(task, fail), results), df.columns)
         if fail and report.refused + report.failed:
             raise _error(enricher, report.failures, task.layout.keys[:-1])
     return report
-
-
-def _occurrence(schema: StructType) -> str:
-    """The name of the column of numbers, which is no other column's."""
-    return _free(OCCURRENCE, schema.names)
 
 
 def _free(name: str, taken: list[str]) -> str:
     while name.lower() in {one.lower() for one in taken}:
         name += "_"
     return name
-
-
-def _with_occurrence(schema: StructType, enricher: Enricher, on: On) -> On:
-    """The columns of a key of `RowCalls`."""
-    own = [schema.names[place] for place in key_positions(schema, enricher, on)]
-    known = enricher.key_schema()
-    if known is None:
-        return [*own, _occurrence(schema)]
-    return dict(zip([*own, _occurrence(schema)], [*known.names, OCCURRENCE], strict=True))
 
 
 def _numbered(df: DataFrame, keys: tuple[int, ...], distinct: bool, join: Join | None) -> DataFrame:
@@ -236,12 +228,6 @@ def _numbered(df: DataFrame, keys: tuple[int, ...], distinct: bool, join: Join |
     partition = F.shiftright(place, PARTITION_BITS)
     back = rows.repartitionByRange(shuffle_partitions(df.sparkSession), partition).sortWithinPartitions(place)
     return back.drop(place)
-
-
-def _results_of(schema: StructType) -> StructType:
-    """The columns that tasks return: see `send_task.ADDED`."""
-    own = [StructField(f"_{i}", one.dataType) for i, one in enumerate(schema.fields)]
-    return StructType([*own, *spark_schema(ADDED).fields])
 
 
 def _sent(output: DataFrame, names: list[str]) -> SendReport:

@@ -33,7 +33,6 @@ from asyncio_operator.spark.driver.columns import key_field, session_zone
 from asyncio_operator.spark.driver.refusals import refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import reporting_to
-from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 from asyncio_operator.spark.worker.versions import ARROW_TABLE_FUNCTION, AnalyzeResult, too_old
 
@@ -74,62 +73,42 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
     refuse_unknown("enrich", options, OPTIONS)
     refuse_journal("register_lookup", options.pop("journal", None))
-    _check_name(spark, name)
-    trace, metrics = options.pop("trace", None), options.pop("metrics", None)
-    reporting = reporting_to(metrics, enricher, options.get("budget"), trace)
-    limited = EnrichOptions(**options | {"on": ()}).job_limits.reaching(spark, enricher)
-    options |= {"budget": limited, "rate_limit": None, "tasks_at_once": None}
-    tracing = None if trace is None else trace_of_tasks(trace, spark)
-    registration, task = _registered(name, enricher, options, session_zone(spark), reporting, tracing)
-    # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
-    of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
-    registry.register(name, of_session(table_function(registration.analyze, task), None, name=name, evalType=kind))
-
-
-def _check_name(spark: SparkSession, name: str) -> None:
-    """Check that SQL can call a table function by that name. Spark would report that only in SQL, or not at all."""
+    # Spark would report such a name only in SQL, or not at all.
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)):
         raise ConfigurationError(
             f"name is {describe(name)}; it must be ASCII letters, digits and _, and must not begin with a digit"
         )
     if spark.catalog.functionExists(name) and "UDTFRegistration" not in spark.catalog.getFunction(name).className:
         raise ConfigurationError(f"name is {name!r}, which is already a function of another kind: choose another name")
-
-
-def _registered(
-    name: str,
-    enricher: Enricher,
-    options: dict[str, Any],
-    zone: str,
-    reporting: Reporting | None,
-    tracing: Tracing | None,
-) -> tuple[_Registration, bytes]:
-    """What the analysis of calls needs, and the pickle of a task with everything that depends only on the enricher.
-
-    It is checked as far as possible without a table: with one whose only columns are a key of the right types.
-    """
+    trace, metrics = options.pop("trace", None), options.pop("metrics", None)
+    reporting = reporting_to(metrics, enricher, options.get("budget"), trace)
+    limited = EnrichOptions(**options | {"on": ()}).job_limits.reaching(spark, enricher)
+    options |= {"budget": limited, "rate_limit": None, "tasks_at_once": None}
+    tracing = None if trace is None else trace_of_tasks(trace, spark)
+    # As far as possible it is checked without a table: with one whose only columns are a key of the right types, under
+    # names that no table has.
     key = enricher.key_schema() if isinstance(enricher, Enricher) else None
-    columns = _key_columns(key)
+    columns = [StructField("\0", StringType())]
+    if isinstance(key, pa.Schema):
+        columns = [
+            StructField(f"\0{i}", StringType()) if pa.types.is_null(part.type) else key_field(f"\0{i}", part)
+            for i, part in enumerate(key)
+        ]
     checked = EnrichOptions(**options | OF_THE_TABLE | {"on": [column.name for column in columns]})
     _check_inline(checked)
     task, _ = enrich_task(StructType(columns), enricher, checked, reporting, tracing)
     known = _Known(describe(enricher), task.answers, key, enricher)
-    return _Registration(name, known, options, zone), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    analyze = _Registration(name, known, options, session_zone(spark)).analyze
+    # Each worker needs it, with all that depends only on the enricher.
+    pickled: bytes = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
+    of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
+    registry.register(name, of_session(table_function(analyze, pickled), None, name=name, evalType=kind))
 
 
 def _check_inline(options: EnrichOptions) -> None:
     if options.strategy == "distinct":
         raise ConfigurationError('strategy="distinct" is for `enrich` on a DataFrame; here it is always "inline"')
-
-
-def _key_columns(key: pa.Schema | None) -> list[StructField]:
-    """Key columns under names that no table has."""
-    if not isinstance(key, pa.Schema):
-        return [StructField("\0", StringType())]
-    return [
-        StructField(f"\0{i}", StringType()) if pa.types.is_null(part.type) else key_field(f"\0{i}", part)
-        for i, part in enumerate(key)
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,14 @@ def _spark_type(schema_or_type: Any) -> DataType:
         raise ConfigurationError(
             f"schema_or_type is {describe(schema_or_type)}; the type comes first: write @async_udf('double')"
         )
-    kind = _arrow_type(schema_or_type)
+    kind: Any = schema_or_type
+    if isinstance(schema_or_type, str):
+        kind = _parsed(schema_or_type)
+    elif isinstance(schema_or_type, pa.Schema):
+        kind = pa.struct(list(as_schema(schema_or_type)))
+    elif isinstance(schema_or_type, DataType):
+        with contextlib.suppress(Exception):
+            kind = arrow_type(schema_or_type)
     if isinstance(kind, pa.DataType) and kind != pa.struct([]):
         with contextlib.suppress(ConfigurationError):
             return spark_field("", pa.field("", kind)).dataType
@@ -176,18 +183,6 @@ def _spark_type(schema_or_type: Any) -> DataType:
         f"schema_or_type is {describe(schema_or_type)}; it must be Spark DDL, 'double' or 'name string, age int', or a "
         "Spark DataType, a pyarrow.Schema or a pyarrow.DataType that Spark can exchange in Arrow"
     )
-
-
-def _arrow_type(schema_or_type: Any) -> Any:
-    if isinstance(schema_or_type, str):
-        return _parsed(schema_or_type)
-    if isinstance(schema_or_type, pa.Schema):
-        return pa.struct(list(as_schema(schema_or_type)))
-    if isinstance(schema_or_type, DataType):
-        with contextlib.suppress(Exception):
-            return arrow_type(schema_or_type)
-        return None
-    return schema_or_type
 
 
 def _parsed(ddl: str) -> pa.DataType:

@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import async_udf, enrich, lookups_of, register_lookup, sql, udf
-from asyncio_operator.spark.driver.columns import require_dataframe
-from asyncio_operator.spark.driver.journaled import spark_types
+from asyncio_operator.spark.driver.columns import require_dataframe, spark_schema
 from asyncio_operator.spark.worker.versions import arrow_type, is_dataframe
 from enrichers import FunctionEnricher
 
@@ -70,6 +69,6 @@ COLUMNS = pa.schema(
 def test_X17_the_columns_of_a_journal_are_read_as_its_ddl_says(spark: SparkSession) -> None:
     from asyncio_operator.journal.format import ddl
 
-    columns = spark_types(COLUMNS)
+    columns = spark_schema(COLUMNS)
     assert columns == spark.createDataFrame([], ddl(COLUMNS)).schema
     assert [arrow_type(field.dataType) for field in columns.fields][2:5] == COLUMNS.types[2:5]

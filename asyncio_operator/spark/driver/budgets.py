@@ -123,22 +123,16 @@ def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], i
     address = driver_address(spark)
     if address is None:
         return divided(budget, tasks_at_once())
-    _refuse_other_limits(budget)
-    reaching = with_reach(budget, address)
-    reaches[budget.name] = reaching.reach
-    return reaching
-
-
-def _refuse_other_limits(budget: Budget) -> None:
-    """Raise if tasks use a budget of this name that has other limits (law G1)."""
-    question = {"kind": "check", "worker": "", "budget": definition(budget)}
-    # Tasks that have just ended say so a moment later.
-    waited = 0.0
+    # Law G1. Tasks that have just ended say so a moment later.
+    question, waited = {"kind": "check", "worker": "", "budget": definition(budget)}, 0.0
     while (in_use := states.ask(budget.name, question)["error"]) is not None:
         if waited >= LAST_WORD:
             raise ConfigurationError(f"the budget {budget.name!r}: {in_use}")
         threading.Event().wait(LAST_WORD / 10)
         waited += LAST_WORD / 10
+    reaching = with_reach(budget, address)
+    reaches[budget.name] = reaching.reach
+    return reaching
 
 
 def with_reach(budget: Budget, address: DriverAddress) -> Budget:

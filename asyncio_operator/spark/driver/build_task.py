@@ -136,8 +136,22 @@ def enrich_task(
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
     """
     require_enricher(enricher)
-    _check_strategy(options)
-    if options.strategy == "inline":
+    joins = one_of("strategy", options.strategy, get_args(Strategy)) == "distinct"
+    if options.join_hint is not None:
+        one_of("join_hint", options.join_hint, JOIN_HINTS)
+    if options.join_hint != JOIN_HINTS[0] and not joins:
+        raise ConfigurationError(f'join_hint is {options.join_hint!r}, but only strategy="distinct" joins')
+    if options.event_time is not None and joins:
+        raise ConfigurationError(
+            f'event_time is {describe(options.event_time)}, but strategy="distinct" keeps no order of rows; use '
+            '"inline"'
+        )
+    if options.as_of is not None and joins:
+        raise ConfigurationError(
+            f'as_of is {describe(options.as_of)}, but strategy="distinct" sends only keys to Python, without the times '
+            'of their rows; use "inline"'
+        )
+    if not joins:
         # With "distinct" only keys travel, and their types are checked as keys.
         check_passes_through(schema)
     one_of("how", options.how, get_args(How))
@@ -145,11 +159,21 @@ def enrich_task(
     drop_failed = one_of("on_error", options.on_error, get_args(OnError)) == "drop"
     timed = options.status_column is not None
     lookups = _lookup_options(enricher, options, timed)
-    offered = _schema(enricher)
+    offered = enricher.schema()
+    if not isinstance(offered, pa.Schema):
+        raise ConfigurationError(
+            f"{describe(enricher)}.schema() returned {describe(offered)}; it must return a pyarrow.Schema"
+        )
     found = _found(enricher, offered, options.columns)
     keys = key_positions(schema, enricher, options.on)
     segments = _segments(schema, options.event_time, options.watermark_delay)
     added = _added_fields(schema, found, options.prefix, options.status_column)
+    optional = optional_parts(enricher)
+    if optional and options.journal:
+        raise ConfigurationError(
+            f"{describe(enricher)} has optional parts of its key, and a journal holds keys without nulls: leave out "
+            "journal=, or replace the nulls by a value of their own, as in df.fillna('', ['note'])"
+        )
     as_of, hidden = None, False
     if options.as_of is not None:
         time, name = names_of(options.as_of)
@@ -165,7 +189,7 @@ def enrich_task(
         drop_failed=drop_failed,
         status=timed,
         declared=tuple(offered.names),
-        optional=_optional(enricher, options),
+        optional=optional,
         as_of=as_of,
         hidden=hidden,
     )
@@ -187,6 +211,10 @@ def enrich_task(
 
 def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> LookupOptions:
     lookups = checked(enricher, {field.name: getattr(options, field.name) for field in fields(options)})
+    remember = 0.0 if options.remember is None else duration("remember", options.remember)
+    if options.strategy == "distinct" or enricher.in_memory:
+        # With "distinct" no key comes twice, unless Spark repeats a task. One in memory may have reloaded its rows.
+        remember = 0.0
     buffer = options.buffer
     if buffer is None:
         most = calls_at_most(lookups.capacity)
@@ -200,53 +228,9 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
         timed=timed,
         remedy=REMEDY,
         grace_period=TASK_GRACE_PERIOD,
-        remember=_remembered(enricher, options),
+        remember=remember,
         journaled=options.journal is not None,
     )
-
-
-def _optional(enricher: Enricher, options: EnrichOptions) -> tuple[int, ...]:
-    """The parts of a key that may be null. The files of a journal hold keys without nulls."""
-    optional = optional_parts(enricher)
-    if optional and options.journal:
-        raise ConfigurationError(
-            f"{describe(enricher)} has optional parts of its key, and a journal holds keys without nulls: leave out "
-            "journal=, or replace the nulls by a value of their own, as in df.fillna('', ['note'])"
-        )
-    return optional
-
-
-def _remembered(enricher: Enricher, options: EnrichOptions) -> float:
-    seconds = 0.0 if options.remember is None else duration("remember", options.remember)
-    # With "distinct" no key comes twice, unless Spark repeats a task. An enricher in memory may have reloaded its rows.
-    return seconds if options.strategy == "inline" and not enricher.in_memory else 0.0
-
-
-def _check_strategy(options: EnrichOptions) -> None:
-    strategy, join_hint, event_time = options.strategy, options.join_hint, options.event_time
-    joins = one_of("strategy", strategy, get_args(Strategy)) == "distinct"
-    if join_hint is not None:
-        one_of("join_hint", join_hint, JOIN_HINTS)
-    if join_hint != JOIN_HINTS[0] and not joins:
-        raise ConfigurationError(f'join_hint is {join_hint!r}, but only strategy="distinct" joins')
-    if event_time is not None and joins:
-        raise ConfigurationError(
-            f'event_time is {describe(event_time)}, but strategy="distinct" keeps no order of rows; use "inline"'
-        )
-    if options.as_of is not None and joins:
-        raise ConfigurationError(
-            f'as_of is {describe(options.as_of)}, but strategy="distinct" sends only keys to Python, without the times '
-            'of their rows; use "inline"'
-        )
-
-
-def _schema(enricher: Enricher) -> pa.Schema:
-    schema = enricher.schema()
-    if not isinstance(schema, pa.Schema):
-        raise ConfigurationError(
-            f"{describe(enricher)}.schema() returned {describe(schema)}; it must return a pyarrow.Schema"
-        )
-    return schema
 
 
 def _found(
@@ -287,11 +271,9 @@ def key_types(schema: StructType, enricher: Enricher, keys: Sequence[int]) -> pa
     own = [pa.field(schema.fields[place].name, arrow_type(schema.fields[place].dataType)) for place in keys]
     if known is None:
         return pa.schema(own)
+    pairs = zip(known, own, strict=True)
     return pa.schema(
-        [
-            field.with_type(mine.type) if pa.types.is_null(field.type) else field
-            for field, mine in zip(known, own, strict=True)
-        ]
+        [theirs.with_type(mine.type) if pa.types.is_null(theirs.type) else theirs for theirs, mine in pairs]
     )
 
 

@@ -16,13 +16,12 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask, stage_name
 from asyncio_operator.spark.worker.versions import is_dataframe
 from asyncio_operator.trace import Trace
-from asyncio_operator.view.tables import html_table, text_table
+from asyncio_operator.view.tables import Row, html_table, text_table
 
 
 class Link(NamedTuple):
@@ -57,8 +56,14 @@ def extended(
         begins: the lookup begins a stage, because `df` is not what `enrich` returned.
     """
     base, links = Chain(df, ()) if begins else _unbroken(df)
+    budget = task.options.budget
     for link in links:
-        _check_budgets(link.task.options.budget, task.options.budget)
+        earlier = link.task.options.budget
+        if earlier is not None and budget is not None and earlier.name == budget.name and earlier != budget:
+            raise ConfigurationError(
+                f"the budget {budget.name!r} is {budget!r} here, and {earlier!r} in an earlier lookup of this "
+                "DataFrame; one name must have the same limits at a time"
+            )
     # A trace belongs to the last enrichment that got it, and so do the lookups before it that have the same one.
     kept = [
         link._replace(task=replace(link.task, tracing=task.tracing))
@@ -69,17 +74,15 @@ def extended(
     names = schema.names
     own = Link(task, trace, tuple(names[i] for i in task.layout.keys), tuple(names[len(df.columns) :]))
     chain = Chain(base, (*kept, own))
-    output = _addressable(base).mapInArrow(ChainTask([link.task for link in chain.links]), schema)
+    columns, given = base.columns, base
+    if len({name.lower() for name in columns}) < len(columns) or not all(
+        re.fullmatch(r"\w+", name) for name in columns
+    ):
+        # Under these names `mapInArrow` could not find the columns.
+        given = base.toDF(*(f"_{i}" for i in range(len(columns))))
+    output = given.mapInArrow(ChainTask([link.task for link in chain.links]), schema)
     _chains[output] = chain
     return output
-
-
-def _check_budgets(earlier: Budget | None, budget: Budget | None) -> None:
-    if earlier is not None and budget is not None and earlier.name == budget.name and earlier != budget:
-        raise ConfigurationError(
-            f"the budget {budget.name!r} is {budget!r} here, and {earlier!r} in an earlier lookup of this DataFrame; "
-            "one name must have the same limits at a time"
-        )
 
 
 def _unbroken(df: DataFrame) -> Chain:
@@ -91,14 +94,6 @@ def _unbroken(df: DataFrame) -> Chain:
     # Connect it is a request, so other DataFrames are not asked.
     level = df.storageLevel
     return Chain(df, ()) if level.useMemory or level.useDisk or level.useOffHeap else chain
-
-
-def _addressable(df: DataFrame) -> DataFrame:
-    """The DataFrame with column names that `mapInArrow` can resolve. Positions and data stay the same."""
-    names = df.columns
-    if len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names):
-        return df
-    return df.toDF(*(f"_{i}" for i in range(len(names))))
 
 
 HEAD = ("key", "adds", "how", "mode", "in flight", "in a call")
@@ -126,10 +121,6 @@ class StageLookup:
     capacity: str
     keys_in_a_call: int
 
-    def _cells(self) -> list[str]:
-        columns = ", ".join(self.key), ", ".join(self.adds)
-        return [*columns, self.how, self.mode, self.capacity, str(self.keys_in_a_call)]
-
 
 @dataclass(frozen=True, slots=True)
 class StageLookups:
@@ -143,8 +134,14 @@ class StageLookups:
     def _repr_html_(self) -> str:
         return html_table(HEAD, self._rows()) if self.lookups else "<p>no lookups</p>"
 
-    def _rows(self) -> list[tuple[str, list[str]]]:
-        return [(f"{n}. {one.enricher}", one._cells()) for n, one in enumerate(self.lookups, 1)]
+    def _rows(self) -> list[Row]:
+        rows: list[Row] = []
+        for number, one in enumerate(self.lookups, 1):
+            columns = ", ".join(one.key), ", ".join(one.adds)
+            rows.append(
+                (f"{number}. {one.enricher}", [*columns, one.how, one.mode, one.capacity, str(one.keys_in_a_call)])
+            )
+        return rows
 
 
 def lookups_of(df: DataFrame) -> StageLookups:

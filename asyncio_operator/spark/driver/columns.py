@@ -58,41 +58,12 @@ KEY_FAMILIES: tuple[tuple[type[DataType], str], ...] = (
 )
 """The types that keys may have. A key can match only a key of the same family."""
 
+ALLOWED = ", ".join(name for _, name in KEY_FAMILIES)
+
 
 def key_family(data_type: DataType) -> str | None:
     """The family of a type, or None if it cannot be a key."""
-    for family, name in KEY_FAMILIES:
-        if isinstance(data_type, family):
-            return name
-    return None
-
-
-def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enricher: str) -> None:
-    """Check that columns of the DataFrame can be the parts of a key, and can match the enricher's key schema.
-
-    A part of Arrow type null has a name but no type: it may match any column. If its metadata say that it is sent as
-    text, a column of fractions is a warning.
-
-    Raises:
-        ConfigurationError: a column cannot be a part of the key.
-    """
-    for i, field in enumerate(fields):
-        family = key_family(field.dataType)
-        if family is None:
-            allowed = ", ".join(name for _, name in KEY_FAMILIES)
-            raise ConfigurationError(
-                f"key column {field.name!r} is {field.dataType.simpleString()}; a key must be {allowed}: cast it first"
-            )
-        if known is not None and not pa.types.is_null(known.field(i).type):
-            theirs = key_field(known.field(i).name, known.field(i))
-            if key_family(theirs.dataType) != family:
-                raise ConfigurationError(
-                    f"key column {field.name!r} is {field.dataType.simpleString()}, which never matches key column "
-                    f"{theirs.name!r} of {enricher}, which is {theirs.dataType.simpleString()}: cast it first, with "
-                    f"{cast_program(field, theirs.dataType)}"
-                )
-        elif known is not None and (known.field(i).metadata or {}).get(b"sent_as") == b"text":
-            _warn_of_fractions(field, enricher)
+    return next((name for family, name in KEY_FAMILIES if isinstance(data_type, family)), None)
 
 
 def cast_program(field: StructField, to: DataType) -> str:
@@ -157,13 +128,9 @@ def key_field(name: str, field: pa.Field) -> StructField:
     return spark_field(name, field.with_type(stored_key_type(field.type)) if pa.types.is_decimal(field.type) else field)
 
 
-def spark_schema(schema: pa.Schema) -> StructType:
-    """The Spark columns of Arrow columns.
-
-    Raises:
-        ConfigurationError: Spark does not have a type.
-    """
-    return StructType([spark_field(field.name, field) for field in schema])
+def spark_schema(*schemas: pa.Schema) -> StructType:
+    """The Spark columns of the Arrow columns of all schemas."""
+    return StructType([spark_field(field.name, field) for schema in schemas for field in schema])
 
 
 def _nullable(data_type: DataType) -> DataType:
@@ -243,7 +210,24 @@ def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, 
         if positions[i] in positions[:i]:
             raise ConfigurationError(f"on has the column {name!r} twice; each part of a key is a column of its own")
     fields = [schema.fields[i] for i in positions]
-    check_key_types(fields, known, describe(enricher))
+    for i, field in enumerate(fields):
+        family = key_family(field.dataType)
+        if family is None:
+            raise ConfigurationError(
+                f"key column {field.name!r} is {field.dataType.simpleString()}; a key must be {ALLOWED}: cast it first"
+            )
+        part = None if known is None else known.field(i)
+        if part is not None and not pa.types.is_null(part.type):
+            theirs = key_field(part.name, part)
+            if key_family(theirs.dataType) != family:
+                raise ConfigurationError(
+                    f"key column {field.name!r} is {field.dataType.simpleString()}, which never matches key column "
+                    f"{theirs.name!r} of {describe(enricher)}, which is {theirs.dataType.simpleString()}: cast it "
+                    f"first, with {cast_program(field, theirs.dataType)}"
+                )
+        elif part is not None and (part.metadata or {}).get(b"sent_as") == b"text":
+            # It has a name but no type.
+            _warn_of_fractions(field, describe(enricher))
     enricher.check_keys(pa.schema([(field.name, arrow_type(field.dataType)) for field in fields]))
     return positions
 
@@ -251,7 +235,20 @@ def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, 
 def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: Enricher) -> list[str]:
     """The columns of the DataFrame that `on` names, in the order of the key's parts."""
     if isinstance(on, Mapping) and all(isinstance(name, str) for pair in on.items() for name in pair):
-        return _mapped(schema, on, known, enricher)
+        if known is None:
+            raise ConfigurationError(
+                f"on maps to key columns, but {describe(enricher)} does not name its key columns; give a list of "
+                "columns"
+            )
+        parts = {part: column for column, part in on.items()}
+        if set(parts) != set(known.names) or len(parts) != len(on):
+            is_reversed = set(on) == set(known.names) and set(parts) <= set(schema.names) and len(parts) == len(on)
+            raise ConfigurationError(
+                f"on maps to {list(on.values())}; it must map columns of the DataFrame to the enricher's key columns "
+                f"{known.names}, each once"
+                + (f". It is the wrong way round; write on={parts!r}" if is_reversed else "")
+            )
+        return [parts[name] for name in known.names]
     if isinstance(on, str):
         return [on]
     if isinstance(on, Column):
@@ -265,21 +262,6 @@ def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: 
             "enricher's key columns"
         )
     return list(known.names if known is not None and sorted(on) == sorted(known.names) else on)
-
-
-def _mapped(schema: StructType, on: Mapping[str, str], known: pa.Schema | None, enricher: Enricher) -> list[str]:
-    if known is None:
-        raise ConfigurationError(
-            f"on maps to key columns, but {describe(enricher)} does not name its key columns; give a list of columns"
-        )
-    parts = {part: column for column, part in on.items()}
-    if set(parts) != set(known.names) or len(parts) != len(on):
-        is_reversed = set(on) == set(known.names) and set(parts) <= set(schema.names) and len(parts) == len(on)
-        raise ConfigurationError(
-            f"on maps to {list(on.values())}; it must map columns of the DataFrame to the enricher's key columns "
-            f"{known.names}, each once" + (f". It is the wrong way round; write on={parts!r}" if is_reversed else "")
-        )
-    return [parts[name] for name in known.names]
 
 
 def position_of(schema: StructType, name: str, argument: str = "on") -> int:
@@ -358,27 +340,21 @@ def compared(schema: StructType, time: str, version: StructField, enricher: str,
     of_both = f"{field.name!r}, which is {own.simpleString()}, with {version.name!r} of {enricher}"
     if own == theirs:
         if key_family(own) is None:
-            allowed = ", ".join(name for _, name in KEY_FAMILIES)
-            raise ConfigurationError(f"as_of compares {of_both}; it must be {allowed}: cast both first")
+            raise ConfigurationError(f"as_of compares {of_both}; it must be {ALLOWED}: cast both first")
         return AsOf(position, place)
     if not (isinstance(own, TIMES) and isinstance(theirs, TIMES)):
         raise ConfigurationError(
             f"as_of compares {of_both}, which is {theirs.simpleString()}; both must have one type, or be dates or "
             f"timestamps: cast it first, with {cast_program(field, theirs)}"
         )
-    return AsOf(position, place, _zone((own, theirs), of_both, zone))
-
-
-def _zone(types: Sequence[DataType], of_both: str, zone: str) -> str:
-    """The zone in which times of two types are compared."""
-    if not any(isinstance(kind, TimestampType) for kind in types) or zone == "UTC":
-        return "UTC"
+    if zone == "UTC" or (not isinstance(own, TimestampType) and not isinstance(theirs, TimestampType)):
+        return AsOf(position, place, "UTC")
     if not knows_zone(zone):
         raise ConfigurationError(
             f"as_of compares {of_both}, for which the time zone of the session is needed, and {zone!r} is not known to "
             "pyarrow: set spark.sql.session.timeZone to a region, such as Europe/Berlin, or to UTC"
         )
-    if any(isinstance(kind, TimestampNTZType) for kind in types):
+    if isinstance(own, TimestampNTZType) or isinstance(theirs, TimestampNTZType):
         logger.warning(
             "as_of compares %s, in the time zone of the session, %s: one of them has no time zone. If it comes from "
             "Parquet files that Spark wrote, its times are in UTC: write them with "
@@ -386,4 +362,4 @@ def _zone(types: Sequence[DataType], of_both: str, zone: str) -> str:
             of_both,
             zone,
         )
-    return zone
+    return AsOf(position, place, zone)

@@ -67,7 +67,8 @@ class DriverService:
         self._topics = topics
         self._alive = alive
         self._warned = False
-        self._listening = _listening(bind, port)
+        family, _, _, _, address = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0]
+        self._listening = socket.create_server(address, family=family, backlog=1000)
         self.address = DriverAddress(host, self._listening.getsockname()[1], secrets.token_bytes(TOKEN_BYTES))
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
@@ -136,19 +137,6 @@ class DriverService:
         )
 
 
-def _listening(bind: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(1000)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
 _lock = threading.Lock()
 _current: tuple[SparkContext, DriverService] | None = None
 
@@ -171,9 +159,18 @@ def driver_address(spark: SparkSession) -> DriverAddress | None:
             service.stop()
         host = context.getConf().get("spark.driver.host") or "127.0.0.1"
         bind = context.getConf().get("spark.driver.bindAddress") or host
-        port = _port(spark.conf.get(PORT, None))
+        asked = spark.conf.get(PORT, None) or "0"
+        if not (asked.isdecimal() and int(asked) <= 65535):
+            raise ConfigurationError(f"{PORT} is {asked!r}; it must be a port from 1 to 65535, or 0 for any free one")
+        port = int(asked)
+        # The spend of an earlier application is not that of the one that begins.
+        states.forget_all()
+        topics: Topics = {
+            BUDGETS: lambda question: states.ask(question["name"], question["message"]),
+            FIGURES: reports.take,
+        }
         try:
-            service = DriverService(host, bind, port, _topics(), lambda: context._jsc is not None)
+            service = DriverService(host, bind, port, topics, lambda: context._jsc is not None)
         except OSError as error:
             raise ConfigurationError(
                 f"the driver cannot listen at {bind}:{port} for its workers ({error}); set {PORT} to a free "
@@ -181,27 +178,6 @@ def driver_address(spark: SparkSession) -> DriverAddress | None:
             ) from error
         _current = context, service
         return service.address
-
-
-def _port(text: str | None) -> int:
-    """The port that a configuration asks for; 0 is any free one.
-
-    Raises:
-        ConfigurationError: it is not a port.
-    """
-    port = int(text or 0) if (text or "0").isdecimal() else -1
-    if not 0 <= port <= 65535:
-        raise ConfigurationError(f"{PORT} is {text!r}; it must be a port from 1 to 65535, or 0 for any free one")
-    return port
-
-
-def _topics() -> Topics:
-    # The spend of an earlier application is not that of the one that begins.
-    states.forget_all()
-    return {
-        BUDGETS: lambda question: states.ask(question["name"], question["message"]),
-        FIGURES: reports.take,
-    }
 
 
 def _end() -> None:

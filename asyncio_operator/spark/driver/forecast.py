@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from heapq import heappop, heappush
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,7 @@ SCHEMA = (
     "partition long, rows long, nulls long, cut boolean, lookups long, asked long, calls long, misses long, "
     "miss_calls long, hashes binary, batches binary"
 )
-"""The fields of a `TaskFigures` and of its sketch, as Spark DDL."""
+"""The fields of a `TaskFigures`, as Spark DDL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,7 @@ class TaskFigures:
         lookups: distinct keys of each batch of rows, added up.
         asked, calls: those that the task does not remember, and the number of calls for them.
         misses, miss_calls: the same for keys that are not in a cache, which is empty at the start of the task.
+        hashes, batches: the bytes of its `Sketch`.
     """
 
     partition: int
@@ -110,7 +111,13 @@ class TaskFigures:
     calls: int
     misses: int
     miss_calls: int
-    sketch: Sketch
+    hashes: bytes
+    batches: bytes
+
+    @property
+    def sketch(self) -> Sketch:
+        """The sketch of its keys."""
+        return Sketch(np.frombuffer(self.hashes, np.uint64), np.frombuffer(self.batches, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +142,7 @@ class Survey:
 
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
-        figures = self.figures(partition, batches)
-        row = {one.name: getattr(figures, one.name) for one in fields(figures)}
-        sketch = row.pop("sketch")
-        row |= {"hashes": sketch.hashes.tobytes(), "batches": sketch.batches.tobytes()}
-        yield pa.RecordBatch.from_pylist([row])
+        yield pa.RecordBatch.from_pylist([asdict(self.figures(partition, batches))])
 
     def figures(self, partition: int, batches: Iterator[pa.RecordBatch]) -> TaskFigures:
         """The figures of a task over batches of one column, which contains hashes."""
@@ -164,13 +167,8 @@ class Survey:
             misses += missed
             miss_calls += -(-missed // self.max_batch)
             sketch = sketch.with_batch(keys)
-        return TaskFigures(partition, rows, nulls, cut, lookups, asked, calls, misses, miss_calls, sketch)
-
-
-def figures_of(row: dict[str, Any]) -> TaskFigures:
-    """The figures in a row of `SCHEMA`."""
-    hashes, batches = row.pop("hashes"), row.pop("batches")
-    return TaskFigures(**row, sketch=Sketch(np.frombuffer(hashes, np.uint64), np.frombuffer(batches, np.int64)))
+        of_keys = sketch.hashes.tobytes(), sketch.batches.tobytes()
+        return TaskFigures(partition, rows, nulls, cut, lookups, asked, calls, misses, miss_calls, *of_keys)
 
 
 class _LeastRecentlyUsed:

@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import and_
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType, DoubleType, FractionalType, IntegralType, LongType, StringType, StructType
+from pyspark.sql.types import DataType, DoubleType, FractionalType, IntegralType, LongType, StringType
 
 from asyncio_operator.checks import seconds
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, StateError, describe_error
@@ -47,10 +47,8 @@ _generations: Counter[str] = Counter()
 deleted and made again has none of them."""
 
 
-class Join(Protocol):
-    """Adds the column of known answers to rows: see `with_known`."""
-
-    def __call__(self, df: DataFrame, positions: tuple[int, ...], *, keeps_order: bool) -> DataFrame: ...
+Join = Callable[..., DataFrame]
+"""`with_known` for one journal: of a DataFrame, the positions of its key columns, and `keeps_order`."""
 
 
 def with_journal(
@@ -198,7 +196,7 @@ def _known(
     where: str | None,
 ) -> DataFrame:
     """One row for each key that has a living answer: its parts `k0`, `k1`, ... in these types, and `known`."""
-    stored = [field.dataType for field in spark_types(contents.description.keys).fields]
+    stored = [field.dataType for field in spark_schema(contents.description.keys).fields]
     names = [quoted(name) for name in contents.description.keys.names]
     own = [F.col(name) for name in names]
     parts = [f"k{i}" for i in range(len(kinds))]
@@ -308,7 +306,7 @@ class Contents:
             JournalError: Spark cannot read the place.
         """
         description = self.description
-        schema = spark_types(description.keys, description.answers, ABOUT)
+        schema = spark_schema(description.keys, description.answers, ABOUT)
         if not self.live:
             return spark.createDataFrame([], schema)
         reader = spark.read.schema(schema).options(**AS_WRITTEN)
@@ -324,11 +322,6 @@ class Contents:
                 f"Spark cannot read the journal {self.location}, which the workers can write "
                 f"({describe_error(error).partition(chr(10))[0]}); {NEEDED.get(self.location.kind, NEEDED[LOCAL])}"
             ) from error
-
-
-def spark_types(*schemas: pa.Schema) -> StructType:
-    """The columns of a journal in Spark's types."""
-    return spark_schema(pa.schema([field for schema in schemas for field in schema]))
 
 
 def quoted(name: str) -> str:
@@ -399,7 +392,7 @@ def at_place(spark: SparkSession, location: Location, ask: Ask) -> dict[str, Any
     """
     if context_of(spark) is not None:
         return _asked(location, ask)
-    task = spark.range(0, 1, 1, 1).mapInArrow(_Remote(location, ask), "found string")
+    task = spark.range(0, 1, 1, 1).mapInArrow(partial(_in_task, location, ask), "found string")
     [row] = task.collect()
     found: dict[str, Any] = json.loads(row["found"])
     if "error" in found:
@@ -418,19 +411,13 @@ def _asked(location: Location, ask: Ask) -> dict[str, Any]:
         ) from error
 
 
-class _Remote:
-    """Calls the function in a task. It is sent to a worker of the server."""
-
-    def __init__(self, location: Location, ask: Ask) -> None:
-        self._location = location
-        self._ask = ask
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            """The function takes nothing from them."""
-        try:
-            found = _asked(self._location, self._ask)
-        except tuple(ERRORS.values()) as error:
-            kind = next(name for name, one in ERRORS.items() if isinstance(error, one))
-            found = {"error": kind, "message": str(error)}
-        yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
+def _in_task(location: Location, ask: Ask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Calls the function in a task, which a worker of the server runs."""
+    for _ in batches:
+        """The function takes nothing from them."""
+    try:
+        found = _asked(location, ask)
+    except tuple(ERRORS.values()) as error:
+        kind = next(name for name, one in ERRORS.items() if isinstance(error, one))
+        found = {"error": kind, "message": str(error)}
+    yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})

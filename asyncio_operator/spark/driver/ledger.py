@@ -11,7 +11,7 @@ report has all that its run has done since it began, and takes the place of the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -84,12 +84,17 @@ class Partition:
     succeeded: int | None = None
     before: Rows = NO_ROWS
 
+    def runs(self) -> Iterator[tuple[int, str, Run]]:
+        """All runs, each with its attempt and its name."""
+        return ((attempt, name, run) for attempt, runs in self.attempts.items() for name, run in runs.items())
+
     def rows(self) -> Rows:
         """The rows of the attempt that counts."""
+        going = [runs for runs in self.attempts.values() if all(run.state != "failed" for run in runs.values())]
         if self.succeeded is not None:
-            return self._rows_of(self.attempts[self.succeeded])
-        going = (runs for runs in self.attempts.values() if all(run.state != "failed" for run in runs.values()))
-        return max(map(self._rows_of, going), default=NO_ROWS)
+            going = [self.attempts[self.succeeded]]
+        sums = (tuple(map(sum, zip(*(run.rows for run in runs.values()), strict=True))) for runs in going)
+        return max(sums, default=NO_ROWS)
 
     def counted(self) -> Rows:
         """The rows since the last reset."""
@@ -97,13 +102,7 @@ class Partition:
 
     def settled(self, now: float) -> bool:
         """Whether no report is expected that would change the rows."""
-        if self.succeeded is not None:
-            return True
-        return all(now - run.at > GONE for runs in self.attempts.values() for run in runs.values())
-
-    @staticmethod
-    def _rows_of(runs: dict[str, Run]) -> Rows:
-        return tuple(map(sum, zip(*(run.rows for run in runs.values()), strict=True)))
+        return self.succeeded is not None or all(now - run.at > GONE for _, _, run in self.runs())
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,12 @@ class Ledger:
             for batch in list(self._batches)[:-RECENT]:
                 del self._batches[batch]
             if len(self._partitions) > self._room:
-                self._forget_settled()
+                # The oldest ones that are settled.
+                now, leave = self._clock(), len(self._partitions) - MOST_PARTITIONS // 2
+                settled = [key for key, partition in self._partitions.items() if partition.settled(now)]
+                for key in settled[:leave]:
+                    del self._partitions[key]
+                self._room = max(MOST_PARTITIONS, 2 * len(self._partitions))
 
     def _take(self, report: TaskReport, origin: Origin) -> None:
         """Put a report in the place of the one before it."""
@@ -200,17 +204,6 @@ class Ledger:
         if batch is not None:
             self._batches.setdefault(batch, {}).setdefault(part, Figures()).add(figures)
 
-    def _forget_settled(self) -> None:
-        now, kept = self._clock(), {}
-        leave = len(self._partitions) - MOST_PARTITIONS // 2
-        for key, partition in self._partitions.items():
-            if leave > 0 and partition.settled(now):
-                leave -= 1
-            else:
-                kept[key] = partition
-        self._partitions = kept
-        self._room = max(MOST_PARTITIONS, 2 * len(kept))
-
     def begin(self, lookup: Lookup) -> str:
         """Note a call of `enrich`. Returns what its tasks report as their `Origin.enrichment`."""
         name = uuid4().hex
@@ -241,15 +234,14 @@ class Ledger:
         with self._lock:
             for (enrichment, stage, number), partition in reversed(self._partitions.items()):
                 lookup = self._lookups.get(enrichment)
-                for attempt, runs in partition.attempts.items():
-                    for name, run in runs.items():
-                        if run.work is None or lookup is None:
-                            continue
-                        state = run.state_at(now)
-                        views, calls = (running, run.in_flight) if state == "running" else (others, 0)
-                        if views is running or len(others) < MOST_TASKS:
-                            origin = Origin(enrichment, stage, number, attempt, name)
-                            views.append(TaskView(lookup.label, origin, state, now - run.at, calls, run.work))
+                for attempt, name, run in partition.runs():
+                    if run.work is None or lookup is None:
+                        continue
+                    state = run.state_at(now)
+                    views, calls = (running, run.in_flight) if state == "running" else (others, 0)
+                    if views is running or len(others) < MOST_TASKS:
+                        origin = Origin(enrichment, stage, number, attempt, name)
+                        views.append(TaskView(lookup.label, origin, state, now - run.at, calls, run.work))
         return running + others
 
     def expect(self, part: str) -> None:
@@ -280,8 +272,7 @@ class Ledger:
                 run.in_flight
                 for partition in self._partitions.values()
                 if part in (None, partition.part) and batch in (None, partition.batch)
-                for runs in partition.attempts.values()
-                for run in runs.values()
+                for _, _, run in partition.runs()
                 if run.state_at(now) == "running"
             )
 
