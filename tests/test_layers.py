@@ -431,7 +431,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/policies": 1_301,
     "asyncio_operator/queues": 425,
     "asyncio_operator/services": 1_364,
-    "asyncio_operator/spark": 8_785,
+    "asyncio_operator/spark": 8_647,
     "asyncio_operator/state": 7_698,
     "asyncio_operator/telemetry": 567,
     "asyncio_operator/testing": 3_207,

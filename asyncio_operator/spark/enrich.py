@@ -161,7 +161,7 @@ def enrich(
     options = EnrichOptions.among(locals())
     require_dataframe(df, enricher)
     spark = df.sparkSession
-    options = options.keeping(options.job_limits.reaching(spark, enricher))
+    options = options.limited(spark, enricher)
     tracing = None if trace is None else trace_of_tasks(trace, spark)
     reporting = reporting_to(metrics, enricher, budget, trace)
     zone = "UTC" if as_of is None else session_zone(spark)

@@ -143,11 +143,7 @@ class CompactedRows:
         self._description = description
 
     def written(self, rows: DataFrame) -> list[tuple[str, int]]:
-        """The names of the files, and the numbers of their rows.
-
-        Raises:
-            JournalError: a file cannot be written.
-        """
+        """The names of the files, and the numbers of their rows."""
         parts = rows.mapInArrow(self, "name string, rows bigint, error string").collect()
         for part in parts:
             if part["error"] is not None:

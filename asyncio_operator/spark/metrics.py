@@ -193,9 +193,6 @@ def reporting_to(
 
     Args:
         enricher, budget, trace: what the metrics show beside the figures.
-
-    Raises:
-        ConfigurationError: see `checked_metrics`.
     """
     metrics = checked_metrics(metrics)
     if metrics is None:
@@ -206,11 +203,7 @@ def reporting_to(
 
 
 def checked_metrics(metrics: object) -> EnrichmentMetrics | None:
-    """The metrics.
-
-    Raises:
-        ConfigurationError: it is neither an `EnrichmentMetrics` nor None.
-    """
+    """The metrics, if that is what they are."""
     if metrics is None or isinstance(metrics, EnrichmentMetrics):
         return metrics
     raise ConfigurationError(

@@ -116,22 +116,14 @@ class PartitionTask:
     propagated: Propagated | None = None
 
     def operator(self, timers: OperatorTimers | None = None) -> AsyncWaitOperator:
-        """A new operator, over a copy of the function: two tasks of a Python stage may share one function object.
-
-        Args:
-            timers: what the function of the option has made.
-        """
+        """A new operator, over a copy of the function: two tasks of a Python stage may share one function object."""
         options = {"grace_period": TASK_GRACE_PERIOD} | self.options | {"timers": timers}
         if options.get("buffer") is None and not as_async_function(self.function).idempotent:
             options["buffer"] = calls_at_most(options.get("capacity", CAPACITY))
         return AsyncWaitOperator(copy.copy(self.function), **options)
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
-        """The results for the elements of a partition.
-
-        Raises:
-            FunctionError: the function failed for an element, and `on_error` did not handle it.
-        """
+        """The results for the elements of a partition."""
         idempotent = as_async_function(self.function).idempotent
         frame = None if idempotent else spark_frame("serializer")
         if frame is not None and type(frame["serializer"]) is AutoBatchedSerializer:

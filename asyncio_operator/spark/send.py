@@ -184,7 +184,7 @@ def send(
     known = enricher.key_schema()
     keys = parts if known is None else dict(zip(parts, [*known.names, OCCURRENCE], strict=True))
     options = EnrichOptions.among(locals() | fixed | {"on": keys})
-    options = options.keeping(options.job_limits.reaching(spark, enricher))
+    options = options.limited(spark, enricher)
     numbered = StructType([*df.schema.fields, StructField(number, LongType(), nullable=False)])
     task, _ = enrich_task(numbered, RowCalls(enricher), options, reporting_to(metrics, enricher, budget, None))
     task, join = replace(task, layout=replace(task.layout, refusals=True)), None

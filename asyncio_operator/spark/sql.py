@@ -82,8 +82,8 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         raise ConfigurationError(f"name is {name!r}, which is already a function of another kind: choose another name")
     trace, metrics = options.pop("trace", None), options.pop("metrics", None)
     reporting = reporting_to(metrics, enricher, options.get("budget"), trace)
-    limited = EnrichOptions(**options | {"on": ()}).job_limits.reaching(spark, enricher)
-    options |= {"budget": limited, "rate_limit": None, "tasks_at_once": None}
+    limited = EnrichOptions(**options | {"on": ()}).limited(spark, enricher)
+    options |= {"budget": limited.budget, "rate_limit": None, "tasks_at_once": None}
     tracing = None if trace is None else trace_of_tasks(trace, spark)
     # As far as possible it is checked without a table: with one whose only columns are a key of the right types, under
     # names that no table has.

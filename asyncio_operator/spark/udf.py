@@ -86,19 +86,10 @@ def async_udf(
             Spark type, or a pyarrow type or schema.
         capacity: the maximum number of calls in flight per task, or an `AdaptiveCapacity`.
         buffer: the maximum number of rows per task that are called for and not yet returned; default 64 x `capacity`.
-        timeout: seconds (or a timedelta) from the start of a row's first call to its deadline, over all its attempts;
-            None or 0 for none. The default, 30, is that of `enrich`.
-        attempt_timeout: seconds that each call may take; None or 0 for no limit.
-        retry: when a failed call is repeated; None for never.
         batching: how batches are formed for a `BatchAsyncFunction`.
-        rate_limit: how many calls of the function may start in a period of time, in all tasks together; None for any
-            number. On Spark Connect each task gets a part of it, rounded down.
-        circuit_breaker: refuses calls while too many fail, per task; None for never.
-        budget: what all tasks may use together, with those of other lookups that have an equal budget; None for no such
-            limit. On Spark Connect it needs a coordinator of its own, or each task gets a part of it.
-        tasks_at_once: see `enrich`.
-        hedge: when a slow call is made a second time, per task; None for never. Not for a function with
-            ``idempotent = False``.
+        retry: when a failed call is repeated; None for never.
+        timeout, attempt_timeout, rate_limit, circuit_breaker, budget, tasks_at_once: see `enrich`.
+        hedge: see `enrich`. Not for a function with ``idempotent = False``.
         on_error: "fail": a call that fails or times out, or a result that does not fit, fails the task with
             `FunctionError`. "null": it gives null.
         deterministic: whether Spark may leave out, repeat and merge calls, as for its own functions. Then a filter on

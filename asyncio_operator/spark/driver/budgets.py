@@ -48,9 +48,6 @@ class JobLimits:
         rate: `rate_limit` as a budget; its name is that of no other.
         tasks_at_once: the number of tasks that share the limits where they do not reach the driver; None: as many as
             the cluster has slots.
-
-    Raises:
-        ConfigurationError: an option has the wrong type or range, or `tasks_at_once` has no effect.
     """
 
     budget: Budget | None
@@ -73,15 +70,7 @@ class JobLimits:
         return cls(budget, rate, tasks_at_once)
 
     def reaching(self, spark: SparkSession, called: Enricher | AsyncFunction[Any, Any]) -> Budget | None:
-        """The limits as tasks get them; None: there are none.
-
-        Args:
-            called: weighs its calls.
-
-        Raises:
-            ConfigurationError: see `reachable`.
-            BudgetExceeded: see `check_weights`.
-        """
+        """The limits as tasks get them; None: there are none. What is called weighs its calls."""
         at_once = cache(lambda: self.tasks_at_once or slots(spark))
         rate = None
         if self.rate is not None:
@@ -109,10 +98,6 @@ def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], i
 
     Args:
         tasks_at_once: the number of tasks that share it where they cannot reach the driver.
-
-    Raises:
-        ConfigurationError: its address cannot be read, or it cannot be divided, or the driver cannot listen, or tasks
-            use a budget of this name that has other limits.
     """
     of_kind("budget", budget, Budget)
     if budget.coordinator is not None:
@@ -153,9 +138,6 @@ def divided(budget: Budget, tasks: int, rate: bool = False) -> Budget:
 
     Args:
         rate: it is a `rate_limit`.
-
-    Raises:
-        ConfigurationError: a part is less than one, or something is to be spent, which cannot be divided.
     """
     shown, given = ("rate_limit", "RateLimit(...)") if rate else (f"the budget {budget.name!r}", "...")
     remedy = f'name a coordinator, as in budget=Budget("name", {given}, coordinator="redis://host")'
@@ -197,11 +179,7 @@ def cores(spark: SparkSession) -> int:
 
 
 def slots(spark: SparkSession) -> int:
-    """The number of tasks that the cluster can run at the same time, in its present size.
-
-    Raises:
-        ConfigurationError: the number changes with the load.
-    """
+    """The number of tasks that the cluster can run at the same time, in its present size."""
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         raise ConfigurationError(
             "tasks on Spark Connect do not reach the driver, so each gets a part of rate_limit or budget, and with "
@@ -216,16 +194,8 @@ def slots(spark: SparkSession) -> int:
 
 
 def check_weights(budget: Budget, called: str, weigh: Weigh | None) -> None:
-    """Check what a lookup weighs against its budget.
-
-    Args:
-        called: names the enricher.
-        weigh: how it weighs a call; None: it weighs in no unit.
-
-    Raises:
-        BudgetExceeded: a call without keys would already pass a spend limit (law G6).
-        ConfigurationError: it returns no weights.
-    """
+    """Check what a lookup weighs against its budget (law G6). `called` names the enricher; a `weigh` of None weighs in
+    no unit."""
     least: Weights = {}
     if weigh is not None:
         # Many functions need a key. What fails for keys too, tasks report.

@@ -16,10 +16,10 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, duration, of_kind, one_of, positive_int
 from asyncio_operator.engine.options import CALL_OPTIONS, SHORT, GivenCalls, Mode, meant
 from asyncio_operator.enricher import Enricher, optional_parts, require_enricher
@@ -101,14 +101,10 @@ class EnrichOptions(GivenCalls):
         """The options among the arguments of a face, by name. Other arguments are left out."""
         return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
 
-    @property
-    def job_limits(self) -> JobLimits:
-        """What all tasks may use together."""
-        return JobLimits.of(self.budget, self.rate_limit, self.tasks_at_once)
-
-    def keeping(self, budget: Budget | None) -> EnrichOptions:
+    def limited(self, spark: SparkSession, enricher: Enricher) -> EnrichOptions:
         """The options of a task that keeps the limits of its job."""
-        return replace(self, budget=budget, rate_limit=None, tasks_at_once=None)
+        limits = JobLimits.of(self.budget, self.rate_limit, self.tasks_at_once)
+        return replace(self, budget=limits.reaching(spark, enricher), rate_limit=None, tasks_at_once=None)
 
 
 _FIELDS = [field.name for field in fields(EnrichOptions)]
@@ -131,9 +127,6 @@ def enrich_task(
         reporting: reports the figures of a task, for `metrics`.
         tracing: reports the trace of a task, for `trace`.
         zone: the time zone of the session, for `as_of`.
-
-    Raises:
-        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
     """
     require_enricher(enricher)
     joins = one_of("strategy", options.strategy, get_args(Strategy)) == "distinct"

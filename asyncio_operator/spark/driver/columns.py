@@ -91,11 +91,7 @@ def _warn_of_fractions(field: StructField, enricher: str) -> None:
 
 
 def check_passes_through(schema: StructType) -> None:
-    """Check that Spark can pass all columns to Python in Arrow.
-
-    Raises:
-        ConfigurationError: it cannot pass one of them.
-    """
+    """Check that Spark can pass all columns to Python in Arrow."""
     for field in schema.fields:
         try:
             arrow_type(field.dataType)
@@ -107,11 +103,7 @@ def check_passes_through(schema: StructType) -> None:
 
 
 def spark_field(name: str, field: pa.Field) -> StructField:
-    """The Spark field of an Arrow field: nullable, with another name.
-
-    Raises:
-        ConfigurationError: Spark does not have such a type.
-    """
+    """The Spark field of an Arrow field: nullable, with another name."""
     try:
         data_type = _nullable(spark_data_type(field.type))
         arrow_type(data_type)
@@ -163,11 +155,7 @@ def key_columns(df: DataFrame, positions: Sequence[int]) -> DataFrame:
 
 
 def require_dataframe(df: object, enricher: object) -> None:
-    """Check that the first argument of `enrich` or `plan` is a Spark DataFrame, and not the second one.
-
-    Raises:
-        ConfigurationError: it is none. The message says how to make one.
-    """
+    """Check that the first argument of `enrich` or `plan` is a Spark DataFrame, and not the second one."""
     if is_dataframe(df):
         return
     if is_dataframe(enricher):
@@ -190,11 +178,7 @@ On = str | Sequence[str] | Mapping[str, str]
 
 
 def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, ...]:
-    """The positions of the key columns in the DataFrame, in the order of the key's parts.
-
-    Raises:
-        ConfigurationError: `on` does not name the key columns, or their types can never match.
-    """
+    """The positions of the key columns in the DataFrame, in the order of the key's parts."""
     known = enricher.key_schema()
     if known is not None and not isinstance(known, pa.Schema):
         raise ConfigurationError(
@@ -265,11 +249,7 @@ def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: 
 
 
 def position_of(schema: StructType, name: str, argument: str = "on") -> int:
-    """The position of the column with this name. If no name is equal, the case of letters is ignored.
-
-    Raises:
-        ConfigurationError: no column matches, or more than one; the message names the argument.
-    """
+    """The position of the column with this name. If no name is equal, the case of letters is ignored."""
     if not isinstance(name, str):
         raise ConfigurationError(f"{argument} is {describe(name)}; it must be the name of a column")
     positions = [i for i, field in enumerate(schema.fields) if field.name == name]
@@ -310,11 +290,7 @@ def session_zone(spark: SparkSession) -> str:
 
 
 def names_of(as_of: object) -> tuple[str, str]:
-    """The column of times and that of versions.
-
-    Raises:
-        ConfigurationError: it is no pair of names.
-    """
+    """The column of times and that of versions."""
     match as_of:
         case [str(time), str(version)]:
             return time, version
@@ -330,9 +306,6 @@ def compared(schema: StructType, time: str, version: StructField, enricher: str,
     Args:
         place: that of the version among the columns of a found row.
         zone: the time zone of the session.
-
-    Raises:
-        ConfigurationError: there is no such column of times, or the two cannot be compared.
     """
     position = position_of(schema, time, "as_of")
     field = schema.fields[position]

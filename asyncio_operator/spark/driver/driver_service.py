@@ -142,11 +142,7 @@ _current: tuple[SparkContext, DriverService] | None = None
 
 
 def driver_address(spark: SparkSession) -> DriverAddress | None:
-    """Where workers reach the service of the session's application, which the first call starts; None on Spark Connect.
-
-    Raises:
-        ConfigurationError: the driver cannot listen there, or its port is not a number.
-    """
+    """Where workers reach the service of the application, which the first call starts; None on Spark Connect."""
     global _current
     context = context_of(spark)
     if context is None:

@@ -300,11 +300,7 @@ class Contents:
     is_whole: bool = True
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """All rows of its live files, and perhaps of replaced and of later ones: equal rows of one answer are one.
-
-        Raises:
-            JournalError: Spark cannot read the place.
-        """
+        """All rows of its live files, and perhaps of replaced and of later ones: equal rows of one answer are one."""
         description = self.description
         schema = spark_schema(description.keys, description.answers, ABOUT)
         if not self.live:

@@ -21,7 +21,6 @@ import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -36,7 +35,6 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.figures import FIGURES, NUMBERS, Figures, Kind
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.spark.driver.ledger import MOST_TASKS, Ledger, Lookup, TaskView
-from asyncio_operator.trace import Trace
 from asyncio_operator.trace.stories import slowest
 
 EVERY = 1.0
@@ -315,8 +313,18 @@ class LiveSamples:
                 continue
             state = id(trace), trace.runs, trace.size
             if self._traces.get(label) != state:
-                self._traces[label] = state
-                found[label] = _slowest_keys(trace)
+                self._traces[label], found[label] = state, []
+                with contextlib.suppress(StateError):  # It is empty.
+                    found[label] = [
+                        {
+                            "key": one.life.key or one.life.value,
+                            "milliseconds": round(1000 * one.seconds, 3),
+                            "attempts": len(one.life.calls),
+                            "outcome": one.life.outcome or "running",
+                            "error": one.error,
+                        }
+                        for one in slowest(trace.story(), SLOWEST)
+                    ]
         return found
 
     def _sample(self, label: str, figures: Figures, calls: int, now: float) -> list[float]:
@@ -416,21 +424,6 @@ def _task(task: TaskView) -> dict[str, Any]:
         "failures": figures.failures,
         "p99": round(1000 * figures.attempt_latency.percentiles().p99, 3),
     }
-
-
-def _slowest_keys(trace: Trace) -> list[dict[str, Any]]:
-    with suppress(StateError):  # It is empty.
-        return [
-            {
-                "key": one.life.key or one.life.value,
-                "milliseconds": round(1000 * one.seconds, 3),
-                "attempts": len(one.life.calls),
-                "outcome": one.life.outcome or "running",
-                "error": one.error,
-            }
-            for one in slowest(trace.story(), SLOWEST)
-        ]
-    return []
 
 
 PREFIX = "asyncio_operator"

@@ -22,11 +22,7 @@ IN_ENRICH = {
 def refuse_unknown(
     face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] | None = None
 ) -> None:
-    """Check that a function has all options that are passed to it.
-
-    Raises:
-        ConfigurationError: it does not have one of them.
-    """
+    """Check that a function has all options that are passed to it."""
     options = list(known)
     for name in given:
         if name not in options:
@@ -35,11 +31,7 @@ def refuse_unknown(
 
 
 def refuse_journal(face: str, journal: object) -> None:
-    """Check that no journal is given to a function without one.
-
-    Raises:
-        ConfigurationError: there is one.
-    """
+    """Check that no journal is given to a function without one."""
     if journal is not None:
         raise ConfigurationError(
             f"journal is {describe(journal)}, which {face} does not take: known answers are joined with a DataFrame. "
@@ -48,11 +40,7 @@ def refuse_journal(face: str, journal: object) -> None:
 
 
 def require_portable(what: str, travels: object) -> None:
-    """Check that an object can be pickled. The message calls it `what`.
-
-    Raises:
-        ConfigurationError: it cannot be pickled.
-    """
+    """Check that an object can be pickled. The message calls it `what`."""
     try:
         cloudpickle.dumps(travels)  # type: ignore[no-untyped-call]
     except Exception as error:

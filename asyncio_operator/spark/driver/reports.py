@@ -69,11 +69,7 @@ def take(message: list[Any]) -> None:
 
 
 def reported_to(collection: Any, spark: SparkSession, problem: str) -> Destination:
-    """Where tasks add lists. On the driver, `collection` is extended by them, while anything refers to it.
-
-    Raises:
-        ConfigurationError: the session has no accumulators. `problem` is the message, with the remedy.
-    """
+    """Where tasks add lists. On the driver, `collection` is extended by them, while anything refers to it."""
     global _current
     context = context_of(spark)
     if context is None:
@@ -102,11 +98,7 @@ _included: WeakKeyDictionary[Trace, _Included] = WeakKeyDictionary()
 
 
 def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:
-    """What tasks need to record for this trace. The trace is cleared.
-
-    Raises:
-        ConfigurationError: it is not a `Trace`, or the session has no accumulators.
-    """
+    """What tasks need to record for this trace. The trace is cleared."""
     of_kind("trace", trace, Trace)
     assert isinstance(trace, Trace)
     trace.clear()
