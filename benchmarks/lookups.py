@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Batching, Cache, Enricher, Retry
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
@@ -178,10 +179,8 @@ class _Late(_AtOnce):
         return ROW
 
 
-class _Source:
+class _Source(Input):
     """Batches, in place of a feeder thread."""
-
-    instant = True
 
     def __init__(self, batches: list[KeyBatch]) -> None:
         self._batches = iter(batches)
@@ -194,17 +193,11 @@ class _Source:
     def has_some(self) -> bool:
         return not self._ended
 
-    def read_ahead(self) -> list[KeyBatch]:
-        return []
-
     def __iter__(self) -> Iterator[KeyBatch]:
         return self._batches
 
     def exhausted(self) -> None:
         self._ended = True
-
-    async def release(self) -> None:
-        """The batches are in memory."""
 
 
 def _keys(name: str, number: int) -> list[Any]:

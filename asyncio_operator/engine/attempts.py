@@ -25,7 +25,6 @@ from asyncio_operator.engine.contracts import Endings, Source, Window
 from asyncio_operator.engine.failures import (
     FailingBatches,
     aligned,
-    attempt_timeout_error,
     element_error,
     ends_the_run,
     is_ordinary,
@@ -38,7 +37,7 @@ from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
-from asyncio_operator.errors import BudgetExceeded, ResultError, count_kind
+from asyncio_operator.errors import BudgetExceeded, ElementTimeoutError, ResultError, count_kind, describe
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.telemetry.annotations import answered_with, noted
@@ -464,7 +463,11 @@ class Attempts:
         if flight.deadline <= now + SLACK:
             self._end(flight, now, self._endings.timed_out, flight.attempts + 1)
             return
-        self._judge(flight, attempt_timeout_error(flight.value, flight.attempts + 1, self._attempt_timeout), now)
+        error = ElementTimeoutError(
+            f"attempt {flight.attempts + 1} for element {describe(flight.value)} had no result within "
+            f"attempt_timeout={self._attempt_timeout} s"
+        )
+        self._judge(flight, error, now)
 
     def _overdue(self, flight: Flight, now: float) -> None:
         """An element has reached its deadline, and no attempt runs for it."""

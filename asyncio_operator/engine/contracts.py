@@ -153,9 +153,9 @@ class Endings(Protocol):
 
 @runtime_checkable
 class Input(Protocol):
-    """A source of elements. One reader at a time."""
+    """A source of elements. One reader at a time. A class that inherits from it needs no method that does nothing."""
 
-    instant: bool
+    instant: bool = True
     """Whether iterating takes no time worth measuring."""
 
     async def ready(self) -> bool:
@@ -166,12 +166,15 @@ class Input(Protocol):
 
     def read_ahead(self) -> list[Any]:
         """Elements that were read from the source and not yet given by iterating."""
+        return []
 
     def __iter__(self) -> Iterator[Any]:
         """The elements that are available now. The reader may stop half-way and iterate again later."""
 
     def exhausted(self) -> None:
-        """The reader iterated to the end of the available elements."""
+        """The reader iterated to the end of the available elements. There may be more later."""
+        return
 
     async def release(self) -> None:
         """Drop the source, after the last read has ended. The result of `read_ahead` stays the same."""
+        return

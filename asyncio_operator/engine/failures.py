@@ -15,7 +15,6 @@ from typing import Any, Final
 from asyncio_operator.errors import (
     BudgetExceeded,
     CoordinatorError,
-    ElementTimeoutError,
     FunctionError,
     ResultError,
     describe,
@@ -67,13 +66,6 @@ def call_error(
     tried = f" in attempt {attempts}" if attempts > 1 else ""
     says = f"{tried}: {text or describe_error(error)}{remedy}"
     return function_error(failed, says, unit=unit, element=element, attempts=attempts, cause=error)
-
-
-def attempt_timeout_error(value: Any, attempt: int, seconds: float) -> ElementTimeoutError:
-    """The error of an attempt that takes longer than `attempt_timeout` seconds."""
-    return ElementTimeoutError(
-        f"attempt {attempt} for element {describe(value)} had no result within attempt_timeout={seconds} s"
-    )
 
 
 def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
@@ -150,7 +142,15 @@ class FailingBatches:
             alone.append(elements[0])
             if len(alone) == 2:
                 self.end()
-                self._warn(error)
+                logger.warning(
+                    "%s: every call of %s with several values has failed so far, and the same values succeed one by "
+                    "one. So no value is to blame, and each one costs a call of its own. Correct how several values "
+                    "are asked for and how their answer is read, or turn batching off with a batch size of 1. The last "
+                    "error: %s",
+                    self._name,
+                    self.method,
+                    describe_error(error),
+                )
 
     def failed(self, elements: Sequence[Any]) -> None:
         """Elements have failed, and are not divided any more."""
@@ -161,13 +161,3 @@ class FailingBatches:
         """A call for several elements has succeeded: nothing is watched any more."""
         self._watching = False
         self._pairs.clear()
-
-    def _warn(self, error: BaseException) -> None:
-        logger.warning(
-            "%s: every call of %s with several values has failed so far, and the same values succeed one by one. So no "
-            "value is to blame, and each one costs a call of its own. Correct how several values are asked for and how "
-            "their answer is read, or turn batching off with a batch size of 1. The last error: %s",
-            self._name,
-            self.method,
-            describe_error(error),
-        )

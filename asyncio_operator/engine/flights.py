@@ -234,16 +234,13 @@ class Call:
         return status if type(status) is int else None
 
     def settle(self, weights: Weights) -> None:
-        if self.gate is not None:
-            self.gate.on_loop(self._settle, weights)
+        self.gate.on_loop(self._settle, weights)
 
     def bill(self, whether: bool) -> None:
-        if self.gate is not None:
-            self.gate.on_loop(self._bill, whether)
+        self.gate.on_loop(self._bill, whether)
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
-        if self.gate is not None:
-            self.gate.on_loop(self.gate.hint, limits, retry_after)
+        self.gate.on_loop(self.gate.hint, limits, retry_after)
 
     def _settle(self, weights: Weights) -> None:
         if self.running:

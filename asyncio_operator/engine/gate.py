@@ -90,6 +90,8 @@ class Gate:
         free: calls for one value that may start without a question. When there is none left, `take` is asked.
         answered: is called when such a call has given its result, with the time and when it started; None if no limit
             has to hear of it.
+        breaker: the circuit breaker; None: there is none.
+        seat: of the run, in the shares of its budget; None before the first call, or without a budget.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Gate:
         self._limiter = limited.limiter
         if self._limiter is None and rate_limit is not None:
             self._limiter = LocalWindow(rate_limit)
-        self._breaker = None if breaker is None else Breaker(breaker)
+        self.breaker = None if breaker is None else Breaker(breaker)
         self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
         self._breaker_clock = limited.breaker_clock or timers.clock
         self._recorder = None if recorder is SILENT else recorder
@@ -118,14 +120,14 @@ class Gate:
         counts = not called.weigh and options.budget is not None and only_counts(options.budget)
         # With a clock of its own, the breaker has to know by that when a call started.
         self.listens = (self.weighs and not counts) or (breaker is not None and limited.breaker_clock is not None)
-        hears = self._breaker is not None or self._controller is not None
+        hears = self.breaker is not None or self._controller is not None
         self.limits = hears or self.weighs or self._limiter is not None
         # If it is the only limit, the window of the rate limit says it: one function less for each key.
         alone = self._limiter is not None and not (self.weighs or hears)
         self.take: Callable[[float], float] = self._limiter.take if alone else self._take  # type: ignore[union-attr]
         self.answered = self._answered if hears else None
         self.free = FreeStarts(heard=self.weighs)
-        self._admission: Seat | BothSeats | None = None
+        self.seat: Seat | BothSeats | None = None
         self.now = timers.clock
         self._timers = timers
         self._news = news
@@ -137,14 +139,9 @@ class Gate:
 
     def leave(self) -> None:
         """No call starts any more."""
-        if self._admission is not None and not self._over:
-            self._admission.leave()
+        if self.seat is not None and not self._over:
+            self.seat.leave()
         self._over = True
-
-    @property
-    def is_shut(self) -> bool:
-        """Whether the circuit breaker refuses calls, or tries one."""
-        return self._breaker is not None and self._breaker.state != "closed"
 
     def next_start(self, now: float) -> float:
         """The earliest time, not before `now`, at which a call may start or is refused. Infinity: when one returns."""
@@ -152,7 +149,7 @@ class Gate:
             return inf
         if self._limiter is None:
             return now
-        breaker = self._breaker
+        breaker = self.breaker
         if breaker is not None and breaker.state != "closed" and breaker.refuses(self._breaker_clock()):
             # A call that is refused is not made, so it needs no token: its error must not wait for one.
             return now
@@ -175,7 +172,7 @@ class Gate:
             return start
         if self.weighs and call.weights is None:
             call.weights = self.weights(call.count, call.values)
-        breaker = self._breaker
+        breaker = self.breaker
         if breaker is not None:
             # By the clock of the breaker, which compares it with the time at which it opened.
             age = call.age = self._breaker_clock()
@@ -199,7 +196,7 @@ class Gate:
 
     def _permitted(self, weights: Weights, now: float) -> float:
         """Start a call of these weights, if the budget lets it. Returns when it does."""
-        start = (self._admission or self._joined()).take(weights, now)
+        start = (self.seat or self._joined()).take(weights, now)
         if start > now:
             if self._waits_since is None:
                 self._waits_since = now
@@ -211,13 +208,13 @@ class Gate:
     def _joined(self) -> Seat | BothSeats:
         assert self._allowance is not None
         assert not self._over
-        self._admission = self._allowance.join(self._news, self._timers.fail)
+        self.seat = self._allowance.join(self._news, self._timers.fail)
         if self.answered is None and self._limiter is None:
-            self.free = self._admission.free
-        return self._admission
+            self.free = self.seat.free
+        return self.seat
 
     def _take(self, now: float) -> float:
-        limiter, breaker, controller = self._limiter, self._breaker, self._controller
+        limiter, breaker, controller = self._limiter, self.breaker, self._controller
         if breaker is not None and breaker.state != "closed":
             return inf
         if controller is not None and self.calls >= controller.limit:
@@ -235,8 +232,8 @@ class Gate:
     def _answered(self, now: float, started: float) -> None:
         controller, calls = self._controller, self.calls
         self.calls = calls - 1
-        if self._breaker is not None:
-            self._breaker.succeeded(now, started)
+        if self.breaker is not None:
+            self.breaker.succeeded(now, started)
         if controller is not None:
             before = controller.limit
             controller.completed(now, now - started, calls)
@@ -247,18 +244,14 @@ class Gate:
         """A call that `take` has let start is in trouble: its end is reported to `ended`."""
         call.gate, call.running, call.let_start, call.age = self, True, started, started
 
-    def ended_unheard(self) -> None:
-        """A call that `take` has let start has returned, and `free` is heard."""
-        self._admission.ended()  # type: ignore[union-attr]
-
     def judge(self, call: Call, now: float, error: BaseException | None) -> None:
         """The call has returned a result or an error, or has passed its limit: `TimeoutError`."""
         call.judged = True
-        if self._breaker is not None:
-            end = self._breaker.succeeded if error is None else self._breaker.failed
+        if self.breaker is not None:
+            end = self.breaker.succeeded if error is None else self.breaker.failed
             end(self._breaker_clock(), call.age)
             if self._recorder is not None:
-                self._recorder.circuit(self._breaker.state, now)
+                self._recorder.circuit(self.breaker.state, now)
         if self._controller is not None:
             latency = now - call.let_start
             if error is None:
@@ -269,8 +262,8 @@ class Gate:
     def abandoned(self, call: Call) -> None:
         """The call is cancelled because no element needs its result. It proves nothing."""
         call.judged = True
-        if self._breaker is not None:
-            self._breaker.abandoned(call.age)
+        if self.breaker is not None:
+            self.breaker.abandoned(call.age)
 
     def ended(self, call: Call, now: float, error: BaseException | None = None) -> None:
         """The call has returned, with a result or an error, in time or late."""
@@ -282,18 +275,18 @@ class Gate:
             self.judge(call, now, error)
         call.running = False
         self.calls -= 1
-        if self._admission is not None and call.weights is not None:
+        if self.seat is not None and call.weights is not None:
             if error is not None and is_unbilled(error):
                 call.billed = bool(call.billed)
-            self._admission.returned(call.weights, call.settled, call.let_start, now, call.billed is not False)
+            self.seat.returned(call.weights, call.settled, call.let_start, now, call.billed is not False)
         if self._controller is not None:
             self._resize(self._controller.limit)
 
     # -- reports of a running call
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
-        if self._admission is not None and not self._over:
-            self._admission.hint(limits, retry_after, self.now())
+        if self.seat is not None and not self._over:
+            self.seat.hint(limits, retry_after, self.now())
 
     def on_loop(self, report: Callable[..., None], *arguments: Any) -> None:
         """Call it here on the loop's thread, else there soon; never if the loop is closed."""

@@ -13,14 +13,14 @@ Only first calls are hedged, and no refreshes of a cache. One timer of the run w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
 
 from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
-from asyncio_operator.engine.lane import LAST_TURNS
 from asyncio_operator.engine.recorder import Recorder
+from asyncio_operator.engine.timing import after_last_turns
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
 from asyncio_operator.figures import Figures
 from asyncio_operator.policies.hedge import Hedger
@@ -91,7 +91,7 @@ class Hedging:
 
     def next_pair(self, now: float, gate: Gate) -> tuple[Call, Call] | None:
         """A call, and its copy that starts now; None if none may."""
-        if not self.wanted or gate.is_shut:
+        if not self.wanted or (gate.breaker is not None and gate.breaker.state != "closed"):
             return None
         first = next(iter(self._single), None)
         if first is None or first.started + self._hedger.delay > self._rang:
@@ -148,10 +148,10 @@ class Hedging:
                 self._hedger.lasted(call.started - other.started)
             for flight in call.present:
                 self._recorder.attempt_ended(flight, "cancelled", now)
-            self._copy_ended(call.present, "result", now)
+            self._recorder.copy_ended(call.present, "result", now)
         elif other is not None:
             self._hedger.lasted(now - call.started)
-            self._copy_ended(call.present, "cancelled", now)
+            self._recorder.copy_ended(call.present, "cancelled", now)
         if other is not None:
             self._leave(other, other.present)
 
@@ -161,7 +161,7 @@ class Hedging:
             self._hedger.overloaded(now, wait)
         other, lone = self._parted(call)
         if lone is not None or (other is not None and call.half):
-            self._copy_ended(call.present, "error", now, error)
+            self._recorder.copy_ended(call.present, "error", now, error)
         if not is_ordinary(error):
             # It ends the run, whatever the other call would bring.
             return error
@@ -179,7 +179,7 @@ class Hedging:
         """These elements have left the call. They leave the other call of its pair too."""
         other = self._pairs.get(call)
         if other is not None or call in self._alone:
-            self._copy_ended(flights, outcome, now)
+            self._recorder.copy_ended(flights, outcome, now)
         if not call.present:
             self._parted(call)
         if other is not None and flights:
@@ -192,12 +192,6 @@ class Hedging:
         if other is not None:
             del self._pairs[other]
         return other, self._alone.pop(call, None)
-
-    def _copy_ended(
-        self, flights: Sequence[Flight], outcome: str, now: float, error: BaseException | None = None
-    ) -> None:
-        for flight in flights:
-            self._recorder.copy_ended(flight, outcome, now, error)
 
     # -- the timer
 
@@ -217,12 +211,9 @@ class Hedging:
         if due > now:
             self._arm(due)
         else:
-            self._last_turn(now, LAST_TURNS)
+            # A result that has arrived wins. After the loop was blocked, nearly all that seem to be slow have one.
+            after_last_turns(self._loop, lambda: self._begin(now))
 
-    def _last_turn(self, rang: float, turns: int) -> None:
-        # A result that has arrived wins. After the loop was blocked, nearly all that seem to be slow have one.
-        if turns:
-            self._loop.call_soon(self._last_turn, rang, turns - 1)
-            return
+    def _begin(self, rang: float) -> None:
         self._armed, self.wanted, self._rang = False, True, rang
         self._news()

@@ -35,7 +35,7 @@ PLAIN_ITERATORS = frozenset(type(iter(plain)) for plain in _PLAIN)
 """Iterators that run no code of the user, and whose steps take no time worth measuring."""
 
 
-class SyncInput:
+class SyncInput(Input):
     """An ordinary iterable, read on the loop. While it blocks, the loop and all calls on it are blocked."""
 
     def __init__(self, elements: Iterable[Any]) -> None:
@@ -49,9 +49,6 @@ class SyncInput:
     def has_some(self) -> bool:
         return not self._ended
 
-    def read_ahead(self) -> list[Any]:
-        return []
-
     def __iter__(self) -> Iterator[Any]:
         return self._elements
 
@@ -63,10 +60,8 @@ class SyncInput:
         self._elements = iter(())
 
 
-class AsyncInput:
+class AsyncInput(Input):
     """An asynchronous iterable, read one element at a time."""
-
-    instant = True
 
     def __init__(self, elements: AsyncIterable[Any]) -> None:
         self._elements: AsyncIterator[Any] | None = aiter(elements)
@@ -95,9 +90,6 @@ class AsyncInput:
     def __iter__(self) -> Iterator[Any]:
         while self._next:
             yield self._next.pop()
-
-    def exhausted(self) -> None:
-        """Nothing to do: more elements may come later."""
 
     async def release(self) -> None:
         elements, self._elements = self._elements, None
@@ -128,9 +120,10 @@ class Reader:
 
     A lane that waits for nothing else waits for the input itself (`ready`). If other news may come first, a task waits
     for the input (`read_ahead`). Law O18: after `stop` it gives no elements, even if the input ignores its
-    cancellation. Elements that the input then gives are in `to_come`, so none is lost.
+    cancellation. Elements that the input then gives are in its `read_ahead`, so none is lost.
 
     Attributes:
+        input: what it reads.
         reading: the task that waits for the input, if one does.
         wanted: whether nothing was found, and more may come. Who reads resets it before.
     """
@@ -140,7 +133,7 @@ class Reader:
         self.reading: asyncio.Task[None] | None = None
         self.wanted = False
         self._context = copy_context()
-        self._input = elements
+        self.input = elements
         self._over = False
         self._stopped = False
         self._error: BaseException | None = None
@@ -152,7 +145,7 @@ class Reader:
 
     async def ready(self) -> bool:
         """Wait until there may be an element to read. False if none will come."""
-        if not self.over and not await call_within(self._context, self._input.ready):
+        if not self.over and not await call_within(self._context, self.input.ready):
             self._over = True
         return not self.over
 
@@ -175,13 +168,9 @@ class Reader:
         news()
 
     def __iter__(self) -> Iterator[Any]:
-        """All that can be read now; call `exhausted` at its end."""
-        elements = iter(() if self.over else self._input)
+        """All that can be read now; call `input.exhausted` at its end."""
+        elements = iter(() if self.over else self.input)
         return elements if self.instant else map(self._context.run, repeat(elements.__next__))
-
-    def exhausted(self) -> None:
-        """All that could be read has been read."""
-        self._input.exhausted()
 
     def has_some(self) -> bool:
         """Whether iterating may give something now. Raises what waiting for it raised."""
@@ -189,7 +178,7 @@ class Reader:
             raise self._error
         if self.over:
             return False
-        if self._input.has_some():
+        if self.input.has_some():
             return True
         self.wanted = True
         return False
@@ -199,12 +188,8 @@ class Reader:
         while self.has_some():
             for element in self:
                 return element
-            self._input.exhausted()
+            self.input.exhausted()
         return NOTHING
-
-    def to_come(self) -> list[Any]:
-        """Elements that were read from the input, and not given."""
-        return self._input.read_ahead()
 
     def stop(self) -> None:
         """Nothing is read any more. An input that is being read is cancelled once, so that it may clean up."""
@@ -216,7 +201,7 @@ class Reader:
     async def close(self, grace_period: float) -> None:
         """Wait until nothing is read, and let go of the input, for `grace_period` seconds. An input that ignores its
         cancellation is left behind, and one that is still closing is cancelled. It is not closed by
-        `ending.close_within`, because its two waits share the seconds.
+        `timing.close_within`, because its two waits share the seconds.
 
         Raises:
             BaseException: closing the input failed.
@@ -234,7 +219,7 @@ class Reader:
         limit = asyncio.timeout_at(ends)
         try:
             async with limit:
-                await call_within(self._context, self._input.release)
+                await call_within(self._context, self.input.release)
         except TimeoutError:
             if not limit.expired():
                 raise

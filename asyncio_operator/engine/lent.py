@@ -99,11 +99,6 @@ class Lent(Generic[K, T]):
         """The end of an earlier thing with this key, while it goes on."""
         return self._ending.get(key)
 
-    @property
-    def in_use(self) -> int:
-        """How many things several tasks may have, and at least one has."""
-        return len(self._used)
-
     def all(self) -> list[T]:
         """All that is kept or lent to several tasks. Any thread may call it."""
         return [thing for thing, _ in list(self._used.values())] + [thing for _, thing, _ in list(self._unused)]

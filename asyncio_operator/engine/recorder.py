@@ -5,6 +5,7 @@ The run and its parts call a recorder at every step of an element's life. They n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -56,10 +57,13 @@ class Recorder:
         self._copies[flight] = None
         self._trace.record("copy_started", now, flight.number, flight.attempts + 1)
 
-    def copy_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
-        """The second call has ended for the element, or is cancelled. Its attempt has not ended yet."""
-        del self._copies[flight]
-        self._trace.record("copy_ended", now, flight.number, flight.attempts + 1, outcome, text_of_error(error))
+    def copy_ended(
+        self, flights: Sequence[Flight], outcome: Any, now: float, error: BaseException | None = None
+    ) -> None:
+        """The second call has ended for these elements, or is cancelled. Their attempt has not ended yet."""
+        for flight in flights:
+            del self._copies[flight]
+            self._trace.record("copy_ended", now, flight.number, flight.attempts + 1, outcome, text_of_error(error))
 
     def backing_off(self, flight: Flight, now: float, until: float) -> None:
         """The element waits for its next attempt."""
@@ -92,8 +96,7 @@ class Recorder:
         _recording.pop(id(self._trace), None)
         for flight in list(self._running):
             self.attempt_ended(flight, "cancelled", now)
-        for flight in list(self._copies):
-            self.copy_ended(flight, "cancelled", now)
+        self.copy_ended(list(self._copies), "cancelled", now)
         for flight in list(self._cut):
             # One of the last calls, which the run waited for or left behind.
             self.call_returned(flight, now)

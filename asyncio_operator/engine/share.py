@@ -266,7 +266,11 @@ class Share:
             self._go_on()
             raise
         except ConfigurationError as error:
-            self._end(error)
+            # It ends all runs.
+            self.over = True
+            for seat in list(self.seats):
+                seat.fail(error)
+            self._rest()
         except Exception as error:
             self._lost(error)
         self._go_on()
@@ -307,13 +311,6 @@ class Share:
             f"no call may start under the budget {self._name!r}, because there is no answer{since} from {self._problem}"
         )
         self._tell()
-
-    def _end(self, error: AsyncOperatorError) -> None:
-        """End all runs."""
-        self.over = True
-        for seat in list(self.seats):
-            seat.fail(error)
-        self._rest()
 
     def _rest(self) -> None:
         """Nothing more is asked."""
@@ -367,11 +364,11 @@ class Seat:
         place: among the runs that wait; see the head of this module.
     """
 
-    __slots__ = ("_permits", "_share", "fail", "free", "news", "place")
+    __slots__ = ("_share", "fail", "free", "news", "permits", "place")
 
     def __init__(self, share: Share, news: Callable[[], None], fail: Callable[[BaseException], object]) -> None:
         self._share = share
-        self._permits = share.permits
+        self.permits = share.permits
         self.free = share.permits.free
         self.news = news
         self.fail = fail
@@ -382,10 +379,6 @@ class Seat:
         """The run starts no further call."""
         self._share.leave(self)
 
-    def check(self, weights: Weights) -> None:
-        """Raise BudgetExceeded if a call of these weights can never start."""
-        self._permits.check(weights)
-
     def take(self, weights: Weights, now: float) -> float:
         """Start a call of these weights, if it may start now. Returns the earliest time, not before `now`, at which it
         may. Infinity: that is not known yet, and `news` will be called. At most the call that was asked for last waits.
@@ -394,7 +387,7 @@ class Seat:
             BudgetExceeded: such a call can never start.
             CoordinatorError: nothing may start, because what is shared with others is not known.
         """
-        permits, share = self._permits, self._share
+        permits, share = self.permits, self._share
         if len(share.seats) > 1 or share.waiting:
             if (start := self.next_start(weights, now)) <= now:
                 permits.started(weights, now)
@@ -410,7 +403,7 @@ class Seat:
     def next_start(self, weights: Weights, now: float) -> float:
         """See `Permits.next_start`; and it is the turn of this run."""
         try:
-            start = self._permits.next_start(weights, now)
+            start = self.permits.next_start(weights, now)
         except AsyncOperatorError:
             self._share.drop(self)
             raise
@@ -434,7 +427,7 @@ class Seat:
             started: the time that `take` got.
             billed: whether the source may bill it; see `usage.billed`.
         """
-        self._permits.returned(weights, settled, started, now, billed)
+        self.permits.returned(weights, settled, started, now, billed)
         self._share.room()
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
@@ -452,7 +445,7 @@ class BothSeats:
     def take(self, weights: Weights, now: float) -> float:
         if (start := self._beside.next_start(weights, now)) > now:
             # A call that can never start fails at once (law G6).
-            self._budget.check(weights)
+            self._budget.permits.check(weights)
         elif (start := self._budget.take(weights, now)) <= now:
             self._beside.take(weights, now)
         return start
@@ -480,11 +473,14 @@ class Shares:
 
     Args:
         new_id: returns the name of a worker, which no other worker has.
+
+    Attributes:
+        open: the shares, and perhaps some that are over.
     """
 
     def __init__(self, new_id: Callable[[], str] = lambda: os.urandom(16).hex()) -> None:
         self._new_id = new_id
-        self._shares: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
+        self.open: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
         self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
 
     def allowance(self, budget: Budget, idle: float = 0.0) -> Reservation:
@@ -500,14 +496,12 @@ class Shares:
         loop = asyncio.get_running_loop()
         where = budget.coordinator or repr(budget.reach)
         key = loop, fingerprint((budget.name, definition(budget), budget.patience, where))
-        share = self._shares.get(key)
+        share = self.open.get(key)
         if share is None or share.over:
-            self._shares = {place: one for place, one in self._shares.items() if not (one.over or place[0].is_closed())}
-            share = self._shares[key] = Share(budget, self._coordinator(budget, loop), idle, self._new_id())
+            for place in [place for place, one in self.open.items() if one.over or place[0].is_closed()]:
+                del self.open[place]
+            share = self.open[key] = Share(budget, self._coordinator(budget, loop), idle, self._new_id())
         return share
-
-    def __len__(self) -> int:
-        return sum(not share.over for share in self._shares.values())
 
     def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
         if budget.coordinator is not None or budget.reach is not None or clock_of(loop) is monotonic:
@@ -517,14 +511,11 @@ class Shares:
         elsewhere[budget.name] = kept
         return LocalCoordinator(kept, budget.name)
 
-    def forget_all(self) -> None:
-        """In a forked child, where no loop of the parent runs."""
-        self._shares.clear()
-
 
 shares = Shares()
 
-forget_in_child(shares.forget_all)
+# No loop of the parent runs in a forked child.
+forget_in_child(shares.open.clear)
 
 
 def own_allowance(budget: Budget | None, called: str, weigh: Weigh | None) -> Reservation | None:

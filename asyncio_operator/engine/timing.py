@@ -52,6 +52,19 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return monotonic if plain or type(loop).__module__.partition(".")[0] == "uvloop" else loop.time
 
 
+LAST_TURNS = 10
+"""Turns of the loop that a late call is given to finish without waiting. A result that has arrived takes one turn to
+reach the coroutine, and one or two more for each task it has been wrapped in."""
+
+
+def after_last_turns(loop: asyncio.AbstractEventLoop, call: Callable[[], object], turns: int = LAST_TURNS) -> None:
+    """Make this call when results that have arrived have had their turns."""
+    if turns:
+        loop.call_soon(after_last_turns, loop, call, turns - 1)
+    else:
+        call()
+
+
 TURN = 0.0005
 """Seconds of a turn: long beside the few microseconds that turning costs. And so short that the results are still in
 the processor's caches when other code goes on with them, and that the garbage collector has not run over them yet."""

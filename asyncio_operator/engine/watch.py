@@ -6,7 +6,6 @@ A function that does not await delays all other calls. So a thread takes samples
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections import deque
@@ -14,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os.path import dirname, sep
 from types import CodeType, FrameType
+
+from asyncio_operator.loop.forks import forget_in_child
 
 logger = logging.getLogger("asyncio_operator.loop")
 
@@ -36,31 +37,40 @@ _LIBRARIES = ("aiohttp", "asyncpg", "numpy", "opentelemetry", "pyarrow", "redis"
 _warned: set[str] = set()
 
 
-class _Watched:
-    """The runs of this process that are watched, and the thread that does it while there are any."""
+_runs: dict[object, LoopWatch] = {}
+"""The runs of this process that are watched."""
 
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self.runs: dict[object, LoopWatch] = {}
-        self.thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        self.thread = threading.Thread(target=self._look, name="asyncio-operator-watch", daemon=True)
-        self.thread.start()
-
-    def _look(self) -> None:
-        pause = threading.Event()
-        while self.runs:
-            pause.wait(INTERVAL)
-            for watch in list(self.runs.values()):
-                watch.look()
-        self.thread = None
-        # A run that began meanwhile may have taken this thread for one that goes on.
-        if self.runs and self.thread is None:
-            self.start()
+_thread: threading.Thread | None = None
+"""Looks at them while there are any."""
 
 
-_watched = _Watched()
+def _start() -> None:
+    global _thread
+    _thread = threading.Thread(target=_look, name="asyncio-operator-watch", daemon=True)
+    _thread.start()
+
+
+def _look() -> None:
+    global _thread
+    pause = threading.Event()
+    while _runs:
+        pause.wait(INTERVAL)
+        for watch in list(_runs.values()):
+            watch.look()
+    _thread = None
+    # A run that began meanwhile may have taken this thread for one that goes on.
+    if _runs and _thread is None:
+        _start()
+
+
+def _forget() -> None:
+    """The thread of the parent was not forked."""
+    global _thread
+    _runs.clear()
+    _thread = None
+
+
+forget_in_child(_forget)
 
 
 @contextmanager
@@ -71,28 +81,19 @@ def watched(name: str, lane: CodeType) -> Iterator[None]:
         name: of the user's function, for the warning.
         lane: the code of the coroutine that calls it.
     """
-    global _watched
-    if _watched.process != os.getpid():
-        # The thread of the parent was not forked.
-        _watched = _Watched()
-    mark, here = object(), _watched
-    here.runs[mark] = LoopWatch(threading.get_ident(), name, lane)
-    if here.thread is None:
-        here.start()
+    mark = object()
+    _runs[mark] = LoopWatch(threading.get_ident(), name, lane)
+    if _thread is None:
+        _start()
     try:
         yield
     finally:
-        del here.runs[mark]
+        # None in a forked child, which ends the runs of its parent too.
+        _runs.pop(mark, None)
 
 
 class LoopWatch:
-    """Watches the thread of a loop.
-
-    Args:
-        thread: its identifier.
-        name: the name in the warning, of the user's function.
-        lane: the code of the coroutine that calls users' functions.
-    """
+    """Watches the thread of a loop, which has this identifier; see `watched`."""
 
     def __init__(self, thread: int | None, name: str, lane: CodeType) -> None:
         self._thread = thread
@@ -127,12 +128,10 @@ def _frames(innermost: FrameType | None, lane: CodeType) -> list[FrameType]:
         if not frame.f_code.co_filename.startswith(_OURS):
             user = frame
         frame = frame.f_back
-    if frame is None or user is None or innermost is None or _is_called_by_us(user):
+    if frame is None or user is None or innermost is None:
+        return []
+    package = str(user.f_globals.get("__name__", "")).partition(".")[0]
+    if package in _LIBRARIES or package in sys.stdlib_module_names:
+        # A library that our files call, and no function of a user.
         return []
     return [innermost] if innermost is user else [innermost, user]
-
-
-def _is_called_by_us(outermost: FrameType) -> bool:
-    """Whether the outermost frame outside of our files is a library that our files call, and no function of a user."""
-    package = str(outermost.f_globals.get("__name__", "")).partition(".")[0]
-    return package in _LIBRARIES or package in sys.stdlib_module_names

@@ -77,7 +77,7 @@ class CallWindow:
             finally:
                 # The lane asks for the next call, or leaves the window: this one has returned.
                 if free.heard:
-                    gate.ended_unheard()
+                    gate.seat.ended()  # type: ignore[union-attr]
                 else:
                     free.ended += 1
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from asyncio_operator.clock import monotonic
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.timing import wake
 from asyncio_operator.errors import StateError
 
@@ -53,7 +54,7 @@ class Bell:
         return self._silent.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
-class ToLoop:
+class ToLoop(Input):
     """Elements from a thread to the loop. It is an `Input` of the operator.
 
     Args:
@@ -62,8 +63,6 @@ class ToLoop:
     Attributes:
         closed: whether the reader has ended.
     """
-
-    instant = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, bell: Bell | None = None) -> None:
         self._loop = loop
@@ -146,12 +145,6 @@ class ToLoop:
             if len(items) == few:  # Half empty: a full channel would otherwise wake the thread for each element.
                 room.ring()
             yield item
-
-    def exhausted(self) -> None:
-        """More elements may come later."""
-
-    async def release(self) -> None:
-        """The thread has the source."""
 
     def close(self) -> None:
         """End reading. A thread that waits in `put`, or calls it later, gets False."""

@@ -251,7 +251,7 @@ class ElementSource(CallWindow):
                     if not room:
                         break
             else:
-                self.reader.exhausted()
+                self.reader.input.exhausted()
         self._admission = None
 
     def _admit_one(self, element: Any, used: int = 0) -> Iterator[tuple[Any, Any]]:
@@ -327,7 +327,7 @@ class ElementSource(CallWindow):
 
     def to_come(self) -> list[tuple[Any, int]]:
         """Elements that were restored or read, and not admitted, each with the attempts that it has used."""
-        return [*self._next, *[(element, 0) for element in self.reader.to_come()]]
+        return [*self._next, *[(element, 0) for element in self.reader.input.read_ahead()]]
 
     def attempts_of(self, entry: Entry) -> int:
         """The number of attempts for the element that have failed."""

@@ -25,7 +25,7 @@ from asyncio_operator import (
     RateLimit,
     Retry,
 )
-from asyncio_operator.engine.lane import Lane, Timeouts
+from asyncio_operator.engine.lanes import Lane, Timeouts
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.helpers import Life, collect, now, run_on, virtual

@@ -155,7 +155,7 @@ def test_X7_the_watching_thread_ends_with_the_last_run() -> None:
         return value
 
     ran_on_a_loop_of_ones_own(look_up)
-    thread = watch_module._watched.thread
+    thread = watch_module._thread
     if thread is not None:
         thread.join(10)
         assert not thread.is_alive()

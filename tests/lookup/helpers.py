@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import Enricher
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
@@ -54,10 +55,8 @@ class Recorded(Enricher):
             self.running -= 1
 
 
-class Source:
+class Source(Input):
     """An `Input` of key batches; counts what was read, waits `pause` seconds before every batch, ends in `error`."""
-
-    instant = True
 
     def __init__(self, batches: Iterable[KeyBatch], pause: float = 0.0, error: Exception | None = None) -> None:
         self._batches = iter(batches)
@@ -75,9 +74,6 @@ class Source:
     def has_some(self) -> bool:
         return not self._ended
 
-    def read_ahead(self) -> list[KeyBatch]:
-        return []
-
     def __iter__(self) -> Iterator[KeyBatch]:
         for batch in self._batches:
             self.read += 1
@@ -86,14 +82,9 @@ class Source:
     def exhausted(self) -> None:
         self._ended = True
 
-    async def release(self) -> None:
-        """The batches are in memory."""
 
-
-class Trickle:
+class Trickle(Input):
     """An `Input` that gives one batch after the other, `pause` seconds apart."""
-
-    instant = True
 
     def __init__(self, batches: Sequence[KeyBatch], pause: float) -> None:
         self._left = deque(batches)
@@ -110,18 +101,9 @@ class Trickle:
     def has_some(self) -> bool:
         return bool(self._come)
 
-    def read_ahead(self) -> list[KeyBatch]:
-        return []
-
     def __iter__(self) -> Iterator[KeyBatch]:
         while self._come:
             yield self._come.popleft()
-
-    def exhausted(self) -> None:
-        """The next one comes later."""
-
-    async def release(self) -> None:
-        """The batches are in memory."""
 
 
 def _ascend(keys: Sequence[Any]) -> bool:

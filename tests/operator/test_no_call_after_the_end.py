@@ -104,4 +104,4 @@ async def test_O18_a_reader_that_was_stopped_gives_nothing_in_either_way():
         await asyncio.wait([waiting])
         await reader.close(1)
         assert (reader.read(), list(reader), await reader.ready(), reader.over) == (NOTHING, [], False, True)
-        assert reader.to_come() == ["left 0"]
+        assert reader.input.read_ahead() == ["left 0"]

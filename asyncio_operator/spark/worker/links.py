@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.timing import error_of, start_task, wait_through, wake
 from asyncio_operator.errors import describe
@@ -221,7 +222,7 @@ def _error(task: asyncio.Task[BaseException | None], name: str) -> BaseException
     return stray_run(name) if isinstance(error, asyncio.CancelledError) and task.cancelling() else error
 
 
-class Hop:
+class Hop(Input):
     """The input of a link: the output of the link before it. It is built when it is read.
 
     Delivered parts that wait are joined to batches of the usual size: a batch costs the same however few its rows are.
@@ -276,9 +277,6 @@ class Hop:
     def has_some(self) -> bool:
         return bool(self._delivered) or self._built is not None
 
-    def read_ahead(self) -> list[Any]:
-        return []
-
     def __iter__(self) -> Iterator[KeyBatch]:
         while (batch := self._joined()) is not None:
             keyed = self._later.keys_of(batch)
@@ -288,9 +286,6 @@ class Hop:
         # Nothing is read, so what has left was without rows: they were dropped.
         self._tell(self._emitted)
         self._emitted = []
-
-    def exhausted(self) -> None:
-        """More may be delivered later."""
 
     async def release(self) -> None:
         self._delivered.clear()

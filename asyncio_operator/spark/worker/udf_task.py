@@ -26,6 +26,7 @@ from asyncio_operator.arrow.columns import array_of, columns, row_reader
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.arrow.schema import shown_type
 from asyncio_operator.checks import is_idempotent
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.failures import call_error
 from asyncio_operator.errors import (
     ConfigurationError,
@@ -339,14 +340,12 @@ class Batch:
         return self.columns[0][number] if self.bare else tuple(column[number] for column in self.columns)
 
 
-class Rows:
+class Rows(Input):
     """The rows of all batches, one by one. They are an `Input` of the operator.
 
     Attributes:
         batches: in order, the batches with rows whose results were not handed over yet.
     """
-
-    instant = True
 
     def __init__(self, source: ToLoop) -> None:
         self.batches: deque[Batch] = deque()
@@ -364,10 +363,6 @@ class Rows:
     def has_some(self) -> bool:
         return length_hint(self._first) > 0 or self._source.has_some()
 
-    def read_ahead(self) -> list[Any]:
-        """An empty list: no snapshots are taken here."""
-        return []
-
     def __iter__(self) -> Iterator[Any]:
         while True:
             yield from self._rows
@@ -377,9 +372,3 @@ class Rows:
             self.batches.append(batch)
             self._first = iter(batch.columns[0])
             self._rows = batch.rows(self._first)
-
-    def exhausted(self) -> None:
-        """More rows may come later."""
-
-    async def release(self) -> None:
-        """The channel ends with the task."""

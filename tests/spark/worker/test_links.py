@@ -140,8 +140,8 @@ def _nothing_is_left_behind() -> Iterator[None]:
         return len(asyncio.all_tasks()) - 1
 
     wait_for(lambda: asyncio.run_coroutine_threadsafe(others(), loop_thread().loop).result(ENDS) == 0)
-    assert not this_process.caches.in_use
-    assert not this_process.clients.in_use
+    assert not this_process.caches._used
+    assert not this_process.clients._used
 
 
 # -- C1: the rows of separate stages
