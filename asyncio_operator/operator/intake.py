@@ -89,6 +89,7 @@ class ElementSource(CallWindow):
         cached: CachedOutcomes | None = None,
     ) -> None:
         self.buffer = buffer
+        self.is_full, self.wait = buffer.is_full, buffer.wait
         self.reader = reader
         self.flights: dict[Entry, Any] = {} if cached is None else cached.flights
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
@@ -166,12 +167,6 @@ class ElementSource(CallWindow):
         # Law O2: one element is read ahead, and waits for a limit.
         if not self.attempts.held and (pair := next(self._opened() or iter(()), None)) is not None:
             self.hold(pair[0], None)
-
-    def is_full(self) -> bool:
-        return self.buffer.is_full()
-
-    async def wait(self, news: asyncio.Future[None]) -> None:
-        await self.buffer.wait(news)
 
     def stop(self) -> None:
         # The admission holds the last element, and the input.

@@ -290,13 +290,6 @@ class AsyncWaitOperator:
         given = [as_input(elements), options, restore or OperatorSnapshot(), consumer, on_demand]
         return Outputs(partial(self._begin, given))
 
-    def _new_queue(self) -> StreamElementQueue:
-        key = self._key
-        if key is not None:
-            return KeyOrderedStreamElementQueue(self._buffer, lambda value: plain_result("key", key(value)))
-        queue = OrderedStreamElementQueue if self._mode == "ordered" else UnorderedStreamElementQueue
-        return queue(self._buffer)
-
     def _begin(self, given: list[Any], begun: list[Run]) -> Run:
         """Begin a run of what is given, which is held by nothing else then."""
         latest = None if self._process != os.getpid() else self._run
@@ -306,7 +299,14 @@ class AsyncWaitOperator:
                 "be left early: `async with contextlib.aclosing(...)`) or `close()` on the iterator, or make a second "
                 "operator for each run at the same time, and limit them together with budget=Budget(...)"
             )
-        run = Run(self._function, self._new_queue(), self._cache, self._window, *given)
+        queue: StreamElementQueue
+        if (key := self._key) is not None:
+            queue = KeyOrderedStreamElementQueue(self._buffer, lambda value: plain_result("key", key(value)))
+        elif self._mode == "ordered":
+            queue = OrderedStreamElementQueue(self._buffer)
+        else:
+            queue = UnorderedStreamElementQueue(self._buffer)
+        run = Run(self._function, queue, self._cache, self._window, *given)
         given.clear()
         self._run, self._process = run, os.getpid()
         begun.append(run)

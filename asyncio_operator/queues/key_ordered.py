@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from asyncio_operator.elements import Record, Watermark
+from asyncio_operator.elements import Record
 from asyncio_operator.errors import describe, describe_error, function_error
-from asyncio_operator.queues.base import Entry, StreamElementQueue
+from asyncio_operator.queues.base import Entry
 from asyncio_operator.queues.unordered import UnorderedStreamElementQueue
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
 
@@ -50,7 +50,7 @@ class KeyedEntry(Entry):
         return True
 
 
-class KeyOrderedStreamElementQueue(StreamElementQueue):
+class KeyOrderedStreamElementQueue(UnorderedStreamElementQueue):
     """Between two watermarks, records leave in the order in which they complete. Each key runs one record at a time.
 
     Args:
@@ -61,7 +61,6 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
     def __init__(self, capacity: int, key: Callable[[Any], Any]) -> None:
         super().__init__(capacity)
         self._key = key
-        self._queue = UnorderedStreamElementQueue(capacity)
         self._lines: dict[Any, deque[KeyedEntry]] = {}
         self._runnable: HeapPriorityQueue[KeyedEntry] = HeapPriorityQueue(lambda entry: entry.number)
         self._number = 0
@@ -90,7 +89,7 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
         # Runnable records are ordered by this number: a key that becomes free must not overtake older ones.
         self._number += 1
         entry = KeyedEntry(element, None, key, line, self._number, self._free)
-        self._queue.put_entry(entry)
+        self.put_entry(entry)
         if not line:
             self._runnable.add(entry)
         line.append(entry)
@@ -118,21 +117,6 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
             element = describe(entry.element.value if type(entry.element) is Record else entry.element)
             says = f" with {describe_error(error)}; it must return a key whose hash and equality do not change"
             raise function_error("key failed", says, element=element, cause=error) from error
-
-    def put_watermark(self, watermark: Watermark) -> Entry:
-        return self._queue.put_watermark(watermark)
-
-    def peek_completed(self) -> Entry | None:
-        return self._queue.peek_completed()
-
-    def poll_completed(self) -> Entry | None:
-        return self._queue.poll_completed()
-
-    def entries(self) -> list[Entry]:
-        return self._queue.entries()
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     def __repr__(self) -> str:
         return f"KeyOrderedStreamElementQueue({len(self)} of {self.capacity}, {len(self._lines)} keys)"
