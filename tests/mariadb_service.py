@@ -47,7 +47,8 @@ class MariadbServer(Server):
     def url_with(self, password: str = PASSWORD, user: str = "test", dialect: str = "mysql", name: str = "d") -> str:
         return f"{dialect}+aiomysql://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/{name}"
 
-    async def execute(self, *statements: str) -> None:
+    async def execute(self, *statements: str) -> Any:
+        """The rows of the last statement."""
         import aiomysql
 
         connection = await aiomysql.connect(
@@ -57,18 +58,6 @@ class MariadbServer(Server):
             cursor = await connection.cursor()
             for statement in statements:
                 await cursor.execute(statement)
-        finally:
-            await connection.ensure_closed()
-
-    async def fetch(self, statement: str) -> Any:
-        import aiomysql
-
-        connection = await aiomysql.connect(
-            host="127.0.0.1", port=self.port, user="test", password=PASSWORD, autocommit=True, db="d"
-        )
-        try:
-            cursor = await connection.cursor()
-            await cursor.execute(statement)
             return await cursor.fetchall()
         finally:
             await connection.ensure_closed()

@@ -50,7 +50,7 @@ def test_a_table_keeps_the_contract(mariadb: MariadbServer, dialect: str) -> Non
         missing=["A", "a ", "c", *HOSTILE, "x" * 100_000],
         secrets=[PASSWORD],
     )
-    assert len(run(mariadb.fetch("SELECT * FROM t"))) == 5
+    assert len(run(mariadb.execute("SELECT * FROM t"))) == 5
 
 
 async def test_keys_are_escaped_as_the_mode_of_the_server_wants_it(mariadb: MariadbServer) -> None:
@@ -146,7 +146,7 @@ async def test_composite_keys_use_the_index(mariadb: MariadbServer) -> None:
         keys = [(f"a{number % 100}", number) for number in range(1, 500)]
         assert await enricher.lookup_many([*keys, ("a1", 2)]) == [*({"v": b} for _, b in keys), None]
     sql = "EXPLAIN SELECT v FROM c WHERE (a, b) IN (('a1', 1), ('a2', 2))"
-    assert (await mariadb.fetch(sql))[0][3] == "range"
+    assert (await mariadb.execute(sql))[0][3] == "range"
 
 
 async def test_wrong_credentials_and_privileges_are_not_retryable(mariadb: MariadbServer) -> None:
@@ -176,7 +176,7 @@ async def test_X7_a_cancelled_lookup_leaves_nothing_and_the_server_ends_its_stat
                 async with asyncio.timeout(0.1):
                     await enricher.lookup(1)
     sql = "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP%' AND time > 5"
-    assert await mariadb.fetch(sql) == ((0,),)
+    assert await mariadb.execute(sql) == ((0,),)
 
 
 async def test_X7_a_server_that_hangs_is_left_at_the_deadline(mariadb: MariadbServer) -> None:
@@ -286,7 +286,7 @@ async def test_X12_every_digit_of_a_float_comes_and_finds_its_row(
         f"CREATE OR REPLACE TABLE fl (id {kind}, v {kind}, n int)",
         f"INSERT INTO fl VALUES {', '.join(rows)}",
     )
-    stored = await mariadb.fetch("SELECT id + 0e0, n FROM fl")
+    stored = await mariadb.execute("SELECT id + 0e0, n FROM fl")
     with_schema = {} if schema is None else {"schema": schema.format("double")}
     async with opened(mariadb, table="fl", columns=["v", "n"], **with_schema) as enricher:
         found = await enricher.lookup_many([key for key, _ in stored])

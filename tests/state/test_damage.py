@@ -131,15 +131,25 @@ def test_a_bound_lives_as_long_as_its_iteration(tmp_path):
     backend.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"options": Options(raw_mode=True)}], ids=["pickling", "raw"])
+@pytest.mark.parametrize(
+    ("options", "temporary", "says"),
+    [
+        ({}, None, "another directory"),
+        ({"options": Options(raw_mode=True)}, None, "another directory"),
+        ({"options": Options(raw_mode=True)}, "nowhere", r"foreign.*set TMPDIR"),
+    ],
+    ids=["pickling", "raw", "no temporary directory"],
+)
 @pytest.mark.parametrize("open_it", [RocksDBStateBackend, RocksDBSnapshot, number_queue])
-def test_a_foreign_database_is_as_it_was_when_it_was_refused(options, open_it, tmp_path):
+def test_a_foreign_database_is_as_it_was_when_it_was_refused(options, temporary, says, open_it, tmp_path, monkeypatch):
+    if temporary is not None:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / temporary))
     database = Rdict(str(tmp_path / "foreign"), **options)
     key, value = (b"key", b"value") if options else ("key", {"value": 1})
     database[key] = value
     database.close()
     before = contents(tmp_path / "foreign")
-    with pytest.raises(StateError, match="another directory"):
+    with pytest.raises(StateError, match=says):
         open_it(tmp_path / "foreign")
     assert contents(tmp_path / "foreign") == before
     database = Rdict(str(tmp_path / "foreign"), **options)
@@ -200,18 +210,6 @@ def test_S11_what_a_process_leaves_that_died_at_the_beginning_is_taken(left, tmp
     for empty in ("LOCK", "LOG.old.17", "000001.dbtmp"):
         (tmp_path / "state" / empty).touch()
     filled(tmp_path / "state").close()
-
-
-@pytest.mark.parametrize("open_it", [RocksDBStateBackend, RocksDBSnapshot, number_queue])
-def test_a_foreign_database_is_as_it_was_where_no_temporary_directory_is(open_it, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    database = Rdict(str(tmp_path / "foreign"), options=Options(raw_mode=True))
-    database[b"key"] = b"value"
-    database.close()
-    before = contents(tmp_path / "foreign")
-    with pytest.raises(StateError, match=r"foreign.*set TMPDIR"):
-        open_it(tmp_path / "foreign")
-    assert contents(tmp_path / "foreign") == before
 
 
 def test_what_a_killed_reader_left_is_removed_with_the_next_view(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from decimal import Decimal
@@ -260,16 +259,6 @@ def test_S10_two_descriptors_of_one_name_in_one_program_are_told_so(make):
         with pytest.raises(error, match=r"requested before.*another name") as caught:
             backend.value_state(other)
         assert type(caught.value) is error
-
-
-def test_a_star_import_needs_no_rocksdict():
-    program = (
-        "import sys\nsys.modules['rocksdict'] = None\nfrom asyncio_operator.state import *\n"
-        "print(HeapStateBackend.__name__, 'RocksDBStateBackend' in globals())"
-    )
-    root = Path(__file__).resolve().parents[2]
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root)
-    assert output.stdout == "HeapStateBackend False\n", output.stderr
 
 
 def test_S10_a_reopened_directory_refuses_what_does_not_fit_and_keeps_what_it_holds(tmp_path):

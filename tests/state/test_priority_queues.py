@@ -53,24 +53,19 @@ from tests.state.queue_kinds import (
     priority,
 )
 
+IN_MEMORY = [kind for kind in KINDS if not isinstance(kind, ON_DISK)]
 
-@pytest.fixture(params=KINDS, ids=name_of)
+
+@pytest.fixture
 def queue(request, tmp_path):
+    """Of the kind that the test names."""
     queue = make_queue(request.param, tmp_path / "queue")
     yield queue
     if isinstance(request.param, ON_DISK):
         queue.close()
 
 
-@pytest.fixture(params=SETS, ids=name_of)
-def queue_set(request, tmp_path):
-    queue = make_queue(request.param, tmp_path / "queue")
-    yield queue
-    if isinstance(request.param, ON_DISK):
-        queue.close()
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not isinstance(kind, ON_DISK)], ids=name_of)
+@pytest.mark.parametrize("kind", IN_MEMORY, ids=name_of)
 @pytest.mark.parametrize(
     "wrong",
     [float("nan"), Decimal("nan"), Decimal("snan"), (1, float("nan")), [(0, float("nan"))], np.float32("nan")],
@@ -85,7 +80,7 @@ def test_P1_a_priority_that_is_no_number_is_refused_and_changes_nothing(kind, wr
     assert [element[0] for element in drain(queue)] == [0.5, 1.5, 2.5]
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, ON_DISK)], ids=name_of)
+@pytest.mark.parametrize("kind", IN_MEMORY, ids=name_of)
 def test_P2_heap_queues_answer_exactly(kind, tmp_path):
     queue = make_queue(kind, tmp_path)
     first, second, third = (2, 1), (2, 1 if kind is BatchPriorityQueueSet else 2), (3, 1)
@@ -222,7 +217,7 @@ def test_P7_elements_without_a_key_are_of_one_key():
     assert drain(queue) == [(1, "y"), (1, "x"), (2, "x")]
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, ON_DISK)], ids=name_of)
+@pytest.mark.parametrize("kind", IN_MEMORY, ids=name_of)
 def test_a_priority_that_cannot_be_read_or_compared_changes_nothing(kind, tmp_path):
     queue = make_queue(kind, tmp_path)
     queue.add_all([(3, 1), (1, 1), (2, 1)])
@@ -234,6 +229,7 @@ def test_a_priority_that_cannot_be_read_or_compared_changes_nothing(kind, tmp_pa
     assert drain(queue) == [(1, 1), (2, 1), (3, 1)]
 
 
+@pytest.mark.parametrize("queue", KINDS, ids=name_of, indirect=True)
 def test_iteration_is_not_disturbed_by_changes(queue):
     queue.add_all([(number, 1) for number in range(5)])
     seen = []
@@ -284,7 +280,7 @@ def test_a_priority_that_cannot_be_compared_across_key_groups_changes_nothing(ki
     assert drain(queue) == [("c", "text")]
 
 
-@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
+@pytest.mark.parametrize("kind", IN_MEMORY, ids=name_of)
 @pytest.mark.parametrize("way", ["poll", "remove"])
 def test_P4_memory_is_given_back_by_draining(kind, way, tmp_path):
     elements = [(number, 1) for number in range(10_000)]
@@ -353,11 +349,12 @@ def test_P3_an_equal_copy_removes_an_element_whatever_the_type_of_its_key(kind, 
     assert drain(queue) == [make(1, key), make(2, key)]
 
 
-def test_P5_the_subset_has_elements_of_any_bytes(queue_set):
+@pytest.mark.parametrize("queue", SETS, ids=name_of, indirect=True)
+def test_P5_the_subset_has_elements_of_any_bytes(queue):
     ends = [-(2**31), -1, 0, 1, 2**31 - 2**24 - 1, 2**31 - 2**24, 2**31 - 1]
     elements = [(at, key) for at in ends for key in range(3)]
-    queue_set.add_all(elements)
-    found = {group: sorted(queue_set.subset_for_key_group(group)) for group in ALL_GROUPS}
+    queue.add_all(elements)
+    found = {group: sorted(queue.subset_for_key_group(group)) for group in ALL_GROUPS}
     assert found == {group: [one for one in elements if key_group(one[1], 128) == group] for group in ALL_GROUPS}
 
 
@@ -390,7 +387,7 @@ ORDERS: dict[str, Callable[[list], list]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
+@pytest.mark.parametrize("kind", IN_MEMORY, ids=name_of)
 @pytest.mark.parametrize("order", ORDERS)
 def test_P4_no_removal_waits_for_those_before_it(kind, order, tmp_path):
     numbers = random.Random(4)

@@ -290,26 +290,19 @@ def test_T12_windows_go_on_after_a_checkpoint_at_another_parallelism(make_parts,
         assert left_over(parts) == (0, 0)
 
 
-def test_T11_more_windows_than_a_pass_takes_fire_as_results_are_taken(make_parts):
+@pytest.mark.parametrize("emits", [False, True])
+def test_T11_more_windows_than_a_pass_takes_fire_as_results_are_taken_or_at_once_for_emit(make_parts, emits):
     parts = make_parts()
-    operator = WindowOperator(TumblingWindows(1), EventTimeTrigger(), Values(), **parts)
+    found: list[WindowResult] = []
+    emit = found.append if emits else None
+    operator = WindowOperator(TumblingWindows(1), EventTimeTrigger(), Values(), **parts, emit=emit)
     for second in range(2_500):
         operator.process("a", second, second * 1_000)
     results = operator.advance_watermark(2**63 - 1)
-    assert left_over(parts)[0] == 1_500
-    assert [each.value for each in results] == [[second] for second in range(2_500)]
+    assert left_over(parts)[0] == (0 if emits else 1_500)
+    assert [each.value for each in found or results] == [[second] for second in range(2_500)]
     assert left_over(parts) == (0, 0)
-
-
-def test_T11_emit_gets_all_that_an_advance_fires(make_parts):
-    parts = make_parts()
-    found: list[WindowResult] = []
-    operator = WindowOperator(TumblingWindows(1), EventTimeTrigger(), Values(), **parts, emit=found.append)
-    for second in range(2_500):
-        operator.process("a", second, second * 1_000)
-    assert list(operator.advance_watermark(2**63 - 1)) == []
-    assert len(found) == 2_500
-    assert left_over(parts) == (0, 0)
+    assert list(results) == []
 
 
 def test_T11_what_emit_does_with_the_same_state_is_apart(make_parts):
