@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator import Cache, EnricherError, FixedBackoff, ResultError, Retry
+from asyncio_operator import Cache, EnricherError, FixedBackoff, Hedge, ResultError, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
@@ -149,6 +149,20 @@ async def test_L6_what_stands_in_for_a_failure_is_told_as_stale_to_all_and_the_f
         ({"x": 1}, "shared", 2, "down"),
     ]
     assert (pipeline.figures.retries, pipeline.figures.shared, pipeline.figures.cache_hits) == (1, 1, 0)
+
+
+@virtual
+async def test_H3_L6_a_stale_answer_says_that_two_calls_have_failed() -> None:
+    async def once(key: Any) -> Any:
+        await asyncio.sleep(1)
+        if now() > 5:
+            raise EnricherError("down")
+        return {"x": key}
+
+    cache, hedge = Cache(expire_after_write=1, stale_if_error=True), Hedge(0.5, extra=0.5)
+    batches, _ = await look_up(Recorded(once), [[1], [1]], cache, pause=2.4, hedge=hedge)
+    stale = batches[1].outcomes[0]
+    assert (stale.answer, stale.source, stale.attempts) == ({"x": 1}, "stale", 2)
 
 
 @pytest.mark.parametrize("wrong", [{"x": "text"}, "text", [{"x": 1}, {"x": 2**70}]])

@@ -155,7 +155,8 @@ async def test_O2_an_asynchronous_input_is_not_asked_while_the_buffer_is_full():
     async def elements() -> AsyncIterator[int]:
         for value in range(9):
             read.append(value)
-            yield value
+            # An element that was read too early would be offered again and again, and time would stand still.
+            yield value if value < 2 else await forever()
 
     first = asyncio.ensure_future(anext(run := AsyncWaitOperator(forever, capacity=9, buffer=2).process(elements())))
     await asyncio.sleep(1)

@@ -135,6 +135,20 @@ def test_A3_A5_answers_in_columns_give_the_rows_that_answers_in_rows_give(
         assert (found if ordered else sorted(found, key=repr)) == (expected if ordered else sorted(expected, key=repr))
 
 
+def test_A5_rows_are_remembered_also_if_the_enricher_says_that_it_is_in_memory() -> None:
+    class RowsInMemory(InRows):
+        in_memory = True
+        asked: list[int] = []  # noqa: RUF012
+
+        async def lookup_many(self, keys: Sequence[int]) -> Sequence[Any]:
+            self.asked += keys
+            return await super().lookup_many(keys)
+
+    layout: dict[str, Any] = {"inner": False, "drop_failed": False, "status": False}
+    rows(RowsInMemory(100), [1, 2, 4, 5, 1, 2, 4, 5], "nothing", layout, remember=60.0)
+    assert RowsInMemory.asked == [1, 2, 4, 5]
+
+
 class Anew(ByNumber):
     async def lookup_columns(self, keys: pa.Array) -> pa.Table:
         table = await super().lookup_columns(keys)

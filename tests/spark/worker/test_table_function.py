@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from asyncio_operator import StateError
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.worker.table_function import WORTH_A_TRIP, Analyzed, Call, table_function
+from asyncio_operator.spark.worker.task_frame import ASKED
 from enrichers import FunctionEnricher
 
 NAMES = ["id", "x"]
@@ -82,6 +83,8 @@ def test_X1_rows_that_nobody_has_taken_fail_the_task() -> None:
 def test_X7_a_task_that_fails_or_ends_early_keeps_its_error() -> None:
     function = next(functions())
     list(function.eval(rows(1, 2)))
+    while next(function._call._outputs) is not ASKED:
+        """Until the feeder has asked for the next batch, for which it then waits."""
 
     def failing() -> None:
         try:
@@ -93,7 +96,7 @@ def test_X7_a_task_that_fails_or_ends_early_keeps_its_error() -> None:
         failing()
     feeders = [thread for thread in threading.enumerate() if thread.name == "asyncio-operator-feeder"]
     for thread in feeders:
-        thread.join(20)
+        thread.join(5)
         assert not thread.is_alive(), "it waits for the next batch"
 
 
