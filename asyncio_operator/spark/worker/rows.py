@@ -64,7 +64,7 @@ class Layout:
         optional: the parts of a key that may be null.
         as_of: which of the rows of a key is the one of an input row.
         hidden: the last field of `found` is only for `as_of`.
-        refusals: the first field of `found` says that an answer is a refusal. Its row counts as failed.
+        refusals: the first field of `found` says that an answer is a refusal. It counts as failed, as a null key does.
     """
 
     keys: tuple[int, ...]
@@ -325,7 +325,7 @@ class Enrichment:
 
     def _fates(self, outcomes: Sequence[Any], answers: ColumnAnswers) -> tuple[Ints, Ints]:
         """FOUND, MISSING or FAILED for each key and, last, the null key; and the rows of nulls that each adds."""
-        kinds = np.append(np.where(answers.counts > 0, FOUND, MISSING), MISSING)
+        kinds = np.append(np.where(answers.counts > 0, FOUND, MISSING), FAILED if self.layout.refusals else MISSING)
         empty = np.where(kinds == FOUND, 0, int(not self.layout.inner))
         if not isinstance(outcomes, ColumnAnswers):
             for place in np.flatnonzero(answers.counts == 0).tolist():
