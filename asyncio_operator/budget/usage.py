@@ -209,8 +209,8 @@ def overridden(weigh: Weigh, base: object) -> Weigh | None:
     return None if getattr(weigh, "__func__", None) is base else weigh
 
 
-def weighed(name: str, weigh: Weigh, values: Sequence[Any]) -> dict[str, float]:
-    """What one call for these values weighs. `name` is that of what is called.
+def weighed(name: str, weigh: Weigh, values: Sequence[Any], ordinary: Any = Exception) -> dict[str, float]:
+    """What one call for these values weighs. `name` is that of what is called; `ordinary` are the errors of it.
 
     Raises:
         ResultError: it could not be weighed.
@@ -219,21 +219,21 @@ def weighed(name: str, weigh: Weigh, values: Sequence[Any]) -> dict[str, float]:
         return checked_weights("its result", weigh(values))
     except ConfigurationError as error:
         raise ResultError(f"{name}.weigh gave no weights for {describe(values)}: {error}") from error
-    except Exception as error:
+    except ordinary as error:
         raise ResultError(
             f"{name}.weigh failed for {describe(values)} with {describe_error(error)}; it must return amounts by unit, "
             'such as {"tokens": 1300}'
         ) from error
 
 
-def weighing(name: str, weigh: Weigh | None) -> Callable[[int, Sequence[Any]], Weights]:
+def weighing(name: str, weigh: Weigh | None, ordinary: Any) -> Callable[[int, Sequence[Any]], Weights]:
     """A function of the number of values of a call, and of the values: what the call weighs."""
     context = copy_context()
 
     def weights(count: int, values: Sequence[Any]) -> Weights:
         counted = ONE if count == 1 else {"calls": 1.0, "keys": float(count)}
         # Law O17: what it sets is seen by no call.
-        return counted if weigh is None else {**counted, **context.copy().run(weighed, name, weigh, values)}
+        return counted if weigh is None else {**counted, **context.copy().run(weighed, name, weigh, values, ordinary)}
 
     return weights
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -116,7 +117,7 @@ class Gate:
         self._recorder = None if recorder is SILENT else recorder
         self._allowance = limited.allowance
         self.weighs = self._allowance is not None
-        self.weights = weighing(called.name, called.weigh)
+        self.weights = weighing(called.name, called.weigh, (Exception, CancelledError))
         counts = not called.weigh and options.budget is not None and only_counts(options.budget)
         # With a clock of its own, the breaker has to know by that when a call started.
         self.listens = (self.weighs and not counts) or (breaker is not None and limited.breaker_clock is not None)

@@ -194,8 +194,9 @@ class _Engine:
         """Run until the task is cancelled, or an error ends the run."""
         try:
             await self._pipeline.run()
-        except asyncio.CancelledError:
-            self._failure = StateError("the lookup was closed")
+        except asyncio.CancelledError as error:
+            # One that no one asked for is an error of what the run has called, such as a predicate of `Retry`.
+            self._failure = StateError("the lookup was closed") if self._running.cancelling() else error
         except BaseException as error:
             self._failure = error
         self._pending.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
@@ -204,10 +205,8 @@ class _Engine:
         key = canonical_optional(key, self._optional)
         if key is None:
             return None
-        if self._failure is not None:
-            raise StateError(
-                f"the lookup has ended with an error: {self._failure}; open a new Lookup"
-            ) from self._failure
+        if (failure := self._failure) is not None:
+            raise StateError(f"the lookup has ended with {describe_error(failure)}; open a new Lookup") from failure
         outcome = self._places.get(key)
         if outcome is ABSENT:
             outcome = await self._ask(key)

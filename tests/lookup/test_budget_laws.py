@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import Batching, Budget, BudgetExceeded, Cache, CoordinatorError, FixedBackoff, Limit, Retry
+from asyncio_operator import (
+    Batching,
+    Budget,
+    BudgetExceeded,
+    Cache,
+    CoordinatorError,
+    FixedBackoff,
+    Limit,
+    ResultError,
+    Retry,
+)
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
@@ -109,17 +119,24 @@ async def test_G6_it_ends_the_run_also_where_an_answer_is_only_refreshed(error, 
     await spending
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError(), asyncio.CancelledError()])
 @virtual
-async def test_G4_a_key_that_cannot_be_weighed_fails_alone():
+async def test_G4_a_key_that_cannot_be_weighed_fails_alone(error):
     class Picky(Weighing):
         def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
-            return {"tokens": 1 / min(keys)}
+            if min(keys) == 0:
+                raise error
+            return {"tokens": 1}
 
     enricher = Picky(max_batch=4)
     (batch,) = await look_up(enricher, Meter(), [[1, 0, 2, 3]])
     outcomes = dict(zip(batch.keys, batch.outcomes, strict=True))
     assert type(outcomes.pop(0)) is Failure
     assert outcomes == {1: {"x": 1}, 2: {"x": 2}, 3: {"x": 3}}
+    async with Lookup(enricher, budget=Budget("picky", Limit(9, unit="tokens"))) as lookup:
+        with pytest.raises(ResultError, match=rf"weigh failed for .* with {type(error).__name__}"):
+            await lookup.get(0)
+        assert await lookup.get(1) == {"x": 1}
 
 
 @virtual

@@ -437,8 +437,16 @@ async def test_a_lookup_that_cancels_itself_does_not_cancel_who_asked() -> None:
     async def answer(key: Any) -> Any:
         raise asyncio.CancelledError
 
+    def predicate(error: BaseException) -> bool:
+        raise asyncio.CancelledError
+
     async with Lookup(Recorded(answer)) as lookup:
         with pytest.raises(EnricherError, match="key 1 cancelled itself"):
+            await lookup.get(1)
+    async with Lookup(Recorded(answer), retry=Retry(on=predicate)) as lookup:
+        with pytest.raises(EnricherError, match="key 1 cancelled itself"):
+            await lookup.get(1)
+        with pytest.raises(StateError, match="the lookup has ended with CancelledError"):
             await lookup.get(1)
 
 
