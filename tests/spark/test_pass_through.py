@@ -148,11 +148,11 @@ def test_X3_an_exact_name_wins_over_one_in_another_case(spark: SparkSession) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"column 'x' collides with a column of the DataFrame; give a prefix="),
-        ({"prefix": "I", "columns": ["d"]}, r"column 'Id' collides .* prefix="),
-        ({"columns": ["d"], "status_column": "ID"}, r"status_column 'ID' collides with a column of the DataFrame"),
-        ({"columns": ["d"], "status_column": "D"}, r"status_column 'D' collides with a column of the enricher"),
-        ({"prefix": "p_", "status_column": "P_X"}, r"status_column 'P_X' collides with a column of the enricher"),
+        ({}, r"column 'x' collides with column 'X' of the DataFrame; give a prefix="),
+        ({"prefix": "I", "columns": ["d"]}, r"column 'Id' collides with column 'id' of the DataFrame; give a prefix="),
+        ({"columns": ["d"], "status_column": "ID"}, r"status_column 'ID' collides with column 'id' of the DataFrame"),
+        ({"columns": ["d"], "status_column": "D"}, r"status_column 'D' collides with column 'd' of the enricher"),
+        ({"prefix": "p_", "status_column": "P_X"}, r"status_column 'P_X' collides with column 'p_x' of the enricher"),
     ],
 )
 def test_X3_a_name_that_is_taken_is_told_on_the_driver(

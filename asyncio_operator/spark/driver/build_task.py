@@ -302,18 +302,18 @@ def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str
     if status is not None and not (isinstance(status, str) and status):
         raise ConfigurationError(f"status_column is {describe(status)}; it must be a name or None")
     added = [spark_field(prefix + field.name, field) for field in found]
-    taken = {name.lower(): "the DataFrame" for name in schema.names}
+    taken = {name.lower(): f"column {name!r} of the DataFrame" for name in schema.names}
     for field in added:
         if field.name.lower() in taken:
             raise ConfigurationError(
-                f"the enricher's column {field.name!r} collides with a column of {taken[field.name.lower()]}; "
+                f"the enricher's column {field.name!r} collides with {taken[field.name.lower()]}; "
                 "give a prefix=, leave it out with columns=, or rename yours"
             )
-        taken[field.name.lower()] = "the enricher"
+        taken[field.name.lower()] = f"column {field.name!r} of the enricher"
     if status is not None:
         if status.lower() in taken:
             raise ConfigurationError(
-                f"status_column {status!r} collides with a column of {taken[status.lower()]}; it is never prefixed: "
+                f"status_column {status!r} collides with {taken[status.lower()]}; it is never prefixed: "
                 "choose another name"
             )
         added.append(spark_field(status, pa.field(status, STATUS)))
