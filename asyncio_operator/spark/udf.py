@@ -203,7 +203,7 @@ class ColumnFunction:
         self._function = function
         self._task = task
         self._type = spark_type
-        self._deterministic = deterministic
+        self.deterministic = deterministic
         # The task with limits that its workers keep together: how depends on the session.
         self._limited = limited
         self._made: dict[bool, Any] = {}
@@ -232,7 +232,7 @@ class ColumnFunction:
             run.__name__, run.__doc__ = task.name, self.__doc__
             require_portable(task.name, run)
             made = arrow_udf(run, self._type)
-            made = made if self._deterministic else made.asNondeterministic()
+            made = made if self.deterministic else made.asNondeterministic()
             if self._limited is not None or propagated is not None:
                 return made  # The next session may have another driver, and the next query another trace.
             self._made[remote] = made
