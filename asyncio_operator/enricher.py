@@ -79,7 +79,8 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_fit import key_family
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
-    from asyncio_operator.arrow.schema import StructType, as_schema, shown_type, spark_type
+    from asyncio_operator.arrow.schema import StructType, as_schema
+    from asyncio_operator.arrow.type_names import shown_type, spark_type
 
 __all__ = [
     "CANCEL_TIMEOUT",
@@ -259,7 +260,11 @@ class Enricher(ABC):
         if getattr(self.lookup, "__func__", None) is Enricher.lookup:
             if self.lookup_columns is None:
                 raise TypeError(f"{type(self).__qualname__} {NO_LOOKUP}")
-            return await self._rows_of_columns(keys)
+            # Imported here: it loads pyarrow, which a class that answers in columns has loaded.
+            from asyncio_operator.arrow.answer_tables import answer_tables, ask
+
+            tables = answer_tables(self.key_schema(), self.schema(), optional_parts(self))
+            return (await ask(self, tables, keys)).answers()
         lookups = [asyncio.ensure_future(self.lookup(key)) for key in keys]
         try:
             return await asyncio.gather(*lookups)
@@ -301,13 +306,6 @@ class Enricher(ABC):
         """The same as `probe`, and waits for the answer. It may be called where a loop is running, as in a notebook."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(lambda: asyncio.run(self.probe(key))).result()
-
-    async def _rows_of_columns(self, keys: Sequence[Any]) -> Sequence[Found]:
-        # Imported here: it loads pyarrow, which a class that answers in columns has loaded.
-        from asyncio_operator.arrow.answer_tables import answer_tables, ask
-
-        tables = answer_tables(self.key_schema(), self.schema(), optional_parts(self))
-        return (await ask(self, tables, keys)).answers()
 
     lookup_columns: Callable[[pa.Array], Awaitable[pa.Table]] | None = None
     """Written as ``async def lookup_columns(self, keys: pyarrow.Array) -> pyarrow.Table`` by a class that answers in
@@ -399,7 +397,8 @@ if not TYPE_CHECKING:
             "asyncio_operator.arrow.key_arrays": "key_values",
             "asyncio_operator.arrow.key_fit": "key_family",
             "asyncio_operator.arrow.key_index": "KeyIndex",
-            "asyncio_operator.arrow.schema": "StructType as_schema shown_type spark_type",
+            "asyncio_operator.arrow.schema": "StructType as_schema",
+            "asyncio_operator.arrow.type_names": "shown_type spark_type",
             "asyncio_operator.arrow.key_identity": "canonical_key",
         },
         needs={

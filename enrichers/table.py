@@ -34,6 +34,7 @@ from asyncio_operator.enricher import (
     function_name,
     gives_coroutines,
     keep_verdict,
+    shown_type,
     takes,
     verdict,
 )
@@ -305,10 +306,10 @@ class TableEnricher(Enricher):
     def _check_zone(self, name: str, given: pa.DataType, known: pa.DataType) -> None:
         """Check that both types have a zone, or neither. Arrow would silently add UTC, or drop the zone."""
         if kinds.is_timestamp(given) and kinds.is_timestamp(known) and (given.tz is None) != (known.tz is None):
-            right = "timestamp_ntz" if given.tz is None else "timestamp"
+            right = shown_type(given)
             raise ConfigurationError(
-                f"{self!r}: column {name!r} is {given} in the table and {known} in schema=, and a time zone is neither "
-                f"invented nor dropped: declare it as {right}, or convert it in a function as the source"
+                f"{self!r}: column {name!r} is {right} in the table and {shown_type(known)} in schema=, and no zone "
+                f"is invented or dropped: declare it as {right}, or convert it in a function as the source"
             )
 
     def _whole(self) -> pa.Schema:
@@ -426,7 +427,8 @@ class TableIndex:
 
     def __init__(self, table: pa.Table, keys: int, columns: Sequence[str]) -> None:
         self._key_names = table.schema.names[:keys]
-        self._index = KeyIndex(_struct([_one_array(column) for column in table.columns[:keys]]))
+        parts = [_one_array(column) for column in table.columns[:keys]]
+        self._index = KeyIndex(parts[0] if keys == 1 else pa.StructArray.from_arrays(parts, names=self._key_names))
         self._table = pa.table({name: _one_chunk(table[name]) for name in columns})
 
     def __len__(self) -> int:
@@ -446,13 +448,6 @@ class TableIndex:
         taken = pa.array(numbers)
         columns = {name: self._table[name].take(taken) for name in self._table.column_names}
         return pa.table(dict(zip(self._key_names, parts, strict=True)) | columns)
-
-
-def _struct(parts: Sequence[pa.Array]) -> pa.Array:
-    """One array of keys: the only part, or structs of all parts."""
-    if len(parts) == 1:
-        return parts[0]
-    return pa.StructArray.from_arrays(list(parts), names=[str(number) for number in range(len(parts))])
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -22,7 +22,7 @@ import pyarrow.types as kinds
 from pyarrow import fs, parquet
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import did_you_mean
+from asyncio_operator.enricher import did_you_mean, shown_type
 from enrichers.table_partitions import partition_of, partition_type, partition_value
 
 LOGS = {
@@ -157,9 +157,10 @@ class TableFiles:
                     )
                 known, where = first.setdefault(name, (_simple(column.type), one.path))
                 if name not in declared and not _alike(known, column.type):
+                    shown = shown_type if shown_type(known) != shown_type(column.type) else str
                     raise ConfigurationError(
-                        f"column {name!r} is {known} in file {where!r} and {column.type} in {one.path!r}; declare its "
-                        "type in schema=, or rewrite the files with one type"
+                        f"column {name!r} is {shown(known)} in file {where!r} and {shown(column.type)} in "
+                        f"{one.path!r}; declare its type in schema=, or rewrite the files with one type"
                     )
         self._check_spelling([*first], schemas)
         fields = [pa.field(name, kind) for name, (kind, _) in first.items()]

@@ -56,8 +56,11 @@ class AnswerTables:
         Args:
             keys: Python's; or `ArrowKeys`, which are not searched for duplicates as long as all of them fit.
         """
-        array = getattr(keys, "array", None)
-        columns = self._columns(keys) if array is None else self._parts(array)
+        array, width = getattr(keys, "array", None), len(self._keys)
+        if array is not None:
+            columns: list[Sequence[Any]] = self._parts(array)
+        else:
+            columns = [keys] if width == 1 else list(zip(*keys, strict=True)) or [()] * width
         fitted = list(map(_fitted, columns, self._keys.types))
         # Two keys may fall together, and some may not fit.
         if any(one is not column for one, column in zip(fitted, columns, strict=True)):
@@ -65,13 +68,13 @@ class AnswerTables:
             fitted = self._parts(array)
         else:
             places = np.arange(len(keys))
-        fields = zip(self._keys.types, fitted, strict=True)
-        # With the zone, and as the dictionary, that the enricher says.
-        return self._joined([part if kinds.is_null(kind) else _spelled(part, kind) for kind, part in fields]), places
-
-    def _columns(self, keys: Sequence[Any]) -> list[Sequence[Any]]:
-        width = len(self._keys)
-        return [keys] if width == 1 else list(zip(*keys, strict=True)) or [()] * width
+        for i, kind in enumerate(self._keys.types):
+            # With the zone, and as the dictionary, that the enricher says. Arrow casts only texts to a dictionary.
+            if kinds.is_dictionary(kind):
+                fitted[i] = fitted[i].cast(kind.value_type).dictionary_encode()
+            if not kinds.is_null(kind):
+                fitted[i] = fitted[i].cast(kind)
+        return self._joined(fitted), places
 
     def read(self, answer: object, asked: pa.Array) -> ColumnAnswers:
         """The answer, in a table of the wanted columns in which the rows of a key are neighbours.
@@ -226,13 +229,7 @@ def _misfits(columns: Sequence[Any], fitted: Sequence[pa.Array]) -> np.ndarray[A
         for column in columns
     ]
     lost = [part.is_null().to_numpy(zero_copy_only=False) & ~null for part, null in zip(fitted, nulls, strict=True)]
-    misfits: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_or.reduce(lost)
-    return misfits
-
-
-def _spelled(keys: pa.Array, kind: pa.DataType) -> pa.Array:
-    # Arrow casts only texts to a dictionary.
-    return (keys.cast(kind.value_type).dictionary_encode() if kinds.is_dictionary(kind) else keys).cast(kind)
+    return np.asarray(np.logical_or.reduce(lost))
 
 
 def _shown(value: pa.Scalar) -> Any:

@@ -55,7 +55,9 @@ class AsOf:
         counts = np.append(answers.counts, 0)
         key = np.repeat(np.arange(len(counts)), counts)
         found = runs(answers.starts, answers.counts)
-        taken = _one_array(versions.take(pa.array(found if answers.rows is None else answers.rows[found], pa.int64())))
+        taken = versions.take(pa.array(found if answers.rows is None else answers.rows[found], pa.int64()))
+        if isinstance(taken, pa.ChunkedArray):
+            taken = taken.combine_chunks()
         if taken.null_count:
             present = taken.is_valid().to_numpy(zero_copy_only=False)
             taken, found, key = taken.drop_null(), found[present], key[present]
@@ -130,7 +132,3 @@ def _integers(values: pa.Array) -> Ints:
     values = values.cast(pa.int64())
     numbers: Ints = (values.fill_null(0) if values.null_count else values).to_numpy()
     return numbers
-
-
-def _one_array(column: Any) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

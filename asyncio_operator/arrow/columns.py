@@ -25,7 +25,7 @@ import pyarrow.types as kinds
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order, joined, together
 from asyncio_operator.arrow.decimals import cast_table, decimals_fit
-from asyncio_operator.arrow.schema import shown_type
+from asyncio_operator.arrow.type_names import in_ddl, shown_type
 from asyncio_operator.errors import ResultError, describe, describe_error
 
 Column = Any
@@ -213,7 +213,7 @@ def _check_value(value: Any, field: pa.Field) -> None:
     except Exception as error:
         raise ResultError(
             f"column {field.name!r} is {shown_type(field.type)}, which the answer does not fit: "
-            f"{describe(value)} ({describe_error(error)})"
+            f"{describe(value)} ({in_ddl(describe_error(error))})"
         ) from error
 
 

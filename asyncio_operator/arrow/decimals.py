@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
 from typing import Any
@@ -24,6 +25,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
+
+from asyncio_operator.arrow.type_names import in_ddl, shown_type
 
 MOST_DIGITS = 38
 """Of a number in 128 bits."""
@@ -70,7 +73,10 @@ def fit_decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _rescaled(array, kind)
     if kinds.is_floating(given):
         return decimals_of((None if number is None else Decimal(repr(number)) for number in array.to_pylist()), kind)
-    return _of_texts(array, kind)
+    if kind.bit_width >= 128 and _in_reach(array, kind):
+        with suppress(pa.ArrowInvalid):
+            return array.cast(kind)
+    return decimals_of(array.to_pylist(), kind)
 
 
 def cast_exactly(column: Any, kind: pa.DataType) -> Any:
@@ -79,12 +85,13 @@ def cast_exactly(column: Any, kind: pa.DataType) -> Any:
     field of a struct is left out, at any depth.
 
     Raises:
-        pyarrow.ArrowInvalid: a value does not fit, or Arrow has no such cast.
+        pyarrow.ArrowInvalid: a value does not fit.
+        pyarrow.ArrowNotImplementedError: Arrow has no such cast.
     """
     if column.type == kind or not (_has_decimals(kind) or _has_decimals(column.type)):
         made = column.cast(kind)
         if _is_changed(column, made):
-            raise pa.ArrowInvalid(f"a value of type {column.type} does not fit {kind}")
+            raise pa.ArrowInvalid(f"a value of type {shown_type(column.type)} does not fit {shown_type(kind)}")
         return made
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([cast_exactly(chunk, kind) for chunk in column.chunks], kind)
@@ -94,7 +101,7 @@ def cast_exactly(column: Any, kind: pa.DataType) -> Any:
         made = column.cast(kind)
         # A wrapped number does not come back.
         if not made.cast(column.type).equals(column):
-            raise pa.ArrowInvalid(f"a value does not fit {kind}")
+            raise pa.ArrowInvalid(f"a value does not fit {shown_type(kind)}")
         return made
     if kinds.is_floating(kind):
         # Arrow does not always take the nearest one.
@@ -109,15 +116,22 @@ def cast_exactly(column: Any, kind: pa.DataType) -> Any:
 
 
 def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table in the types of a schema, which has the same names. See `cast_exactly`."""
+    """A table in the types of a schema, which has the same names. See `cast_exactly`.
+
+    Raises:
+        pyarrow.ArrowInvalid: a value does not fit, or Arrow has no such cast. The message names the column.
+    """
     if table.column_names != schema.names:
         raise ValueError(f"the columns are {table.column_names}, and not {schema.names}")
     columns = []
     for name, column, kind in zip(schema.names, table.columns, schema.types, strict=True):
         try:
             columns.append(cast_exactly(column, kind))
+        except pa.ArrowNotImplementedError:
+            no_cast = f"there is no cast from {shown_type(column.type)} to {shown_type(kind)}"
+            raise pa.ArrowInvalid(f"column {name!r}: {no_cast}") from None
         except pa.ArrowInvalid as error:
-            raise pa.ArrowInvalid(f"column {name!r}: {error}") from None
+            raise pa.ArrowInvalid(f"column {name!r}: {in_ddl(str(error))}") from None
     # Also checks that a column that must not be null is not.
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
@@ -185,15 +199,6 @@ def _rescaled(array: pa.Array, kind: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid:
         # One has too many digits after the point.
         return decimals_of(array.to_pylist(), kind)
-
-
-def _of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    if kind.bit_width >= 128 and _in_reach(texts, kind):
-        try:
-            return texts.cast(kind)
-        except pa.ArrowInvalid:
-            pass
-    return decimals_of(texts.to_pylist(), kind)
 
 
 def _in_reach(texts: pa.Array, kind: pa.DataType) -> bool:

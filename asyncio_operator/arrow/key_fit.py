@@ -30,6 +30,7 @@ import pyarrow.types as kinds
 
 from asyncio_operator.arrow.decimals import decimals_of, fit_decimals
 from asyncio_operator.arrow.key_arrays import canonical_array, canonical_type
+from asyncio_operator.arrow.type_names import shown_type
 
 
 def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
@@ -49,7 +50,7 @@ def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
         parts = [fit_keys(part, field.type) for part, field in zip(keys.flatten(), data_type, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=list(data_type))
     if (family := key_family(data_type)) is None or key_family(keys.type) != family:
-        raise TypeError(f"keys of type {keys.type} are never equal to keys of type {data_type}")
+        raise TypeError(f"keys of type {shown_type(keys.type)} are never equal to keys of {shown_type(data_type)}")
     return _number(keys, data_type) if family == "number" else _cast(keys, data_type)
 
 

@@ -241,11 +241,6 @@ def _taken(parts: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
     return [part.take(numbers) for part in parts]
 
 
-def equal_keys(keys: pa.Array, others: pa.Array) -> Mask:
-    """Whether canonical keys of one type, without nulls, are equal, key by key."""
-    return _equal(_parts(keys), _parts(others))
-
-
 def _equal(parts: Sequence[pa.Array], others: Sequence[pa.Array]) -> Mask:
     """Whether keys without nulls are equal, key by key."""
     equal = [pc.equal(_bits(part), _bits(other)) for part, other in zip(parts, others, strict=True)]
@@ -291,7 +286,7 @@ class ArrowKeys(Sequence[Any]):
 
     def same(self, places: Ints | Sequence[int], others: ArrowKeys, other_places: Ints | Sequence[int]) -> Mask:
         """Whether the keys at places are those of others at theirs."""
-        return equal_keys(self.at(places).array, others.at(other_places).array)
+        return _equal(_parts(self.at(places).array), _parts(others.at(other_places).array))
 
     def __len__(self) -> int:
         return len(self.array)

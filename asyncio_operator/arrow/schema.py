@@ -18,8 +18,8 @@ import re
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
-import pyarrow.types as kinds
 
+from asyncio_operator.arrow.type_names import MAX_PRECISION, TYPES
 from asyncio_operator.errors import ConfigurationError, describe
 
 _TOKEN = re.compile(
@@ -32,29 +32,6 @@ _TOKEN = re.compile(
 )
 
 _NUMBER = re.compile(r"\d+(e\d+)?([lsyfd]|bd)?", re.IGNORECASE)
-
-_TYPES = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "byte": pa.int8(),
-    "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-
-_MAX_PRECISION = 38  # of Spark's decimals, and of Arrow's 128-bit ones
 
 
 class StructType(Protocol):
@@ -113,52 +90,6 @@ def _of_json(tree: Any, where: str) -> pa.DataType:
             of_fields = [(one, _of_json(one["type"], f"{where}.{one['name']}")) for one in fields]
             return pa.struct([pa.field(one["name"], kind, one["nullable"]) for one, kind in of_fields])
     raise ConfigurationError(f"{where} has a user-defined type, {describe(tree)}; use the type that it is stored as")
-
-
-_WORDS = {
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-    pa.date32(): "date",
-}
-
-
-def spark_type(kind: pa.DataType) -> str | None:
-    """A type in Spark's DDL, which `as_schema` reads back; None if Spark does not have it."""
-    if kind in _WORDS:
-        return _WORDS[kind]
-    if kinds.is_timestamp(kind):
-        return "timestamp_ntz" if kind.tz is None else "timestamp"
-    if kinds.is_decimal(kind) and kind.precision <= _MAX_PRECISION:
-        return f"decimal({kind.precision},{kind.scale})"
-    if not (kinds.is_map(kind) or kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_struct(kind)):
-        return None
-    inner = [kind.key_field, kind.item_field] if kinds.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
-    words = [spark_type(field.type) for field in inner]
-    if None in words:
-        return None
-    if kinds.is_struct(kind):
-        named = [f"{quoted_name(field.name)}: {word}" for field, word in zip(inner, words, strict=True)]
-        return f"struct<{', '.join(named)}>"
-    return f"{'map' if kinds.is_map(kind) else 'array'}<{','.join(map(str, words))}>"
-
-
-def shown_type(kind: pa.DataType) -> str:
-    """A type for a message: in Spark's DDL, or in Arrow's words if Spark does not have it."""
-    return spark_type(kind) or re.sub(r"decimal\d+\((\d+), (-?\d+)\)", r"decimal(\1,\2)", str(kind))
-
-
-def quoted_name(name: str) -> str:
-    """The name of a column in Spark's DDL."""
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
 
 
 class _Token(NamedTuple):
@@ -240,15 +171,18 @@ class _Parser:
             case "decimal" | "dec" | "numeric":
                 return self._decimal(token)
             case "char" | "character" | "varchar":
-                return self._characters(token)
-        if token.text.lower() not in _TYPES:
+                if not self._is("("):
+                    self._fail(f"a length was expected, as in {token.text}(10)")
+                self._numbers(at_most=1)
+                return pa.string()
+        if token.text.lower() not in TYPES:
             from difflib import get_close_matches  # Here: few schemas are wrong.
 
-            known = [*_TYPES, "decimal", "char", "varchar", "array", "map", "struct"]
+            known = [*TYPES, "decimal", "char", "varchar", "array", "map", "struct"]
             near = get_close_matches(token.text.lower(), known, 1)
             remedy = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             self._fail(f"unknown type; {remedy}", token)
-        return _TYPES[token.text.lower()]
+        return TYPES[token.text.lower()]
 
     def _array(self) -> pa.DataType:
         self._expect("<")
@@ -273,15 +207,9 @@ class _Parser:
     def _decimal(self, token: _Token) -> pa.DataType:
         numbers = self._numbers(at_most=2) if self._is("(") else []
         precision, scale = (*numbers, *(10, 0)[len(numbers) :])
-        if not 0 <= scale <= precision or not 1 <= precision <= _MAX_PRECISION:
-            self._fail(f"a decimal has 1 to {_MAX_PRECISION} digits, and 0 to all of them after the point", token)
+        if not 0 <= scale <= precision or not 1 <= precision <= MAX_PRECISION:
+            self._fail(f"a decimal has 1 to {MAX_PRECISION} digits, and 0 to all of them after the point", token)
         return pa.decimal128(precision, scale)
-
-    def _characters(self, token: _Token) -> pa.DataType:
-        if not self._is("("):
-            self._fail(f"a length was expected, as in {token.text}(10)")
-        self._numbers(at_most=1)
-        return pa.string()
 
     def _numbers(self, at_most: int) -> list[int]:
         self._expect("(")

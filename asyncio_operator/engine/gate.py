@@ -157,8 +157,7 @@ class Gate:
         return self._limiter.next_start(now)
 
     def start(self, call: Call, now: float) -> float:
-        """Start a call, if all limits let it. Returns when they do; see `next_start` and `Seat.take`. It is weighed
-        once.
+        """Start a call, if all limits let it. Returns when they do; see `next_start` and `Seat.take`. Weighed once.
 
         Raises:
             CircuitOpenError: it is refused.

@@ -18,7 +18,7 @@ from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_table
 from asyncio_operator.arrow.key_arrays import Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_keys
-from asyncio_operator.arrow.schema import shown_type
+from asyncio_operator.arrow.type_names import shown_type
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.journal.format import ABOUT, Description
 

@@ -111,14 +111,11 @@ def check_description(place: Place, description: Description) -> None:
 def list_journal(place: Place) -> Listing:
     """The files of a journal. Records are read first: whatever they name was written before them."""
     records = tuple(read_records(place))
-    files = sorted((entry for entry in place.list() if DATA_NAME.fullmatch(entry.name)), key=_by_time)
+    files = [entry for entry in place.list() if DATA_NAME.fullmatch(entry.name)]
+    # By the time in their names, which follows the kind of the file.
+    files.sort(key=lambda entry: entry.name.split("-", 2)[1:])
     names = frozenset(entry.name for entry in files)
     return Listing(tuple(files), records, _covered(records, names))
-
-
-def _by_time(entry: Entry) -> tuple[str, str]:
-    _, time, rest = entry.name.split("-", 2)
-    return time, rest
 
 
 def read_records(place: Place) -> list[Record]:

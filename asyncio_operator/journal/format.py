@@ -52,7 +52,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.schema import as_schema, quoted_name, spark_type
+from asyncio_operator.arrow.schema import as_schema
+from asyncio_operator.arrow.type_names import quoted_name, spark_type
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, StateError
 
 FORMAT = 1

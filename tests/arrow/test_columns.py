@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from asyncio_operator import ResultError
 from asyncio_operator.arrow import columns as columns_module
 from asyncio_operator.arrow.columns import array_of, columns, row_reader
-from asyncio_operator.arrow.schema import shown_type
+from asyncio_operator.arrow.type_names import shown_type
 
 PLANE = pa.schema([("name", pa.string()), ("year", pa.int64())])
 

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.arrow.schema import as_schema, shown_type
+from asyncio_operator.arrow.schema import as_schema
+from asyncio_operator.arrow.type_names import shown_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

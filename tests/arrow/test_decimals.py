@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +15,7 @@ from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.arrow.columns import array_of, row_reader
 from asyncio_operator.arrow.decimals import cast_exactly, cast_table, fit_decimals
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
+from asyncio_operator.arrow.schema import as_schema
 from asyncio_operator.errors import ResultError
 from asyncio_operator.journal.answers import AnswerBatch, to_table
 from asyncio_operator.journal.format import Description
@@ -111,6 +113,27 @@ def test_X12_a_journal_has_the_same_numbers() -> None:
     assert written(10**19) == [Decimal(10**19)]
     with pytest.raises(pa.ArrowInvalid, match="does not fit"):
         written(10**30)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "says"),
+    [
+        (pa.array([2]), "boolean", "a value of type bigint does not fit boolean"),
+        (pa.array([1]), "date", "there is no cast from bigint to date"),
+        (pa.array([[1]]), "tinyint", "there is no cast from array<bigint> to tinyint"),
+        (pa.array(["int64 int8"]), "int", "Failed to parse string: 'int64 int8' as a scalar of type int"),
+        (pa.array(["b"]), "timestamp", "Failed to parse string: 'b' as a scalar of type timestamp: "),
+        (pa.array([1.5]), "smallint", "Float value 1.500000 was truncated converting to smallint"),
+    ],
+)
+def test_X12_what_arrow_says_of_a_misfit_has_the_types_of_ddl(column: pa.Array, kind: str, says: str) -> None:
+    with pytest.raises(pa.ArrowInvalid) as caught:
+        cast_table(pa.table({"c": column}), as_schema(f"c {kind}"))
+    assert str(caught.value).startswith(f"column 'c': {says}")
+    if not pa.types.is_nested(column.type):
+        with pytest.raises(ResultError, match=f"^column 'c' is {kind}, which") as of_a_row:
+            row_reader(as_schema(f"c {kind}"))({"c": "?"})
+        assert not re.search(r"(?<!')\bu?int\d", str(of_a_row.value))
 
 
 @pytest.mark.parametrize(

@@ -357,7 +357,7 @@ async def test_a_zone_is_neither_invented_nor_lost(zone: str | None) -> None:
     async with opened(TableEnricher(table, "k", schema=f"k long, at {right}")) as enricher:
         assert await enricher.lookup(1) == {"at": moment}
     enricher = TableEnricher(table, "k", schema=f"k long, at {wrong}")
-    told = rf"column 'at' is timestamp\[us.*\] in the table and timestamp\[us.*\] in schema=.*declare it as {right}"
+    told = rf"column 'at' is {right} in the table and {wrong} in schema=.*declare it as {right}"
     with pytest.raises(ConfigurationError, match=told):
         await enricher.open()
     await enricher.close()

@@ -132,8 +132,8 @@ def test_X12_files_that_spark_leaves_out_are_left_out(tmp_path: Path) -> None:
     [
         ({"v": [2]}, r"b\.parquet' has no column 'id', which is a key"),
         ({"ID": [2], "v": [2]}, r"b\.parquet' has no column 'id', which is a key; did you mean 'ID'"),
-        ({"id": ["2"], "v": [2]}, r"column 'id' is int64 in file .*a\.parquet' and string in .*b\.parquet'.*schema="),
-        ({"id": [2], "v": [2.5]}, r"column 'v' is int64 in file .*a\.parquet' and double in .*b\.parquet'"),
+        ({"id": ["2"], "v": [2]}, r"column 'id' is bigint in file .*a\.parquet' and string in .*b\.parquet'.*schema="),
+        ({"id": [2], "v": [2.5]}, r"column 'v' is bigint in file .*a\.parquet' and double in .*b\.parquet'"),
         ({"id": [2], "V": [2]}, r"column 'v' is spelt 'V' in some files"),
         (None, r"b\.parquet'"),
     ],

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from asyncio_operator.arrow.columns import array_of, columns, row_reader
 from asyncio_operator.arrow.key_arrays import in_utc
-from asyncio_operator.arrow.schema import shown_type
+from asyncio_operator.arrow.type_names import shown_type
 from asyncio_operator.checks import is_idempotent
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.failures import call_error
