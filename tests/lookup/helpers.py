@@ -10,15 +10,31 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator import Enricher
+from asyncio_operator import Cache, Enricher
 from asyncio_operator.engine.contracts import Input
+from asyncio_operator.engine.gate import Limited
+from asyncio_operator.figures import Figures
+from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 
+CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
+
 
 def now() -> float:
     return asyncio.get_running_loop().time()
+
+
+async def at_once(key: Any) -> Any:
+    return [{"x": one} for one in key] if isinstance(key, list) else {"x": key}
+
+
+async def in_a_second(key: Any) -> Any:
+    await asyncio.sleep(1)
+    return await at_once(key)
 
 
 async def forever() -> Any:
@@ -130,29 +146,32 @@ class Consumer:
 
     Attributes:
         deliveries: time, number of the batch, keys ready, and whether it has ended.
+        left: of each batch, how many keys have left.
+        opened: a cache that is closed after the run.
     """
 
     def __init__(self, batches: Sequence[KeyBatch], ordered: bool, pause: float = 0.0) -> None:
         self.pipeline: LookupPipeline
+        self.opened: LookupCache | None = None
         self.deliveries: list[tuple[float, int, int, bool]] = []
         self.left = [0] * len(batches)
-        self._batches = list(batches)
+        self.batches = list(batches)
         self._ordered = ordered
         self._pause = pause
         self._free_at = 0.0
 
     def deliver(self, batch: KeyBatch, ready: int) -> None:
-        number = self._batches.index(batch)
+        number = self.batches.index(batch)
         self.deliveries.append((now(), number, ready, batch.ended))
         if self._ordered:
-            assert all(b.ended for b in self._batches[:number]), "a batch overtook another one"
+            assert all(b.ended for b in self.batches[:number]), "a batch overtook another one"
             assert PENDING not in batch.outcomes[:ready]
         assert ready <= len(batch.keys) - batch.outcomes.count(PENDING)
         self._free_at = max(self._free_at, now()) + self._pause
         asyncio.get_running_loop().call_at(self._free_at, self._emit, number, ready, batch.ended)
 
     def _emit(self, number: int, ready: int, ended: bool) -> None:
-        batch = self._batches[number]
+        batch = self.batches[number]
         if not self._ordered:
             # The rows are built from what is there when they are built.
             ready = batch.answered()
@@ -163,15 +182,66 @@ class Consumer:
         """The numbers of the batches that were delivered for the last time, in order."""
         return [number for _, number, _, ended in self.deliveries if ended]
 
+    async def run(self) -> None:
+        """Run the pipeline to its end; one that would wait for ever is a `TimeoutError` at the end of time. All that
+        was delivered leaves."""
+        async with asyncio.timeout(1e6):
+            await self.pipeline.run()
+        if self.opened is not None:
+            self.opened.close()
+        await asyncio.sleep(max(0.0, self._free_at - now()))
+        await asyncio.sleep(0)
+        ended = self.ended()
+        assert (ended if self._ordered else sorted(ended)) == list(range(len(self.batches)))
+        assert self.left == [len(batch.keys) for batch in self.batches]
 
-async def look_up(
-    enricher: Enricher, batches: Sequence[KeyBatch], *, pause: float = 0.0, source_pause: float = 0.0, **options: Any
+    @property
+    def figures(self) -> Figures:
+        return self.pipeline.figures
+
+    def sources(self) -> list[list[str]]:
+        """Where the answers came from."""
+        return [[outcome.source for outcome in batch.outcomes] for batch in self.batches]
+
+
+def lookups_of(
+    enricher: Enricher,
+    batches: Sequence[KeyBatch | Iterable[Any]],
+    *,
+    every: float | None = None,
+    source_pause: float = 0.0,
+    pause: float = 0.0,
+    cache: Cache | LookupCache | None = None,
+    meter: Any = None,
+    **options: Any,
 ) -> Consumer:
-    """Run a pipeline to its end; one that would wait for ever is a `TimeoutError` at the end of time."""
+    """A pipeline for batches, or for batches of keys, that is not run yet.
+
+    Args:
+        every: the batches come one after the other, so many seconds apart.
+        pause: the consumer takes so many seconds for a delivery.
+        cache: one without a time of its own, or the one that is used.
+        meter: what the calls may take of a budget.
+        options: of lookups, and `check`, `trace`, `tables`, `known` of the pipeline.
+    """
+    made = [one if isinstance(one, KeyBatch) else batch_of(one) for one in batches]
+    parts = {name: options.pop(name) for name in ("check", "trace", "tables", "known") if name in options}
     batching = batching_of(enricher, options.pop("batching", None))
-    chosen = LookupOptions(**{"fail": False, "batching": batching} | options)
-    consumer = Consumer(batches, chosen.ordered, pause)
-    consumer.pipeline = LookupPipeline(enricher, Source(batches, source_pause), consumer.deliver, chosen)
-    async with asyncio.timeout(1e6):
-        await consumer.pipeline.run()
+    opened = open_cache(cache, "s", now) if isinstance(cache, Cache) else None
+    kept = opened if isinstance(cache, Cache) else cache
+    spec = None if kept is None else kept.options
+    chosen = LookupOptions(**{"fail": False, "batching": batching, "cache": spec} | options)
+    consumer = Consumer(made, chosen.ordered, pause)
+    consumer.opened = opened
+    source = Source(made, source_pause) if every is None else Trickle(made, every)
+    consumer.pipeline = LookupPipeline(
+        enricher, source, consumer.deliver, chosen, kept, limited=Limited(allowance=meter), **parts
+    )
+    return consumer
+
+
+async def look_up(enricher: Enricher, batches: Sequence[KeyBatch | Iterable[Any]], **options: Any) -> Consumer:
+    """Run the pipeline of `lookups_of` with these options to its end."""
+    consumer = lookups_of(enricher, batches, **options)
+    await consumer.run()
     return consumer

@@ -12,17 +12,14 @@ import pytest
 
 from asyncio_operator import Cache, EnricherError
 from asyncio_operator.lookup import shared_cache, shared_store
-from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.shared_cache import Format, SharedCache
-from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of
+from tests.lookup.helpers import CHECK, Recorded, look_up
 from tests.redis_service import RedisServer
 
 SCHEMA = pa.schema([("x", pa.int64())])
-CHECK = AnswerCheck(SCHEMA)
 
 Work = Callable[..., Any]
 
@@ -55,22 +52,9 @@ class Worker:
         self, enricher: Recorded, *keys: Sequence[Any], pause: float = 0.0, **options: Any
     ) -> tuple[list[list[tuple[Any, str]]], LookupPipeline]:
         """Run batches of these keys; for each key its answer and where that came from."""
-        batches = [batch_of(some) for some in keys]
-        defaults: dict[str, Any] = {
-            "fail": False,
-            "timed": True,
-            "cache": self.options,
-            "batching": batching_of(enricher, None),
-        }
-        chosen = LookupOptions(**(defaults | options))
-        consumer = Consumer(batches, chosen.ordered)
-        consumer.pipeline = LookupPipeline(
-            enricher, Trickle(batches, pause), consumer.deliver, chosen, self.cache, CHECK
-        )
-        async with asyncio.timeout(20):
-            await consumer.pipeline.run()
-        outcomes = [[(getattr(one, "answer", None), one.source) for one in batch.outcomes] for batch in batches]
-        return outcomes, consumer.pipeline
+        done = await look_up(enricher, keys, every=pause, cache=self.cache, check=CHECK, **{"timed": True} | options)
+        outcomes = [[(getattr(one, "answer", None), one.source) for one in batch.outcomes] for batch in done.batches]
+        return outcomes, done.pipeline
 
     async def close(self) -> None:
         await self.shared.close()
@@ -92,10 +76,6 @@ def with_workers(server: RedisServer, *makers: dict[str, Any]) -> Callable[[Work
         asyncio.run(main())
 
     return run
-
-
-async def at_once(key: Any) -> Any:
-    return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
 
 
 async def never(key: Any) -> Any:

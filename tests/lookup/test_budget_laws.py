@@ -19,13 +19,10 @@ from asyncio_operator import (
     ResultError,
     Retry,
 )
-from asyncio_operator.engine.gate import Limited
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
-from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of, now
+from tests.lookup import helpers
+from tests.lookup.helpers import Recorded, at_once, now
 from tests.operator.helpers import virtual
 from tests.operator.meter import Meter
 
@@ -39,34 +36,16 @@ class Weighing(Recorded):
 
     async def _answer(self, keys: Any) -> Any:
         await asyncio.sleep(self.seconds)
-        return [{"x": key} for key in keys] if isinstance(keys, list) else {"x": keys}
+        return await at_once(keys)
 
     def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
         return {"tokens": sum(keys)}
 
 
-async def look_up(
-    enricher: Recorded,
-    meter: Any,
-    keys: Sequence[Sequence[Any]],
-    *,
-    cache: Cache | None = None,
-    pause: float = 0.0,
-    fail: bool = False,
-    **options: Any,
-) -> list[KeyBatch]:
+async def look_up(enricher: Recorded, meter: Any, keys: Sequence[Sequence[Any]], **options: Any) -> list[KeyBatch]:
     """Run batches of keys through a pipeline whose calls take what they need of the meter."""
-    batches = [batch_of(some) for some in keys]
-    batching = batching_of(enricher, options.pop("batching", None))
-    chosen = LookupOptions(fail=fail, cache=cache, batching=batching, **options)
-    consumer = Consumer(batches, chosen.ordered)
-    kept = None if cache is None else open_cache(cache, "s", now)
-    consumer.pipeline = LookupPipeline(
-        enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, limited=Limited(allowance=meter)
-    )
-    async with asyncio.timeout(1e6):
-        await consumer.pipeline.run()
-    return batches
+    done = await helpers.look_up(enricher, keys, meter=meter, **{"every": 0.0} | options)
+    return done.batches
 
 
 @virtual
@@ -113,7 +92,7 @@ async def test_G6_it_ends_the_run_also_where_an_answer_is_only_refreshed(error, 
 
     spending = asyncio.ensure_future(spend())
     with pytest.raises(type(error), match=str(error)):
-        await look_up(enricher, meter, [[1]] * 5, cache=cache, pause=2.0)
+        await look_up(enricher, meter, [[1]] * 5, cache=cache, every=2.0)
     # Batches come every 2 s, from 2 s on. The second finds an old answer.
     assert now() == 4
     await spending

@@ -9,59 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from asyncio_operator import Cache, EnricherError, FixedBackoff, Hedge, ResultError, Retry
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.memory import MOST_KEYS
-from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import LookupPipeline
 from enrichers import TableEnricher
-from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of, now
+from tests.lookup import helpers
+from tests.lookup.helpers import CHECK, Consumer, Recorded, at_once, in_a_second, now
 from tests.operator.helpers import virtual
 
-CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
-
-async def look_up(
-    enricher: Recorded,
-    keys: Sequence[Sequence[Any]],
-    cache: Cache,
-    *,
-    pause: float = 0.0,
-    consumers: list[Consumer] | None = None,
-    **options: Any,
-) -> tuple[list[KeyBatch], LookupPipeline]:
-    """Run batches of these keys, one row each, through a pipeline with a cache."""
-    batches = [batch_of(some) for some in keys]
-    defaults: dict[str, Any] = {"fail": False, "timed": True, "cache": cache, "batching": batching_of(enricher, None)}
-    chosen = LookupOptions(**defaults | options)
-    consumer = Consumer(batches, chosen.ordered)
-    if consumers is not None:
-        consumers.append(consumer)
-    kept = open_cache(cache, "s", now)
-    consumer.pipeline = LookupPipeline(enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, CHECK)
-    async with asyncio.timeout(1e6):
-        await consumer.pipeline.run()
-    await asyncio.sleep(1)
-    assert sorted(consumer.ended()) == list(range(len(batches)))
-    assert not chosen.ordered or consumer.ended() == list(range(len(batches)))
-    assert consumer.left == [len(some) for some in keys]
-    kept.close()
-    return batches, consumer.pipeline
-
-
-def sources(batches: Sequence[KeyBatch]) -> list[list[str]]:
-    return [[outcome.source for outcome in batch.outcomes] for batch in batches]
-
-
-async def in_a_second(key: Any) -> Any:
-    await asyncio.sleep(1)
-    return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
+async def look_up(enricher: Recorded, keys: Sequence[Sequence[Any]], cache: Any, **options: Any) -> Consumer:
+    return await helpers.look_up(enricher, keys, cache=cache, check=CHECK, **{"timed": True} | options)
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])
@@ -69,10 +31,10 @@ async def in_a_second(key: Any) -> Any:
 async def test_L1_the_cache_goes_before_sharing_and_sharing_before_calls(max_batch: int) -> None:
     enricher = Recorded(in_a_second, max_batch)
     keys = [[1, 2], [2, 3], [1, 2, 3, 4]]
-    batches, pipeline = await look_up(enricher, keys, Cache(), pause=0.6)
-    assert sources(batches) == [["call"] * 2, ["shared", "call"], ["cache", "cache", "shared", "call"]]
+    done = await look_up(enricher, keys, Cache(), every=0.6)
+    assert done.sources() == [["call"] * 2, ["shared", "call"], ["cache", "cache", "shared", "call"]]
     assert enricher.calls == ([1, 2, 3, 4] if max_batch == 1 else [[1, 2], [3], [4]])
-    assert (pipeline.figures.cache_hits, pipeline.figures.shared, pipeline.figures.calls) == (
+    assert (done.figures.cache_hits, done.figures.shared, done.figures.calls) == (
         2,
         2,
         4 if max_batch == 1 else 3,
@@ -86,10 +48,10 @@ async def test_L6_a_refresh_holds_up_no_row_is_made_once_at_a_time_and_ended_bef
         return {"x": key}
 
     enricher = Recorded(slowly)
-    batches, pipeline = await look_up(enricher, [[1]] * 4, Cache(refresh_after=1), pause=2.0)
-    assert sources(batches) == [["call"], ["shared"], ["cache"], ["cache"]]
-    assert (enricher.calls, pipeline.figures.calls) == ([1, 1], 2)
-    assert now() == pytest.approx(9 + 1)
+    done = await look_up(enricher, [[1]] * 4, Cache(refresh_after=1), every=2.0)
+    assert done.sources() == [["call"], ["shared"], ["cache"], ["cache"]]
+    assert (enricher.calls, done.figures.calls) == ([1, 1], 2)
+    assert now() == pytest.approx(9)
 
 
 @virtual
@@ -100,10 +62,10 @@ async def test_L6_a_refresh_that_fails_ends_no_run_and_is_counted() -> None:
         return {"x": key}
 
     enricher = Recorded(once)
-    batches, pipeline = await look_up(enricher, [[1]] * 3, Cache(refresh_after=1), pause=2.0, fail=True)
-    assert sources(batches) == [["call"], ["cache"], ["cache"]]
+    done = await look_up(enricher, [[1]] * 3, Cache(refresh_after=1), every=2.0, fail=True)
+    assert done.sources() == [["call"], ["cache"], ["cache"]]
     assert enricher.calls == [1, 1, 1]
-    assert (pipeline.figures.failures, sum(pipeline.figures.errors.values())) == (2, 2)
+    assert (done.figures.failures, sum(done.figures.errors.values())) == (2, 2)
 
 
 @virtual
@@ -113,23 +75,16 @@ async def test_L6_no_refresh_while_a_batch_waits_for_the_key_whose_answer_anothe
         return {"x": key}
 
     enricher, cache = Recorded(answer), Cache(refresh_after=1)
-    batches = [batch_of([1]), batch_of([1, 2])]
-    options = LookupOptions(fail=False, cache=cache)
-    consumer = Consumer(batches, options.ordered)
     kept = open_cache(cache, "s", now)
     asyncio.get_running_loop().call_later(7, kept.put, 1, {"x": 1})
-    consumer.pipeline = LookupPipeline(enricher, Trickle(batches, 5), consumer.deliver, options, kept, CHECK)
-    async with asyncio.timeout(1e6):
-        await consumer.pipeline.run()
-    kept.close()
+    await look_up(enricher, [[1], [1, 2]], kept, every=5)
     assert sorted(enricher.calls) == [1, 2]
 
 
 @virtual
 async def test_X9_a_batch_that_is_all_in_the_cache_leaves_at_once() -> None:
-    consumers: list[Consumer] = []
-    await look_up(Recorded(in_a_second), [[1, 2]] * 3, Cache(), pause=2.0, consumers=consumers)
-    assert [at for at, *_ in consumers[0].deliveries] == pytest.approx([3.0, 4.0, 6.0], abs=0.001)
+    done = await look_up(Recorded(in_a_second), [[1, 2]] * 3, Cache(), every=2.0)
+    assert [at for at, *_ in done.deliveries] == pytest.approx([3.0, 4.0, 6.0], abs=0.001)
 
 
 @virtual
@@ -142,13 +97,13 @@ async def test_L6_what_stands_in_for_a_failure_is_told_as_stale_to_all_and_the_f
 
     enricher = Recorded(once)
     cache = Cache(expire_after_write=1, stale_if_error=True)
-    batches, pipeline = await look_up(enricher, [[1], [1], [1]], cache, pause=2.4, retry=Retry(2, FixedBackoff(1.0)))
-    stale = [batch.outcomes[0] for batch in batches[1:]]
+    done = await look_up(enricher, [[1], [1], [1]], cache, every=2.4, retry=Retry(2, FixedBackoff(1.0)))
+    stale = [batch.outcomes[0] for batch in done.batches[1:]]
     assert [(told.answer, told.source, told.attempts, str(told.error)) for told in stale] == [
         ({"x": 1}, "stale", 2, "down"),
         ({"x": 1}, "shared", 2, "down"),
     ]
-    assert (pipeline.figures.retries, pipeline.figures.shared, pipeline.figures.cache_hits) == (1, 1, 0)
+    assert (done.figures.retries, done.figures.shared, done.figures.cache_hits) == (1, 1, 0)
 
 
 @virtual
@@ -177,8 +132,8 @@ async def test_L6_L9_a_wrong_answer_is_never_kept_and_an_old_one_stands_in_for_i
         (Cache(expire_after_write=1, stale_if_error=True), ["call", "stale", "stale"]),
     ):
         enricher = Recorded(once)
-        batches, _ = await look_up(enricher, [[1], [1], [1]], cache, pause=2.0)
-        outcomes = [batch.outcomes[0] for batch in batches]
+        done = await look_up(enricher, [[1], [1], [1]], cache, every=2.0)
+        outcomes = [batch.outcomes[0] for batch in done.batches]
         assert [outcome.answer for outcome in outcomes] == [{"x": 1}] * 3
         assert [outcome.source for outcome in outcomes] == told
         assert len(enricher.calls) == 3
@@ -194,9 +149,9 @@ async def test_latency_is_that_of_a_key_over_its_attempts_and_attempt_latency_th
         return {"x": key}
 
     enricher = Recorded(at_the_second_attempt)
-    _, pipeline = await look_up(enricher, [[1]], Cache(), retry=Retry(2, FixedBackoff(3.0)))
-    assert pipeline.figures.latency.percentiles().max == pytest.approx(5.0)
-    assert pipeline.figures.attempt_latency.percentiles().max == pytest.approx(1.0)
+    done = await look_up(enricher, [[1]], Cache(), retry=Retry(2, FixedBackoff(3.0)))
+    assert done.figures.latency.percentiles().max == pytest.approx(5.0)
+    assert done.figures.attempt_latency.percentiles().max == pytest.approx(1.0)
 
 
 FATES = ("found", "missing", "error", "then error", "hang")
@@ -293,9 +248,9 @@ async def test_L13_a_small_cache_costs_no_calls(cache: Cache, missing: bool, tmp
 
     enricher = Recorded(answer)
     keys = [list(range(30)), list(range(29, -1, -1)), list(range(30))]
-    batches, _ = await look_up(enricher, keys, cache, remember=60.0, pause=1.0)
+    done = await look_up(enricher, keys, cache, remember=60.0, every=1.0)
     assert sorted(enricher.calls) == list(range(30))
-    assert {one.source for batch in batches[1:] for one in batch.outcomes} <= {"cache", "shared"}
+    assert {one.source for batch in done.batches[1:] for one in batch.outcomes} <= {"cache", "shared"}
 
 
 def test_L13_the_default_of_a_cache_is_what_a_task_remembers() -> None:
@@ -329,31 +284,25 @@ async def test_L13_an_answer_is_served_for_the_shorter_of_remember_and_the_expir
             continue
         enricher = Recorded(answer)
         # The second key pushes the first one out of the cache.
-        await look_up(enricher, [[1], [2], [1]], cache, remember=60.0, pause=ago / 2)
+        await look_up(enricher, [[1], [2], [1]], cache, remember=60.0, every=ago / 2)
         assert (enricher.calls == [1, 2, 1]) is asked
 
 
 @virtual
 async def test_L13_an_answer_is_never_served_longer_than_the_cache_allows_whatever_its_age_there() -> None:
     # Answers that come within one block of the memory expire each for itself.
-    async def answer(key: Any) -> Any:
-        return {"x": key}
-
-    enricher = Recorded(answer)
+    enricher = Recorded(at_once)
     cache = Cache(max_rows=1, expire_after_write=10)
-    await look_up(enricher, [[1], [2], [3], [4], [1, 2, 3]], cache, remember=60.0, pause=2.5)
+    await look_up(enricher, [[1], [2], [3], [4], [1, 2, 3]], cache, remember=60.0, every=2.5)
     assert enricher.calls == [1, 2, 3, 4, 1]
-    enricher = Recorded(answer)
-    await look_up(enricher, [[key] for key in range(200)] + [[0], [1]], cache, remember=60.0, pause=0.05)
+    enricher = Recorded(at_once)
+    await look_up(enricher, [[key] for key in range(200)] + [[0], [1]], cache, remember=60.0, every=0.05)
     assert enricher.calls == [*range(200), 0, 1]
 
 
 @virtual
 async def test_L13_use_in_the_cache_counts_as_before() -> None:
-    async def answer(key: Any) -> Any:
-        return {"x": key}
-
-    enricher = Recorded(answer)
+    enricher = Recorded(at_once)
     cache = Cache(expire_after_access=3)
-    batches, _ = await look_up(enricher, [[1]] * 6, cache, remember=60.0, pause=2.0)
-    assert (enricher.calls, sources(batches)) == ([1], [["call"], *[["cache"]] * 5])
+    done = await look_up(enricher, [[1]] * 6, cache, remember=60.0, every=2.0)
+    assert (enricher.calls, done.sources()) == ([1], [["call"], *[["cache"]] * 5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,13 +20,11 @@ from asyncio_operator import (
     RateLimit,
     Retry,
 )
-from asyncio_operator.engine.gate import REFUSALS, Limited
+from asyncio_operator.engine.gate import REFUSALS
 from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup.key_batch import Answer, Failure
-from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, look_up, now
+from tests.lookup.helpers import Recorded, batch_of, look_up, lookups_of, now
 from tests.lookup.test_budget_laws import Weighing
 from tests.lookup.test_budget_laws import look_up as look_up_under
 from tests.lookup.test_known import Elsewhere
@@ -52,15 +50,9 @@ class Timed(Recorded):
         return {"x": key}
 
 
-def pipeline_of(enricher: Recorded, keys: Any, allowance: Any = None, **options: Any) -> Any:
+def pipeline_of(enricher: Recorded, keys: Any, meter: Any = None, **options: Any) -> Any:
     """A pipeline for one batch."""
-    batches = [batch_of(keys)]
-    chosen = LookupOptions(fail=False, **options)
-    consumer = Consumer(batches, chosen.ordered)
-    consumer.pipeline = LookupPipeline(
-        enricher, Source(batches), consumer.deliver, chosen, limited=Limited(allowance=allowance)
-    )
-    return consumer.pipeline
+    return lookups_of(enricher, [keys], meter=meter, **options).pipeline
 
 
 @virtual
@@ -232,19 +224,8 @@ async def test_J3_a_place_that_keeps_answers_learns_what_a_call_for_one_key_weig
             weighed.update(zip(keys, weights, strict=True))
 
     weighed: dict[Any, Any] = {}
-    (batch,) = batches = [batch_of([3, 4])]
-    consumer, options, meter = Consumer(batches, ordered=True), LookupOptions(fail=False), cast("Any", Meter(tokens=10))
-    consumer.pipeline = LookupPipeline(
-        Weighing(),
-        Source(batches),
-        consumer.deliver,
-        options,
-        limited=Limited(allowance=meter),
-        known=(Keeping({}),),
-    )
-    await consumer.pipeline.run()
+    await look_up(Weighing(), [[3, 4]], meter=Meter(tokens=10), known=(Keeping({}),))
     assert weighed == {3: {"tokens": 3}, 4: {"tokens": 4}}
-    assert len(batch.outcomes) == 2
 
 
 class Stormy(Timed):

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,21 +14,15 @@ from hypothesis import strategies as st
 from asyncio_operator import Cache, FixedBackoff, Hedge, Retry
 from asyncio_operator.errors import FunctionError, ResultError
 from asyncio_operator.lookup import Lookup, client
-from asyncio_operator.lookup.answers import AnswerCheck
-from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.known import HELD, KnownAnswers
-from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
-from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of, now
+from tests.lookup import helpers
+from tests.lookup.helpers import CHECK, Consumer, Recorded, in_a_second, now
 from tests.lookup.test_cached_pipeline import FATES, Fated
 from tests.operator.helpers import run_on, virtual
-
-CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
 
 class Elsewhere(KnownAnswers):
@@ -84,39 +77,10 @@ class Elsewhere(KnownAnswers):
         self.closed += 1
 
 
-async def look_up(
-    enricher: Recorded,
-    keys: Sequence[Sequence[Any]],
-    *known: Elsewhere,
-    pause: float = 0.0,
-    cache: Cache | LookupCache | None = None,
-    trace: Trace | None = None,
-    **options: Any,
-) -> tuple[list[KeyBatch], LookupPipeline]:
-    batches = [batch_of(some) for some in keys]
-    kept = open_cache(cache, "s", now) if isinstance(cache, Cache) else cache
-    given = Cache() if isinstance(cache, LookupCache) else cache
-    defaults = {"fail": False, "timed": True, "cache": given, "batching": batching_of(enricher, None)}
-    chosen = LookupOptions(**(defaults | options))
-    consumer = Consumer(batches, chosen.ordered)
-    consumer.pipeline = LookupPipeline(
-        enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, CHECK, trace, known=known
-    )
-    async with asyncio.timeout(1e6):
-        await consumer.pipeline.run()
+async def look_up(enricher: Recorded, keys: Sequence[Sequence[Any]], *known: Elsewhere, **options: Any) -> Consumer:
+    done = await helpers.look_up(enricher, keys, known=known, check=CHECK, **{"timed": True, "every": 0.0} | options)
     await asyncio.sleep(1)
-    assert sorted(consumer.ended()) == list(range(len(batches)))
-    assert consumer.left == [len(some) for some in keys]
-    return batches, consumer.pipeline
-
-
-def sources(batches: Sequence[KeyBatch]) -> list[list[str]]:
-    return [[outcome.source for outcome in batch.outcomes] for batch in batches]
-
-
-async def in_a_second(key: Any) -> Any:
-    await asyncio.sleep(1)
-    return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
+    return done
 
 
 @virtual
@@ -126,14 +90,14 @@ async def test_L3_L9_a_wrong_answer_among_others_of_its_turn_is_the_failure_of_i
         return {"x": "wrong" if key == 2 else key}
 
     elsewhere = Elsewhere({})
-    batches, pipeline = await look_up(Recorded(answer), [[1, 2, 3]], elsewhere, cache=Cache(), timed=False)
-    one, wrong, three = batches[0].outcomes
+    done = await look_up(Recorded(answer), [[1, 2, 3]], elsewhere, cache=Cache(), timed=False)
+    one, wrong, three = done.batches[0].outcomes
     assert (one, three) == ({"x": 1}, {"x": 3})
     assert isinstance(wrong.error, ResultError)
     assert (wrong.latency, wrong.attempts) == (pytest.approx(1), 1)
     assert elsewhere.noted == {1: {"x": 1}, 3: {"x": 3}}
     assert elsewhere.costs == dict.fromkeys((1, 3), (1, 1.0))
-    assert (pipeline.figures.latency.count, pipeline.figures.failures) == (3, 1)
+    assert (done.figures.latency.count, done.figures.failures) == (3, 1)
 
 
 @virtual
@@ -171,11 +135,11 @@ async def test_L5_an_answer_lives_from_the_time_at_which_it_came() -> None:
 async def test_L1_what_is_known_elsewhere_is_not_called_for(ordered: bool, max_batch: int) -> None:
     elsewhere = Elsewhere({2: {"x": 20}, 3: None})
     enricher = Recorded(in_a_second, max_batch)
-    batches, pipeline = await look_up(enricher, [[1, 2, 3, 4]], elsewhere, ordered=ordered)
-    assert [outcome.answer for outcome in batches[0].outcomes] == [{"x": 1}, {"x": 20}, None, {"x": 4}]
-    assert sources(batches) == [["call", "cache", "cache", "call"]]
+    done = await look_up(enricher, [[1, 2, 3, 4]], elsewhere, ordered=ordered)
+    assert [outcome.answer for outcome in done.batches[0].outcomes] == [{"x": 1}, {"x": 20}, None, {"x": 4}]
+    assert done.sources() == [["call", "cache", "cache", "call"]]
     assert enricher.calls == ([1, 4] if max_batch == 1 else [[1, 4]])
-    assert (pipeline.figures.cache_hits, pipeline.figures.calls, pipeline.figures.shared) == (2, len(enricher.calls), 0)
+    assert (done.figures.cache_hits, done.figures.calls, done.figures.shared) == (2, len(enricher.calls), 0)
     assert elsewhere.noted == {1: {"x": 1}, 4: {"x": 4}}
     assert elsewhere.asked == [[1, 2, 3, 4]]
     assert (elsewhere.flushed, elsewhere.closed) == (1, 0)
@@ -185,9 +149,9 @@ async def test_L1_what_is_known_elsewhere_is_not_called_for(ordered: bool, max_b
 async def test_L2_keys_that_are_asked_for_at_the_same_time_are_asked_once() -> None:
     elsewhere = Elsewhere({1: {"x": 10}}, delay=1.0)
     enricher = Recorded(in_a_second)
-    batches, pipeline = await look_up(enricher, [[1, 2], [1, 2]], elsewhere, pause=0.5)
-    assert sources(batches) == [["cache", "call"], ["shared", "shared"]]
-    assert (elsewhere.asked, enricher.calls, pipeline.figures.shared) == ([[1, 2]], [2], 2)
+    done = await look_up(enricher, [[1, 2], [1, 2]], elsewhere, every=0.5)
+    assert done.sources() == [["cache", "call"], ["shared", "shared"]]
+    assert (elsewhere.asked, enricher.calls, done.figures.shared) == ([[1, 2]], [2], 2)
 
 
 @virtual
@@ -195,12 +159,12 @@ async def test_keys_are_asked_for_in_groups_and_no_lane_is_taken_meanwhile() -> 
     keys = list(range(2_000))
     elsewhere = Elsewhere({key: {"x": key} for key in keys if key % 2}, delay=0.1, most=500)
     enricher = Recorded(in_a_second)
-    batches, pipeline = await look_up(enricher, [keys], elsewhere, capacity=1000, buffer=4000)
+    done = await look_up(enricher, [keys], elsewhere, capacity=1000, buffer=4000)
     assert [len(some) for some in elsewhere.asked] == [500] * 4
-    assert (pipeline.figures.calls, pipeline.figures.cache_hits) == (1000, 1000)
+    assert (done.figures.calls, done.figures.cache_hits) == (1000, 1000)
     # Two questions at a time, two rounds, and the calls of the first round meanwhile.
     assert now() <= 1 + 2.4
-    assert [outcome.answer["x"] for outcome in batches[0].outcomes] == keys
+    assert [outcome.answer["x"] for outcome in done.batches[0].outcomes] == keys
 
 
 @virtual
@@ -208,10 +172,10 @@ async def test_several_places_are_asked_one_after_the_other_for_what_is_left() -
     first, second = Elsewhere({1: {"x": 10}}), Elsewhere({2: {"x": 20}})
     second.source = "journal"
     enricher = Recorded(in_a_second)
-    batches, pipeline = await look_up(enricher, [[1, 2, 3]], first, second)
-    assert sources(batches) == [["cache", "journal", "call"]]
+    done = await look_up(enricher, [[1, 2, 3]], first, second)
+    assert done.sources() == [["cache", "journal", "call"]]
     assert (first.asked, second.asked, enricher.calls) == ([[1, 2, 3]], [[2, 3]], [3])
-    assert (pipeline.figures.cache_hits, pipeline.figures.journal_hits) == (1, 1)
+    assert (done.figures.cache_hits, done.figures.journal_hits) == (1, 1)
     assert first.noted == second.noted == {3: {"x": 3}}
 
 
@@ -232,8 +196,12 @@ async def test_J2_a_journal_gets_each_answer_of_the_cache_once_with_the_time_whe
     await asyncio.sleep(50)
     place, enricher = journal(), Recorded(in_a_second)
     for _ in range(2):
-        batches, _ = await look_up(enricher, [[1, 2], [2, 4], [1, 4]], place, pause=5.0, cache=cache)
-        assert [[outcome.answer["x"] for outcome in batch.outcomes] for batch in batches] == [[1, 2], [2, 4], [1, 4]]
+        done = await look_up(enricher, [[1, 2], [2, 4], [1, 4]], place, every=5.0, cache=cache)
+        assert [[outcome.answer["x"] for outcome in batch.outcomes] for batch in done.batches] == [
+            [1, 2],
+            [2, 4],
+            [1, 4],
+        ]
     assert (enricher.calls, place.noted) == ([4], {4: {"x": 4}})
     assert [(key, answer) for key, answer, _ in place.kept] == [(1, {"x": 1}), (2, {"x": 2})]
     assert all(came - 2 <= one <= came for _, _, one in place.kept)
@@ -309,8 +277,8 @@ async def test_J2_no_call_begins_while_a_journal_has_no_room_and_none_after_it_h
 @virtual
 async def test_L12_a_task_remembers_what_was_known_elsewhere() -> None:
     elsewhere = Elsewhere({1: {"x": 10}})
-    batches, _ = await look_up(Recorded(in_a_second), [[1], [1]], elsewhere, pause=5.0, remember=60.0)
-    assert sources(batches) == [["cache"], ["shared"]]
+    done = await look_up(Recorded(in_a_second), [[1], [1]], elsewhere, every=5.0, remember=60.0)
+    assert done.sources() == [["cache"], ["shared"]]
     assert elsewhere.asked == [[1]]
 
 
@@ -319,10 +287,10 @@ async def test_L6_a_refresh_that_another_worker_does_is_dropped() -> None:
     elsewhere = Elsewhere({}, held=[1])
     enricher = Recorded(in_a_second)
     cache = Cache(refresh_after=2)
-    batches, pipeline = await look_up(enricher, [[1, 2]] * 3, elsewhere, pause=4.0, cache=cache)
-    assert sources(batches) == [["call", "call"], ["cache", "cache"], ["cache", "cache"]]
+    done = await look_up(enricher, [[1, 2]] * 3, elsewhere, every=4.0, cache=cache)
+    assert done.sources() == [["call", "call"], ["cache", "cache"], ["cache", "cache"]]
     assert elsewhere.renewed == [[1, 2], [1, 2]]
-    assert (enricher.calls, pipeline.figures.calls) == ([1, 2, 2, 2], 4)
+    assert (enricher.calls, done.figures.calls) == ([1, 2, 2, 2], 4)
 
 
 @virtual
@@ -430,7 +398,7 @@ class Store(Elsewhere):
     forgets=st.lists(st.integers(0, 9), max_size=5),
     delays=st.lists(st.sampled_from([0.0, 0.05, 2.0]), min_size=1, max_size=3),
     most=st.sampled_from([1, 2, 100]),
-    pause=st.sampled_from([0.0, 0.05, 1.5]),
+    every=st.sampled_from([0.0, 0.05, 1.5]),
     max_batch=st.sampled_from([1, 1, 3]),
 )
 def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given_to_some_worker(
@@ -441,7 +409,7 @@ def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given_to_some_wo
     forgets: list[int],
     delays: list[float],
     most: int,
-    pause: float,
+    every: float,
     max_batch: int,
 ) -> None:
     source, store = Fated(fates), Store(forgets, delays, most, cache)
@@ -449,16 +417,18 @@ def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given_to_some_wo
     async def main() -> None:
         for worker in range(2):
             enricher, before = Recorded(source.answer, max_batch), set(store.answers)
-            batches, pipeline = await look_up(enricher, keys, store, pause=pause, cache=cache, timeout=9.0, **options)
+            done = await look_up(enricher, keys, store, every=every, cache=cache, timeout=9.0, **options)
             outcomes = [
-                (key, outcome) for batch in batches for key, outcome in zip(batch.keys, batch.outcomes, strict=True)
+                (key, outcome)
+                for batch in done.batches
+                for key, outcome in zip(batch.keys, batch.outcomes, strict=True)
             ]
             assert all(source.may_give(key, outcome, cache, max_batch) for key, outcome in outcomes)
             by_source = Counter(outcome.source for _, outcome in outcomes)
-            assert (by_source["cache"], by_source["shared"]) == (pipeline.figures.cache_hits, pipeline.figures.shared)
+            assert (by_source["cache"], by_source["shared"]) == (done.figures.cache_hits, done.figures.shared)
             assert enricher.running == 0
             assert enricher.most <= options["capacity"]
-            assert pipeline.figures.attempt_latency.count == pipeline.figures.calls == len(enricher.calls)
+            assert done.figures.attempt_latency.count == done.figures.calls == len(enricher.calls)
             if worker and cache.refresh_after is None:
                 called = enricher.calls if max_batch == 1 else [key for call in enricher.calls for key in call]
                 assert {key for key in before if key not in store.forgets}.isdisjoint(called)

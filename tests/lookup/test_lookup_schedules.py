@@ -20,11 +20,8 @@ from asyncio_operator import (
     RateLimit,
     Retry,
 )
-from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure
-from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, forever
+from tests.lookup.helpers import Recorded, forever, lookups_of
 from tests.operator.helpers import now, virtual
 
 FATES = ["found", "missing", "fails", "fails once", "hangs", "deaf", "odd"]
@@ -145,36 +142,32 @@ def test_L1_L2_every_key_gets_an_outcome_that_it_may_have_whatever_happens(
     async def main() -> None:
         world = World(fates, max_batch)
         enricher = world.enricher
-        batches = [batch_of(batch) for batch in keys]
-        options = LookupOptions(
+        done = lookups_of(
+            enricher,
+            keys,
             ordered=ordered,
             capacity=capacity,
             buffer=buffer,
             timeout=6.0,
             attempt_timeout=attempt_timeout,
             retry=retry,
-            batching=batching_of(enricher, Batching(linger=linger) if max_batch > 1 else None),
+            batching=Batching(linger=linger) if max_batch > 1 else None,
             rate_limit=rate_limit,
             circuit_breaker=breaker,
             cache=cache,
-            fail=False,
             timed=timed,
+            pause=pause,
+            source_pause=source_pause,
         )
-        kept = None if cache is None else open_cache(cache, "test", asyncio.get_running_loop().time)
-        consumer = Consumer(batches, ordered, pause)
-        consumer.pipeline = LookupPipeline(enricher, Source(batches, source_pause), consumer.deliver, options, kept)
-        async with asyncio.timeout(1e5):
-            await consumer.pipeline.run()
+        await done.run()
         ended = now()
         await asyncio.sleep(500)
         limited = breaker is not None
-        for batch in batches:
+        for batch in done.batches:
             assert PENDING not in batch.outcomes
             for key, outcome in zip(batch.keys, batch.outcomes, strict=True):
                 cut = attempt_timeout is not None and world.delay(key) > attempt_timeout
                 assert world.may_be(key, outcome, max_batch > 1, limited or cut), (key, outcome, ended)
-        assert sorted(consumer.ended()) == list(range(len(batches)))
-        assert consumer.left == [len(batch) for batch in keys]
         assert enricher.running == 0
         most = capacity if isinstance(capacity, int) else capacity.maximum
         assert enricher.most <= most

@@ -17,18 +17,12 @@ from asyncio_operator import Cache, Retry
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup import memory as module
-from asyncio_operator.lookup.answers import AnswerCheck
-from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Ascent, Failure, KeyBatch
 from asyncio_operator.lookup.memory import Memory
-from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.testing import ManualClock, VirtualTimeLoop
-from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of
+from tests.lookup.helpers import Recorded, at_once, batch_of, look_up, lookups_of, now
 from tests.operator.helpers import virtual
-
-CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "managed": {"retry": Retry(1)}}
 
@@ -242,17 +236,6 @@ def test_L12_rows_of_a_table_count_with_their_part_of_it(monkeypatch: pytest.Mon
     assert 10 <= len(memory._known) <= 40
 
 
-async def run(
-    enricher: Recorded, made: list[KeyBatch], pause: float, options: LookupOptions, cache: LookupCache | None = None
-) -> Consumer:
-    """Look up batches that come one after the other."""
-    consumer = Consumer(made, options.ordered)
-    source = Trickle(made, pause)
-    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, cache, CHECK)
-    await consumer.pipeline.run()
-    return consumer
-
-
 async def asked(batches: list[list[int]], way: str, *, pause: float = 1.0, slow: int = -1, **options: Any) -> Any:
     """The calls for batches that come `pause` seconds apart, and their outcomes. Key 13 fails; `slow` takes 100 s."""
 
@@ -263,12 +246,10 @@ async def asked(batches: list[list[int]], way: str, *, pause: float = 1.0, slow:
         return {"x": keys} if keys < 50 else None
 
     enricher = Recorded(answer)
-    made = [batch_of(keys) for keys in batches]
-    chosen: dict[str, Any] = {"remember": 60.0, "timeout": None, "fail": False} | WAYS[way] | options
-    consumer = await run(enricher, made, pause, LookupOptions(**chosen))
-    if "cache" not in options:
-        assert consumer.pipeline.figures.shared == sum(map(len, batches)) - len(enricher.calls)
-    return enricher.calls, [batch.outcomes for batch in made]
+    chosen: dict[str, Any] = {"remember": 60.0, "timeout": None} | WAYS[way] | options
+    done = await look_up(enricher, batches, every=pause, **chosen)
+    assert done.figures.shared == sum(map(len, batches)) - len(enricher.calls)
+    return enricher.calls, [batch.outcomes for batch in done.batches]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -284,7 +265,7 @@ async def test_L12_answers_are_remembered_while_a_late_call_of_their_batch_ignor
 
     enricher, made = Recorded(answer), [batch_of([0, 1]), batch_of([1])]
     chosen: dict[str, Any] = {"remember": 60.0, "timeout": 0.05, "fail": False, "capacity": 2} | WAYS[way]
-    await run(enricher, made, 1.0, LookupOptions(**chosen))
+    await look_up(enricher, made, every=1.0, **chosen)
     assert enricher.calls == [0, 1]
     assert made[1].outcomes == [{"x": 1}]
 
@@ -316,7 +297,7 @@ async def test_L12_a_key_of_batches_that_overlap_is_asked_once_a_minute_too(way:
 
     made = [batch_of([0, number]) for number in range(1, 30)]
     chosen: dict[str, Any] = {"remember": 60.0, "timeout": None, "ordered": ordered} | WAYS[way]
-    await run(Recorded(answer), made, 20.0, LookupOptions(**chosen))
+    await look_up(Recorded(answer), made, every=20.0, **chosen)
     gaps = [after - before for before, after in pairwise(times)]
     assert len(gaps) >= 4
     assert all(60.0 <= gap <= 60.0 + 30.0 + 20.0 for gap in gaps)
@@ -334,7 +315,7 @@ async def test_L2_L12_an_answer_that_has_come_is_not_shared_if_nothing_is_rememb
 
     enricher, made = Recorded(answer), [batch_of([0, 1]), batch_of([0, 2]), batch_of([0, 3])]
     chosen: dict[str, Any] = {"remember": 0.0, "timeout": None} | WAYS[way]
-    await run(enricher, made, 5.013, LookupOptions(**chosen))
+    await look_up(enricher, made, every=5.013, **chosen)
     assert sorted(enricher.calls) == [0, 0, 1, 2, 3]
 
 
@@ -356,9 +337,8 @@ async def test_O1_remembered_keys_that_leave_first_make_no_room_beyond_the_buffe
 
     enricher, known = Recorded(answer), list(range(10))
     batches = [batch_of(keys) for keys in (known, [*range(100, 120), *known])]
-    options = LookupOptions(remember=1e6, buffer=3, ordered=ordered, **WAYS[way])
-    async with asyncio.timeout(10_000):
-        await run(enricher, batches, 1.0, options)
+    await look_up(enricher, batches, every=1.0, remember=1e6, buffer=3, ordered=ordered, **WAYS[way])
+    assert now() < 10_000
     assert len(enricher.calls) == 30
     assert enricher.most <= 3
 
@@ -379,16 +359,13 @@ async def test_L12_a_key_that_waits_for_room_is_not_asked_again_for_another_answ
         return useless if key == 2 else {"x": key}
 
     enricher = Recorded(answer)
-    batches = [KeyBatch([2, 1], 2), KeyBatch([1], 1)]
-    consumer = Consumer(batches, True, 1.0)
-    options = LookupOptions(remember=60.0, buffer=2, timeout=None, **WAYS["managed"])
-    source = Trickle(batches, 0.0)
-    pipeline = consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, None, CHECK)
+    options: dict[str, Any] = {"remember": 60.0, "buffer": 2, "timeout": None} | WAYS["managed"]
+    consumer = lookups_of(enricher, [[2, 1], [1]], every=0.0, pause=1.0, **options)
     failure = Failure(ResultError("of no use"), 0.0)
-    asyncio.get_running_loop().call_later(2.5, pipeline.forget, 2, useless, failure)
-    await pipeline.run()
+    asyncio.get_running_loop().call_later(2.5, consumer.pipeline.forget, 2, useless, failure)
+    await consumer.run()
     assert enricher.calls == [2, 1]
-    assert pipeline.figures.shared == 1
+    assert consumer.figures.shared == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -404,20 +381,15 @@ async def test_L12_an_answer_of_no_use_is_asked_again_also_if_it_left_before_the
         await asyncio.sleep(50 if key == 9 else 0.01)
         return useless if key == 1 else {"x": key}
 
-    enricher, batches = Recorded(answer), [batch_of(keys) for keys in ([1, 9], [2], again)]
-    consumer = Consumer(batches, ordered)
-    options = LookupOptions(remember=60.0, timeout=None, fail=False, ordered=ordered, **WAYS[way])
+    enricher = Recorded(answer)
+    options: dict[str, Any] = {"remember": 60.0, "timeout": None, "ordered": ordered} | WAYS[way]
     # The third batch comes before the slow key, or after it.
-    source = Trickle(batches, 10.0 if len(again) > 1 else 40.0)
-
-    def deliver(batch: KeyBatch, ready: int) -> None:
-        consumer.deliver(batch, ready)
-        if batch is batches[0] and not batch.ended:
-            failure = Failure(ResultError("of no use"), 0.0)
-            asyncio.get_running_loop().call_soon(consumer.pipeline.forget, 1, useless, failure)
-
-    consumer.pipeline = LookupPipeline(enricher, source, deliver, options, None, CHECK)
-    await consumer.pipeline.run()
+    consumer = lookups_of(enricher, [[1, 9], [2], again], every=10.0 if len(again) > 1 else 40.0, **options)
+    # Its first outcome has left by then, and the rest of its batch has not.
+    failure = Failure(ResultError("of no use"), 0.0)
+    arrives = 10.0 if len(again) > 1 else 40.0
+    asyncio.get_running_loop().call_later(arrives + 0.2, consumer.pipeline.forget, 1, useless, failure)
+    await consumer.run()
     assert enricher.calls == [1, 9, 2, 1]
 
 
@@ -433,14 +405,8 @@ async def test_L12_failures_are_asked_again_and_0_seconds_remember_nothing(way: 
 @pytest.mark.parametrize("kept", [Cache(expire_after_write=1.5), Cache(expire_after_access=1.5)])
 @virtual
 async def test_L14_the_memory_is_asked_first_unless_each_use_of_a_cached_answer_counts(kept: Cache) -> None:
-    async def answer(key: int) -> Any:
-        return {"x": key}
-
-    enricher, made = Recorded(answer), [KeyBatch([1], 1) for _ in range(4)]
-    options = LookupOptions(cache=kept, remember=60.0)
-    cache = open_cache(kept, "owner", asyncio.get_running_loop().time)
-    consumer = await run(enricher, made, 1.0, options, cache)
-    figures = consumer.pipeline.figures
+    enricher = Recorded(at_once)
+    figures = (await look_up(enricher, [[1]] * 4, every=1.0, cache=kept, remember=60.0)).figures
     if kept.expire_after_access is None:
         # Neither keeps an answer for longer than the other.
         assert (enricher.calls, figures.shared, figures.cache_hits) == ([1, 1], 0, 2)
@@ -450,16 +416,11 @@ async def test_L14_the_memory_is_asked_first_unless_each_use_of_a_cached_answer_
 
 @virtual
 async def test_L14_a_key_that_the_memory_has_touches_no_cache() -> None:
-    async def answer(key: int) -> Any:
-        return {"x": key}
-
-    kept = Cache(max_rows=2)
-    cache = open_cache(kept, "owner", asyncio.get_running_loop().time)
+    cache = open_cache(Cache(max_rows=2), "owner", now)
     cache.put(0, {"x": 0})
-    made = [KeyBatch([key], 1) for key in (1, 0, 1, 2)]
-    consumer = await run(Recorded(answer), made, 1.0, LookupOptions(cache=kept, remember=60.0), cache)
+    done = await look_up(Recorded(at_once), [[1], [0], [1], [2]], every=1.0, cache=cache, remember=60.0)
     # What the memory answers counts as an answer of the cache whose place it takes.
-    assert (consumer.pipeline.figures.shared, consumer.pipeline.figures.cache_hits) == (0, 2)
+    assert (done.figures.shared, done.figures.cache_hits) == (0, 2)
     # The answer of 0 was used before that of 1, but not here.
     assert cache.get_many([0, 1, 2], None) == ([{"x": 0}, None, {"x": 2}], [1])
 
@@ -486,12 +447,9 @@ def test_O1_O5_L12_no_key_waits_for_the_room_of_keys_that_are_known(
 
     async def run_all() -> Recorded:
         enricher = Recorded(answer)
-        made = [batch_of(keys) for keys in batches]
-        chosen = LookupOptions(ordered=ordered, buffer=buffer, remember=60.0, **options)
-        cache = None if chosen.cache is None else open_cache(chosen.cache, "owner", asyncio.get_running_loop().time)
-        async with asyncio.timeout(10_000):
-            await run(enricher, made, pause, chosen, cache)
-        assert [batch.outcomes for batch in made] == [[{"x": key} for key in batch] for batch in batches]
+        done = await look_up(enricher, batches, every=pause, ordered=ordered, buffer=buffer, remember=60.0, **options)
+        assert now() < 10_000
+        assert [batch.outcomes for batch in done.batches] == [[{"x": key} for key in batch] for batch in batches]
         return enricher
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

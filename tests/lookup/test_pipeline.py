@@ -25,17 +25,23 @@ from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.trace import Trace
-from tests.lookup.helpers import Consumer, Recorded, Source, batch_of, batches_of, forever, look_up, now
+from tests.lookup.helpers import (
+    Consumer,
+    Recorded,
+    Source,
+    at_once,
+    batch_of,
+    batches_of,
+    forever,
+    look_up,
+    now,
+)
 from tests.operator.helpers import virtual
 
 
 @pytest.fixture(params=[True, False], ids=["ordered", "unordered"])
 def ordered(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
-
-
-async def at_once(key: Any) -> Any:
-    return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
 
 
 # -- bounds

@@ -21,11 +21,10 @@ from asyncio_operator.lookup.shared_cache import Format
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.testing import ManualClock
-from tests.lookup.helpers import Recorded
+from tests.lookup.helpers import Recorded, at_once
 from tests.lookup.shared_workers import (
     SCHEMA,
     Worker,
-    at_once,
     commands,
     empty,
     names,

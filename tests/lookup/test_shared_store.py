@@ -20,11 +20,10 @@ from asyncio_operator.lookup import Lookup, shared_cache, shared_store
 from asyncio_operator.lookup.shared_cache import Format
 from asyncio_operator.state.cells import ABSENT
 from tests.faults.proxy import Proxy
-from tests.lookup.helpers import Recorded
+from tests.lookup.helpers import Recorded, at_once
 from tests.lookup.shared_workers import (
     SCHEMA,
     Worker,
-    at_once,
     empty,
     names,
     never,

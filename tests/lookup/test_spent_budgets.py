@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, Budget, BudgetExceeded, Cache, FixedBackoff, Limit, Retry
-from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.share import shares
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
-from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.lookup.helpers import Consumer, Recorded, Trickle, batch_of, now
+from tests.lookup import helpers
+from tests.lookup.helpers import Recorded, at_once, now
 from tests.operator.helpers import collect, virtual
 
 NUMBERS = itertools.count()
@@ -30,26 +28,17 @@ class Paid(Recorded):
     """Answers with the key, which is what a call for it costs."""
 
     def __init__(self, max_batch: int = 1) -> None:
-        super().__init__(self._answer, max_batch)
-
-    async def _answer(self, keys: Any) -> Any:
-        return [{"x": key} for key in keys] if isinstance(keys, list) else {"x": keys}
+        super().__init__(at_once, max_batch)
 
     def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
         return {"usd": sum(keys)}
 
 
 async def look_up(spec: Budget, keys: Sequence[Sequence[Any]], max_batch: int = 1, **options: Any) -> list[KeyBatch]:
-    enricher = Paid(max_batch)
-    batches = [batch_of(some) for some in keys]
-    chosen = LookupOptions(batching=batching_of(enricher, None), capacity=1, **options)
-    consumer, reservation = Consumer(batches, chosen.ordered), shares.allowance(spec)
-    consumer.pipeline = LookupPipeline(
-        enricher, Trickle(batches, 0.0), consumer.deliver, chosen, None, limited=Limited(allowance=reservation)
-    )
-    await consumer.pipeline.run()
+    reservation = shares.allowance(spec)
+    done = await helpers.look_up(Paid(max_batch), keys, every=0.0, meter=reservation, capacity=1, **options)
     await reservation.settled()
-    return batches
+    return done.batches
 
 
 def shown(batch: KeyBatch) -> list[Any]:

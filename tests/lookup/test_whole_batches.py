@@ -13,12 +13,11 @@ import pytest
 from asyncio_operator import Batching, Enricher
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.key_index import ArrowKeys
-from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.timing import TURN
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import LookupPipeline, runs_in_arrow
-from tests.lookup.helpers import Source
+from asyncio_operator.lookup.pipeline import runs_in_arrow
+from tests.lookup.helpers import look_up
 from tests.operator.helpers import virtual
 from tests.operator.meter import Meter, metered
 
@@ -43,12 +42,14 @@ class InMemory(Enricher):
         return pa.table({"key": keys, "x": keys})
 
 
+def tables_of(enricher: InMemory) -> AnswerTables:
+    return AnswerTables(enricher.key_schema(), enricher.schema())
+
+
 async def run(enricher: InMemory, batching: Batching | None) -> None:
     """Ask for the keys 0 to 7."""
     batch = KeyBatch(ArrowKeys(pa.array(range(8))), rows=8)
-    options = LookupOptions(batching=batching_of(enricher, batching))
-    tables = AnswerTables(enricher.key_schema(), enricher.schema())
-    await LookupPipeline(enricher, Source([batch]), lambda *_: None, options, tables=tables).run()
+    await look_up(enricher, [batch], batching=batching, tables=tables_of(enricher), fail=True)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +114,7 @@ async def test_B4_A4_keys_that_python_cannot_hold_are_asked_for_in_the_halves_of
     far = 10**18
     enricher = OneByOne(100)
     batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
-    tables = AnswerTables(enricher.key_schema(), enricher.schema())
-    options = LookupOptions(batching=batching_of(enricher, None), fail=False)
-    await LookupPipeline(enricher, Source([batch]), lambda *_: None, options, tables=tables).run()
+    await look_up(enricher, [batch], tables=tables_of(enricher))
     assert enricher.asked == [[1, 2, far], [1], [2, far], [2], [far]]
     assert [answer.answer() for answer in batch.outcomes] == [{"x": 1}, {"x": 2}, {"x": far}]
 
@@ -134,10 +133,7 @@ async def test_A4_G1_keys_stay_in_arrow_under_a_rate_limit_of_the_job() -> None:
     options = LookupOptions(batching=batching_of(enricher, None), budget=metered(meter))
     assert runs_in_arrow(options, enricher, traced=False)
     batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
-    tables = AnswerTables(enricher.key_schema(), enricher.schema())
-    await LookupPipeline(
-        enricher, Source([batch]), lambda *_: None, options, tables=tables, limited=Limited(allowance=meter)
-    ).run()
+    await look_up(enricher, [batch], budget=options.budget, tables=tables_of(enricher), meter=meter, fail=True)
     assert [answer.answer() for answer in batch.found(None)] == [{"x": 1}, {"x": 2}, {"x": far}]
     assert [(start, weights["keys"]) for start, weights in meter.starts] == [(0, 2), (10, 1)]
 
