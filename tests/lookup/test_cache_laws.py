@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from asyncio_operator import Cache, ConfigurationError
 from asyncio_operator.lookup import cache_directories
@@ -92,27 +89,6 @@ def test_L5_at_its_time_to_live_an_entry_is_gone(make, clock, expiry):
     assert (cache.get("a") is ABSENT) == (expiry == "expire_after_write")
     clock.advance(10.0)
     assert cache.get("a") is ABSENT
-
-
-def test_L5_both_expiries_hold_at_once(make, clock):
-    cache = make(expire_after_write=10.0, expire_after_access=4.0)
-    cache.put("a", ROW)
-    cache.put("b", ROW)
-    for _ in range(3):
-        clock.advance(3.0)
-        assert cache.get("a") == ROW
-    assert cache.get("b") is ABSENT
-    clock.advance(1.0)
-    assert cache.get("a") is ABSENT
-
-
-def test_L5_writing_again_begins_a_new_life(make, clock):
-    cache = make(expire_after_write=10.0)
-    cache.put("a", ROW)
-    clock.advance(9.0)
-    cache.put("a", None)
-    clock.advance(9.0)
-    assert cache.get("a") is None
 
 
 def test_L6_an_answer_is_old_from_refresh_after_on_and_still_found(make, clock):
@@ -196,36 +172,6 @@ def test_a_value_that_cannot_be_written_to_disk_is_told_once(tmp_path, caplog):
     assert cache.get("c") == ROW
     cache.close()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-
-
-@settings(max_examples=60)
-@given(st.data())
-def test_L4_L5_it_is_what_a_dictionary_in_order_of_use_says(data):
-    clock = ManualClock()
-    write, access = data.draw(st.sampled_from([(None, None), (4, None), (None, 3), (5, 3)]))
-    most = data.draw(st.integers(1, 4))
-    cache = open_cache(Cache(max_rows=most, expire_after_write=write, expire_after_access=access), "s", clock)
-    model: OrderedDict[int, list[Any]] = OrderedDict()  # key: answer, written, used
-    for step in data.draw(st.lists(st.tuples(st.sampled_from("gpt"), st.integers(0, 5)), max_size=40)):
-        match step:
-            case ("t", seconds):
-                clock.advance(seconds / 2)
-            case ("p", key):
-                model.pop(key, None)
-                model[key] = [{"born": key}, clock(), clock()]
-                cache.put(key, {"born": key})
-                if len(model) > most:
-                    model.popitem(last=False)
-            case (_, key):
-                found = model.get(key)
-                if found and ((write and clock() - found[1] >= write) or (access and clock() - found[2] >= access)):
-                    del model[key]
-                    found = None
-                if found:
-                    model.move_to_end(key)
-                    found[2] = clock()
-                assert cache.get(key) == (found[0] if found else ABSENT)
-        assert len(cache) <= most
 
 
 # -- on disk

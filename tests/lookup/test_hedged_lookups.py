@@ -48,12 +48,6 @@ async def test_H3_the_status_counts_both_calls(max_batch: int) -> None:
 
 
 @virtual
-async def test_H3_without_hedge_or_the_managed_way_the_figures_are_zero() -> None:
-    consumer = await look_up(Slow(), batches_of(2), capacity=4)
-    assert (consumer.pipeline.figures.hedged, consumer.pipeline.figures.hedges_won) == (0, 0)
-
-
-@virtual
 async def test_H1_all_who_wait_for_a_key_share_the_copy() -> None:
     enricher = Slow()
     async with Lookup(enricher, hedge=ALL) as lookup:

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import Row
 
 from asyncio_operator import (
-    AdaptiveCapacity,
     Batching,
     Cache,
     CircuitBreaker,
@@ -333,18 +332,6 @@ async def test_R5_a_miss_is_asked_again_if_if_result_says_so_and_is_a_miss_when_
         assert len(enricher.calls) == made
 
 
-@virtual
-async def test_O1_never_more_calls_than_the_capacity() -> None:
-    enricher = Recorded(slowly)
-    async with Lookup(enricher, capacity=3) as lookup:
-        await asyncio.gather(*[lookup.get(key) for key in range(10)])
-    assert enricher.most == 3
-    enricher = Recorded(slowly)
-    async with Lookup(enricher, capacity=AdaptiveCapacity(2, 1, 4)) as lookup:
-        await asyncio.gather(*[lookup.get(key) for key in range(100)])
-    assert 2 <= enricher.most <= 4
-
-
 # -- ends
 
 
@@ -370,9 +357,10 @@ class Life(Recorded):
 
 
 @virtual
-async def test_it_opens_and_closes_the_enricher_once_and_may_be_opened_again() -> None:
+async def test_O8_it_opens_and_closes_the_enricher_once_and_may_be_opened_again() -> None:
     enricher = Life(slowly)
     lookup = Lookup(enricher)
+    await lookup.close()
     for _ in range(2):
         await lookup.open()
         with pytest.raises(StateError, match="open already"):
@@ -383,19 +371,6 @@ async def test_it_opens_and_closes_the_enricher_once_and_may_be_opened_again() -
         with pytest.raises(StateError, match="not open"):
             await lookup.get(1)
     assert enricher.steps == ["open", "close"] * 2
-
-
-@virtual
-async def test_O8_closing_a_lookup_that_was_never_opened_does_nothing() -> None:
-    enricher = Recorded(slowly)
-    lookup = Lookup(enricher)
-    await lookup.close()
-    async with lookup:
-        assert await lookup.get(1) == {"x": 1}
-        await lookup.close()
-        await lookup.close()
-    with pytest.raises(StateError, match="not open"):
-        await lookup.get(1)
 
 
 @virtual

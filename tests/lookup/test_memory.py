@@ -45,31 +45,6 @@ def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:
     assert recalled(memory, "a", "b") == [PENDING, PENDING]
 
 
-def test_L12_an_answer_that_came_alone_before_others_takes_nothing_of_their_time() -> None:
-    clock = ManualClock()
-    memory = Memory(60, clock)
-    memory.learn(["a"], [1])
-    clock.advance(50)
-    memory.learn(["b", "c"], [2, 3])
-    clock.advance(30)
-    assert recalled(memory, "a", "b", "c") == [PENDING, 2, 3]
-
-
-def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> None:
-    clock = ManualClock()
-    memory = Memory(60, clock)
-    recalled(memory, *"abc")
-    memory.learn(["a"], [{"x": 1}])
-    clock.advance(1)
-    memory.learn(["b"], [{"x": 2}])
-    clock.advance(58.999)
-    assert recalled(memory, *"abc") == [{"x": 1}, {"x": 2}, PENDING]
-    clock.advance(0.001)
-    assert recalled(memory, *"ab") == [PENDING, {"x": 2}]
-    clock.advance(1)
-    assert recalled(memory, "b") == [PENDING]
-
-
 @pytest.mark.parametrize(
     ("count", "answer", "remembered"),
     [
@@ -124,16 +99,6 @@ def test_L12_answers_of_any_class_are_remembered(answer: Any) -> None:
     assert outcome is answer
 
 
-def test_L12_an_answer_of_no_use_is_asked_again() -> None:
-    memory = Memory(60, ManualClock())
-    useless: list[Any] = [{}, {}]
-    memory.learn(["a"], useless[:1])
-    memory.learn(["b"], [useless[1]])
-    memory.forget("a", useless[0])
-    memory.forget("b", useless[1])
-    assert recalled(memory, "a", "b") == [PENDING, PENDING]
-
-
 def test_L12_a_later_answer_outlives_the_answer_that_was_of_no_use() -> None:
     clock = ManualClock()
     memory = Memory(60, clock)
@@ -166,15 +131,6 @@ def test_L12_an_answer_of_no_use_that_is_found_late_leaves_a_later_answer(timed:
     memory.forget("a", Answer(useless, "shared", 1, 0.5) if timed else useless)
     [outcome] = recalled(memory, "a")
     assert (outcome.answer if timed else outcome) == later
-
-
-def test_L12_large_answers_are_forgotten_before_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 100_000)
-    memory = Memory(60, ManualClock())
-    for start in range(0, 1_000, 10):
-        memory.learn(range(start, start + 10), [{"text": "x" * 5_000}, {"nested": ["y" * 5_000]}] * 5)
-        assert memory._count * 5_000 <= 100_000 + 50_000
-    assert recalled(memory, 999) != [PENDING]
 
 
 def test_L12_keys_that_ascend_are_remembered_too_and_at_the_cost_of_no_dictionary() -> None:

@@ -47,31 +47,6 @@ def ordered(request: pytest.FixtureRequest) -> bool:
 # -- bounds
 
 
-@pytest.mark.parametrize("max_batch", [1, 7])
-@virtual
-async def test_O1_never_more_than_capacity_calls_run(ordered: bool, max_batch: int) -> None:
-    async def answer(key: Any) -> Any:
-        await asyncio.sleep(1 + hash(str(key)) % 3)
-        return await at_once(key)
-
-    enricher = Recorded(answer, max_batch)
-    await look_up(enricher, batches_of(*[30] * 10), ordered=ordered, capacity=5)
-    assert enricher.most == 5
-
-
-@virtual
-async def test_O1_a_call_that_ignores_its_cancellation_still_counts() -> None:
-    async def answer(key: Any) -> Any:
-        try:
-            await asyncio.sleep(1)
-        except asyncio.CancelledError:
-            await asyncio.sleep(10)
-
-    enricher = Recorded(answer)
-    await look_up(enricher, batches_of(20), capacity=4, timeout=0.5)
-    assert enricher.most == 4
-
-
 @virtual
 async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_of_its_batch(ordered: bool) -> None:
     failed: set[int] = set()
@@ -304,19 +279,6 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure_of_its_keys(max
     batches = batches_of(3)
     await look_up(Recorded(answer, max_batch), batches)
     assert [type(outcome.error) for outcome in batches[0].outcomes] == [asyncio.CancelledError] * 3
-
-
-@virtual
-async def test_X5_an_error_whose_text_cannot_be_made_is_an_error_like_any_other() -> None:
-    class MuteError(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    async def answer(key: Any) -> Any:
-        raise MuteError
-
-    with pytest.raises(FunctionError, match="failed for key 0: MuteError"):
-        await look_up(Recorded(answer), batches_of(1), fail=True)
 
 
 # -- batches of keys

@@ -108,30 +108,6 @@ def test_R10_a_call_that_started_at_the_moment_at_which_it_opened_is_not_the_pro
     assert breaker.state == "half_open"
 
 
-def test_R10_it_opens_when_enough_calls_and_too_many_of_them_failed():
-    breaker = Breaker(SPEC)
-    breaker.succeeded(0.0, started=0.0)
-    breaker.failed(0.0, started=0.0)
-    breaker.failed(0.0, started=0.0)
-    assert breaker.opens_again_at() is None
-    breaker.succeeded(0.0, started=0.0)
-    assert breaker.state == "open"
-    assert breaker.opens_again_at() == 10.0
-
-
-def test_R10_failures_beyond_the_window_are_forgotten():
-    breaker = Breaker(SPEC)
-    for _ in range(3):
-        breaker.failed(0.0, started=0.0)
-    breaker.failed(30.0, started=30.0)
-    assert breaker.state == "closed"
-    breaker = Breaker(SPEC)
-    for _ in range(3):
-        breaker.failed(0.0, started=0.0)
-    breaker.failed(29.0, started=29.0)
-    assert breaker.state == "open"
-
-
 def test_R10_while_open_nothing_passes_and_then_one_call():
     breaker = opened(100.0)
     assert [breaker.allow(now) for now in (100.0, 105.0, 109.9)] == [False] * 3

@@ -65,14 +65,6 @@ def test_H1_seconds_may_have_a_cap_that_is_not_less():
         assert after([0.1] * 50, after=1.0, cap=cap) == 1.0
 
 
-def test_H1_the_percentile_keeps_within_floor_and_cap():
-    assert after([0.001] * 50) == 0.01
-    assert after([0.001] * 50, floor=0.002) == 0.002
-    assert after([0.001] * 50, floor=0) == 0.001
-    assert after([9.0] * 50, cap=2.0) == 2.0
-    assert after([0.001] * 50, floor=0.5, cap=0.5) == 0.5
-
-
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=1500), st.floats(0, 1), st.none() | st.floats(1, 50))
 def test_H1_the_delay_is_a_latency_or_one_of_its_bounds(latencies, floor, cap):
     delay = after(latencies, after="p90", floor=floor, cap=cap)
@@ -136,11 +128,6 @@ def test_H1_what_a_quiet_time_did_not_use_is_lost(extra):
     """After 100,000 good calls everything is slow: the copies that follow are a share of the calls that follow."""
     copies, made = copies_of(extra, 101_000, lambda call: call >= 100_000)
     assert len(copies) <= extra * (made - 100_000) + extra * SAVED
-
-
-def test_H1_even_a_tiny_share_lets_a_copy_through_in_the_end():
-    copies, _ = copies_of(0.0001, 30_000, lambda call: True)
-    assert len(copies) == 3
 
 
 def test_H1_the_first_copy_needs_enough_calls():
