@@ -115,8 +115,8 @@ async def test_H3_L6_a_stale_answer_says_that_two_calls_have_failed() -> None:
         return {"x": key}
 
     cache, hedge = Cache(expire_after_write=1, stale_if_error=True), Hedge(0.5, extra=0.5)
-    batches, _ = await look_up(Recorded(once), [[1], [1]], cache, pause=2.4, hedge=hedge)
-    stale = batches[1].outcomes[0]
+    done = await look_up(Recorded(once), [[1], [1]], cache, every=2.4, hedge=hedge)
+    stale = done.batches[1].outcomes[0]
     assert (stale.answer, stale.source, stale.attempts) == ({"x": 1}, "stale", 2)
 
 
