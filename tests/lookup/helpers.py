@@ -218,8 +218,8 @@ def lookups_of(
     """A pipeline for batches, or for batches of keys, that is not run yet.
 
     Args:
-        every: the batches come one after the other, so many seconds apart.
-        pause: the consumer takes so many seconds for a delivery.
+        every: seconds from one batch to the next; None: all come at once.
+        pause: seconds that the consumer takes for a delivery.
         cache: one without a time of its own, or the one that is used.
         meter: what the calls may take of a budget.
         options: of lookups, and `check`, `trace`, `tables`, `known` of the pipeline.
