@@ -1,181 +1,75 @@
-"""The driver by itself: windows, the seeker, and what an intake may do to it."""
+"""The lanes of a run: how many there are, how long they keep the loop, and what a failure does to them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
+from itertools import count
 from typing import Any
 
 import pytest
 
-from asyncio_operator.engine.lanes import Lanes
-from asyncio_operator.engine.options import CallOptions
-from asyncio_operator.engine.timers import Timers
+from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.testing import VirtualTimeLoop
-from tests.operator.helpers import REAL_LOOPS, forever, now, run_on, same, virtual
-
-
-class Batch:
-    """A window over the numbers of a batch."""
-
-    instant = True
-    begin = ended = None
-
-    def __init__(self, intake: Batches, values: range) -> None:
-        self.working = 0
-        self.results = intake.results
-        self.final = intake.results is not None
-        self.intake = intake
-        self.left_over = len(values)
-        self.work = self.hand_out(values)
-
-    def hand_out(self, values: range) -> Iterator[tuple[Any, Any]]:
-        for value in values:
-            self.left_over -= 1
-            yield value, value
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return self.work
-
-    def complete(self, slot: Any, result: Any, started: float) -> None:
-        self.intake.outcomes.append((slot, "result", result))
-
-    def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        self.intake.outcomes.append((slot, type(error), started))
-        self.intake.on_failure()
-
-    def timed_out(self, slot: Any, started: float) -> None:
-        self.intake.outcomes.append((slot, "late", started))
-
-    def returned(self, slot: Any, error: BaseException | None) -> None:
-        pass
-
-    def value_of(self, slot: Any) -> Any:
-        return slot
-
-    def left(self) -> None:
-        self.intake.left += 1
-
-
-class Batches:
-    """Hands out batches of numbers, a second apart; the present one as long as there is something left of it."""
-
-    def __init__(self, *sizes: int, pause: float = 1.0) -> None:
-        self.sizes = list(sizes)
-        self.pause = pause
-        self.given = 0
-        self.current: Batch | None = None
-        self.seeking = 0
-        self.left = 0
-        self.results: list[Any] | None = None
-        self.outcomes: list[tuple[Any, ...]] = []
-        self.on_failure: Callable[[], object] = lambda: None
-
-    def is_urgent(self, now: float) -> bool:
-        return False
-
-    def stop(self) -> None:
-        """There is nothing to end."""
-
-    async def window(self) -> Batch | None:
-        assert self.seeking == 0, "two lanes wait for work"
-        if self.current is not None and self.current.left_over:
-            return self.current
-        if not self.sizes:
-            return None
-        self.seeking += 1
-        if self.pause:
-            await asyncio.sleep(self.pause)
-        self.seeking -= 1
-        size = self.sizes.pop(0)
-        self.given += size
-        self.current = Batch(self, range(self.given - size, self.given))
-        return self.current
-
-
-def lanes(invoke: Any, intake: Batches, clock: Any = now, **options: Any) -> Lanes:
-    chosen = CallOptions(**{"capacity": 3, "grace_period": 5.0} | options)
-    return Lanes(invoke, intake, chosen, timers=Timers(clock), name="it")
+from tests.lookup.helpers import Recorded, batch_of, look_up
+from tests.operator.attempts import stop
+from tests.operator.helpers import REAL_LOOPS, collect, forever, run_on, same, virtual
 
 
 @virtual
-async def test_a_lane_starts_only_when_all_others_are_busy():
-    driver = lanes(same, Batches(*[3] * 20), capacity=100)
-    await driver.run()
-    assert len(driver._lanes) == 0
-    assert now() == 20
+async def test_a_lane_starts_only_when_all_others_are_busy() -> None:
+    async def source() -> Any:
+        for number in range(60):
+            if number % 3 == 0:
+                await asyncio.sleep(1)
+            yield number
+
+    operator = AsyncWaitOperator(same, capacity=100)
+    async for _ in operator.process(source()):
+        assert operator._run is not None
+        assert len(operator._run.lanes.tasks()) <= 2
 
 
 @virtual
-async def test_a_failure_declared_by_the_intake_ends_everything_at_once():
-    """Also if the intake goes on as if nothing had happened."""
-    intake = Batches(9)
+async def test_a_failure_declared_inside_of_a_call_ends_everything_at_once(caplog: pytest.LogCaptureFixture) -> None:
     called = []
 
-    async def call(value):
+    async def call(value: int) -> int:
         called.append(value)
         if value == 1:
-            raise KeyError
+            assert operator._run is not None
+            operator._run.lanes.fail(ValueError("declared"))
         return value
 
-    driver = lanes(call, intake)
-    intake.on_failure = lambda: driver.fail(ValueError("declared"))
+    operator = AsyncWaitOperator(call)
     with pytest.raises(ValueError, match="declared"):
-        await driver.run()
+        await collect(operator.process(range(9)))
     assert called == [0, 1]
-    assert driver.failed
-    assert driver.in_flight == 0
-
-
-@virtual
-async def test_a_failure_declared_inside_of_a_call_ends_everything_at_once(caplog):
-    intake = Batches(9)
-    called = []
-
-    async def call(value):
-        called.append(value)
-        if value == 1:
-            driver.fail(ValueError("declared"))
-        return value
-
-    driver = lanes(call, intake)
-    with pytest.raises(ValueError, match="declared"):
-        await driver.run()
-    assert called == [0, 1]
+    assert operator.metrics.in_flight == 0
     assert caplog.records == []
 
 
-@virtual
-async def test_the_latency_of_every_call_is_kept():
-    driver = lanes(asyncio.sleep, Batches(4), capacity=4)
-    await driver.run()
-    assert driver.latency.percentiles().max == 3
-
-
-@pytest.mark.parametrize("windows", [[10**9], [1] * 10**6])
+@pytest.mark.parametrize("buffer", [1, 10**6])
 @pytest.mark.parametrize("loop", REAL_LOOPS)
-def test_calls_that_return_at_once_let_the_loop_turn(loop, windows):
+def test_calls_that_return_at_once_let_the_loop_turn(loop: Any, buffer: int) -> None:
     """In one window, and in many of one element each."""
 
-    async def main():
-        intake = Batches(pause=0)
-        intake.sizes = windows.copy()
-        driver = lanes(same, intake, capacity=2, clock=clock_of(asyncio.get_running_loop()))
-        run = asyncio.ensure_future(driver.run())
+    async def main() -> None:
+        outputs = AsyncWaitOperator(same, capacity=2, buffer=buffer).process(count())
+        reading = asyncio.ensure_future(collect(outputs))
         for _ in range(5):
             await asyncio.sleep(0)
-        assert not run.done()
-        run.cancel()
-        await asyncio.wait([run])
+        assert not reading.done()
+        await stop(outputs, reading)
 
     run_on(loop, main())
 
 
-def test_the_clock_of_a_loop_is_its_time_in_full():
-    async def main():
+def test_the_clock_of_a_loop_is_its_time_in_full() -> None:
+    async def main() -> int:
         loop = asyncio.get_running_loop()
         clock = clock_of(loop)
         assert clock() == pytest.approx(loop.time(), abs=0.5)
@@ -187,22 +81,22 @@ def test_the_clock_of_a_loop_is_its_time_in_full():
 
 
 @virtual
-async def test_O4_results_are_stored_at_the_places_of_their_slots_and_other_outcomes_are_not():
-    intake = Batches(6)
-    intake.results = [None] * 6
+async def test_O4_answers_are_stored_at_the_places_of_their_keys_and_other_outcomes_are_failures() -> None:
     variable = ContextVar("variable", default=0)
 
-    async def call(value):
+    async def answer(key: int) -> dict[str, int]:
         assert variable.get() == 0
-        if value == 1:
-            variable.set(value)  # From now on the calls of its lane have contexts of their own.
-        if value == 2:
+        if key == 1:
+            variable.set(key)  # From now on the calls of its lane have contexts of their own.
+        if key == 2:
             raise KeyError
-        if value == 3:
+        if key == 3:
             with suppress(asyncio.CancelledError):
                 await forever()
-        return value
+        return {"x": key}
 
-    await lanes(call, intake, capacity=2, timeout=10.0).run()
-    assert intake.results == [0, 1, None, None, 4, 5]
-    assert intake.outcomes == [(2, KeyError, 1.0), (3, "late", 1.0)]
+    batch = batch_of(range(6))
+    await look_up(Recorded(answer), [batch], capacity=2, timeout=10.0)
+    assert [outcome if type(outcome) is dict else type(outcome) for outcome in batch.outcomes] == [
+        {"x": 0}, {"x": 1}, Failure, Failure, {"x": 4}, {"x": 5},
+    ]  # fmt: skip

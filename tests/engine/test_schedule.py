@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.schedule import Schedule
 from asyncio_operator.policies.batching import Batching
@@ -84,34 +81,3 @@ def test_B1_an_element_costs_the_same_in_a_batch_of_any_size() -> None:
     coming.flights.append(flights[-1])
     assert batch_of(schedule, 0.0) == flights
     assert max(looks(flight) for flight in flights) <= 3
-
-
-@given(st.lists(st.sampled_from(["comes", "ends", "fill", "batch", "late"])), st.integers(1, 4))
-def test_B1_a_batch_holds_what_waits_in_its_order_and_nothing_that_has_ended(steps: list[str], size: int) -> None:
-    coming = Coming()
-    schedule = Schedule(coming, Batching(size, linger=1.0), retrying=False)
-    waiting: list[Flight] = []
-    now = came = 0.0
-    for number, step in enumerate(steps):
-        now += 0.25
-        if step == "comes":
-            coming.flights.append(Flight(None, number, number, now, 0))
-        elif step == "ends" and waiting:
-            schedule.ended(waiting.pop(len(waiting) // 2))
-        elif step == "late":
-            now += 1.0
-        if step in ("fill", "batch"):
-            there = list(coming.flights)
-            if not waiting and there:
-                came = now
-            waiting += there[: size - len(waiting)]
-            due = bool(waiting) and (len(waiting) == size or now >= came + 1.0)
-            if step == "fill":
-                schedule.prepare(now)
-            elif due:
-                assert batch_of(schedule, now) == waiting
-                waiting = []
-            else:
-                assert batch_of(schedule, now) is None
-                assert schedule.closes == (came + 1.0 if waiting else float("inf"))
-        assert schedule.forming == len(waiting)

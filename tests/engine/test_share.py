@@ -17,7 +17,6 @@ from asyncio_operator import (
     AsyncWaitOperator,
     Budget,
     BudgetExceeded,
-    Cache,
     ConfigurationError,
     CoordinatorError,
     Limit,
@@ -497,35 +496,6 @@ async def test_G6_a_spend_limit_ends_the_run_before_it_is_passed():
 
 
 @virtual
-async def test_G6_a_lookup_answers_from_its_cache_when_its_budget_is_spent():
-    fake = FakeEnricher({key: {"x": key} for key in range(20)})
-    spec = Budget("few", spend={"keys": 3})
-    async with Lookup(fake, budget=spec, cache=Cache()) as lookup:
-        for key in range(3):
-            assert await lookup.get(key) == {"x": key}
-        for key in (3, 4):
-            with pytest.raises(BudgetExceeded):
-                await lookup.get(key)
-        assert await lookup.get(1) == {"x": 1}
-
-
-@virtual
-async def test_G7_a_lookup_goes_on_when_its_coordinator_is_back(monkeypatch):
-    coordinator = Coordinator()
-    coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
-    spec = Budget("gone", Limit(10), patience=3.0)
-    share = Share(spec, coordinator, 0.0)
-    monkeypatch.setattr(shares, "allowance", lambda budget: Reservation(lambda: share))
-    async with Lookup(FakeEnricher({1: {"x": 1}, 2: {"x": 2}}), budget=spec) as lookup:
-        with pytest.raises(CoordinatorError, match="connection refused"):
-            await lookup.get(1)
-        assert now() == 3
-        coordinator.error = None
-        await asyncio.sleep(1)
-        assert await lookup.get(1) == {"x": 1}
-
-
-@virtual
 async def test_G7_a_run_of_an_operator_fails_whatever_on_error_says(monkeypatch):
     coordinator = Coordinator()
     coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
@@ -681,39 +651,36 @@ def test_G2_on_real_loops(loop_factory):
 
 
 @pytest.mark.parametrize("turns", range(30))
-def test_G1_a_run_that_is_closed_at_any_turn_gives_everything_back(turns):
+@virtual
+async def test_G1_a_run_that_is_closed_at_any_turn_gives_everything_back(turns):
     """Between any two turns of the loop: soon afterwards the coordinator has no slot and no amount of it."""
 
-    @virtual
-    async def check():
-        class Paid(AsyncFunction[Any, Any]):
-            def weigh(self, values):
-                return {"usd": 1.0}
+    class Paid(AsyncFunction[Any, Any]):
+        def weigh(self, values):
+            return {"usd": 1.0}
 
-            async def invoke(self, value):
-                await asyncio.sleep(value % 3)
-                settle({"usd": 0.5})
-                await asyncio.sleep(0)
-                return value
-
-        spec = Budget(f"turns {turns}", Limit(4, per=2.0), in_flight=2, spend={"usd": 100.0})
-        run = AsyncWaitOperator(Paid(), budget=spec, capacity=3).process(range(12))
-        reading = asyncio.ensure_future(collect(run))
-        for _ in range(turns):
+        async def invoke(self, value):
+            await asyncio.sleep(value % 3)
+            settle({"usd": 0.5})
             await asyncio.sleep(0)
-        await asyncio.sleep(turns // 8)
-        await stop(run, reading)
-        await asyncio.sleep(3)
-        assert not others()
-        try:
-            figures = spec.statistics().units
-        except StateError:
-            # It was closed before its first call.
-            return
-        assert (figures["in_flight"].used, figures["calls"].reserved, figures["usd"].reserved) == (0, 0, 0)
-        assert figures["usd"].used <= 12
+            return value
 
-    check()
+    spec = Budget(f"turns {turns}", Limit(4, per=2.0), in_flight=2, spend={"usd": 100.0})
+    run = AsyncWaitOperator(Paid(), budget=spec, capacity=3).process(range(12))
+    reading = asyncio.ensure_future(collect(run))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await asyncio.sleep(turns // 8)
+    await stop(run, reading)
+    await asyncio.sleep(3)
+    assert not others()
+    try:
+        figures = spec.statistics().units
+    except StateError:
+        # It was closed before its first call.
+        return
+    assert (figures["in_flight"].used, figures["calls"].reserved, figures["usd"].reserved) == (0, 0, 0)
+    assert figures["usd"].used <= 12
 
 
 def test_O8_a_loop_that_ends_while_a_run_under_a_budget_is_open_ends_it(capfd: pytest.CaptureFixture[str]) -> None:

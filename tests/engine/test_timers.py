@@ -25,7 +25,6 @@ from asyncio_operator import (
     RateLimit,
     Retry,
 )
-from asyncio_operator.engine.lanes import Lane, Timeouts
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.helpers import Life, collect, now, run_on, virtual
@@ -152,8 +151,9 @@ def test_O20_nothing_else_in_a_run_keeps_timers() -> None:
     assert found == {
         "engine/timers.py: HeapPriorityQueue",
         "engine/timers.py: .call_at(",
-        # What a process keeps for its tasks outlives each run.
+        # What a process keeps for its tasks outlives each run, a connection to a Redis too.
         "engine/lent.py: .call_later(",
+        "lookup/shared_cache.py: .call_later(",
     }
 
 
@@ -259,76 +259,6 @@ async def test_a_reminder_is_set_for_one_time() -> None:
 
 
 # -- the deadlines of lanes
-
-
-class Watched:
-    """Deadlines of lanes, and the lanes that were found late."""
-
-    def __init__(self) -> None:
-        self.timers = Timers(now)
-        self.late: list[Lane] = []
-        self.timeouts = Timeouts(self.timers, lambda: False, self.late.extend)
-
-    def lane(self, started: float = 0.0, busy: bool = True, limit: float = 5.0) -> Lane:
-        made = Lane(limit)
-        made.started = started
-        made.watched = False
-        made.window = None  # type: ignore[assignment]
-        if busy:
-            made.slot = "a slot"
-        self.timeouts.watch(made)
-        return made
-
-
-@virtual
-async def test_R2_a_call_is_late_at_its_deadline_and_not_before() -> None:
-    watched = Watched()
-    call = watched.lane(started=1.0)
-    assert watched.timers.earliest == 6.0
-    await asyncio.sleep(5.999)
-    assert watched.late == []
-    await asyncio.sleep(0.002)
-    assert watched.late == [call]
-    assert not call.watched
-
-
-@virtual
-async def test_R2_a_lane_in_a_younger_call_is_looked_at_again_at_the_deadline_of_that_call() -> None:
-    watched = Watched()
-    call = watched.lane(started=1.0)
-    call.started = 4.0
-    watched.timeouts.watch(call)
-    assert watched.timers.earliest == 6.0, "the timer keeps its time"
-    await asyncio.sleep(7)
-    assert watched.late == []
-    assert call.watched
-    assert watched.timers.earliest == 9.0
-    await asyncio.sleep(3)
-    assert watched.late == [call]
-
-
-@virtual
-async def test_R2_an_idle_lane_and_one_without_a_limit_have_no_timer() -> None:
-    watched = Watched()
-    idle, free = watched.lane(busy=False), watched.lane(limit=math.inf)
-    await asyncio.sleep(100)
-    assert watched.late == []
-    assert not idle.watched
-    assert free.due == math.inf
-    assert watched.timers.earliest == math.inf
-
-
-@virtual
-async def test_R2_a_lane_with_a_shorter_limit_gets_the_earlier_timer() -> None:
-    watched = Watched()
-    call = watched.lane(started=1.0)
-    call.started, call.limit = 2.0, 1.0
-    watched.timeouts.watch(call)
-    assert watched.timers.earliest == 3.0
-    await asyncio.sleep(3.5)
-    assert watched.late == [call]
-    await asyncio.sleep(10)
-    assert watched.late == [call]
 
 
 @pytest.mark.parametrize("ahead", [0.0002, 5.0])

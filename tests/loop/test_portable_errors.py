@@ -266,19 +266,6 @@ def test_X5_a_function_error_stays_what_it_is() -> None:
     assert "ValueError: \\udc80" in told(same)
 
 
-def test_X5_an_error_that_leads_to_itself_is_told() -> None:
-    error = ValueError("\udc80")
-    error.__context__ = KeyError("\udc80")
-    error.__context__.__context__ = error
-    assert "\\udc80" in told(portable(error))
-
-
-def test_X5_errors_in_groups_are_told() -> None:
-    same = portable(ExceptionGroup("several", [ValueError("\udc80"), OSError("x")]))
-    assert "ValueError: \\udc80" in told(same)
-    told(same).encode()
-
-
 def of_a_function() -> None:
     raise LookupError("in the function")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator
-from tests.operator.attempts import OK, Act, Script, retry
-from tests.operator.helpers import Life, collect, collect_timed, forever, late, now, process, virtual
+from tests.operator.attempts import Act, Script, retry
+from tests.operator.helpers import Life, collect, collect_timed, forever, late, now, virtual
 
 
 @virtual
@@ -55,18 +55,3 @@ async def test_R4_a_result_that_is_there_when_the_attempt_is_cut_wins(mode, leve
     operator = AsyncWaitOperator(call, mode=mode, attempt_timeout=2.0, retry=retry())
     assert sorted(await collect(operator.process(range(4)))) == [0, 1, 2, 3]
     assert operator.metrics.retries == 0
-
-
-@virtual
-async def test_R9_an_attempt_timeout_of_none_or_0_is_none(mode):
-    for none in (None, 0, 0.0):
-        script = Script({1: [Act(1e5), OK]})
-        assert await process(script, [1], mode=mode, attempt_timeout=none, retry=retry()) == [1]
-
-
-@virtual
-async def test_O1_a_call_that_was_cut_and_goes_on_counts_against_capacity(mode):
-    script = Script(lambda value, attempt: Act(9.0, deaf=10.0) if attempt == 0 else OK)
-    operator = AsyncWaitOperator(script, mode=mode, capacity=3, attempt_timeout=2.0, retry=retry())
-    assert sorted(await collect(operator.process(range(9)))) == list(range(9))
-    assert script.most == 3

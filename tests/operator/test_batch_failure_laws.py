@@ -16,9 +16,8 @@ from asyncio_operator import (
     EnricherError,
     ResultError,
 )
-from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import Batches, retry
-from tests.operator.helpers import collect, process, run_on, virtual
+from tests.operator.helpers import collect, process, virtual
 
 
 def by(max_size: int = 1000, linger: float = 1.0) -> Batching:
@@ -90,19 +89,17 @@ async def test_B4_a_failing_batch_is_split_down_to_the_poisonous_element(mode):
     max_size=st.integers(1, 16),
     attempts=st.integers(1, 3),
 )
-def test_B4_only_the_poisonous_elements_fail(count, bad, capacity, max_size, attempts):
-    async def main():
-        batches = Batches(poisoned(*bad), seconds=1.0)
-        operator = AsyncWaitOperator(
-            batches, capacity=capacity, batching=by(max_size), retry=retry(attempts), on_error=lambda v, e: ("bad", v)
-        )
-        got = await collect(operator.process(range(count)))
-        assert got == [("bad", value) if value in bad else value for value in range(count)]
-        assert batches.most <= capacity
-        for value in bad & set(range(count)):
-            assert sum(call == [value] for call in batches.calls) == attempts
-
-    run_on(VirtualTimeLoop, main())
+@virtual
+async def test_B4_only_the_poisonous_elements_fail(count, bad, capacity, max_size, attempts):
+    batches = Batches(poisoned(*bad), seconds=1.0)
+    operator = AsyncWaitOperator(
+        batches, capacity=capacity, batching=by(max_size), retry=retry(attempts), on_error=lambda v, e: ("bad", v)
+    )
+    got = await collect(operator.process(range(count)))
+    assert got == [("bad", value) if value in bad else value for value in range(count)]
+    assert batches.most <= capacity
+    for value in bad & set(range(count)):
+        assert sum(call == [value] for call in batches.calls) == attempts
 
 
 def only_alone(values: list[Any], number: int) -> list[Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from asyncio_operator import (
     AsyncWaitOperator,
     BatchAsyncFunction,
@@ -12,7 +14,7 @@ from asyncio_operator import (
     EnricherError,
     Watermark,
 )
-from tests.operator.attempts import Batches, retry
+from tests.operator.attempts import Batches, retry, stop
 from tests.operator.helpers import Source, block, collect, collect_timed, forever, late, now, process, virtual
 
 
@@ -86,12 +88,6 @@ async def test_B1_or_when_no_other_element_can_join_it_any_more(mode):
 
 
 @virtual
-async def test_B1_the_end_of_input_ends_the_waiting_of_a_batch(mode):
-    _, times = await batches_of(every(0.5, range(2)), mode=mode, batching=by(linger=100.0))
-    assert times == [1.0]
-
-
-@virtual
 async def test_B1_an_element_that_may_come_back_is_waited_for(mode):
     def act(values, number):
         if number == 0:
@@ -104,27 +100,13 @@ async def test_B1_an_element_that_may_come_back_is_waited_for(mode):
     assert batches.times == [0, 5, 5]
 
 
+@pytest.mark.parametrize(("options", "times"), [({"retry": retry()}, [0, 7]), ({}, [0, 0])])
 @virtual
-async def test_B1_until_it_cannot_come_back_any_more(mode):
-    async def act(values, number):
-        await asyncio.sleep(7)
-        return values
-
-    batches = Batches(act)
-    await process(batches, range(3), mode=mode, batching=by(max_size=2, linger=100.0), retry=retry())
+async def test_B1_until_it_cannot_come_back_any_more(mode, options, times):
+    batches = Batches(seconds=7.0)
+    await process(batches, range(3), mode=mode, batching=by(max_size=2, linger=100.0), **options)
     assert batches.calls == [[0, 1], [2]]
-    assert batches.times == [0, 7]
-
-
-@virtual
-async def test_B1_nobody_waits_for_elements_that_cannot_come_back(mode):
-    async def act(values, number):
-        await asyncio.sleep(7)
-        return values
-
-    batches = Batches(act)
-    await process(batches, range(3), mode=mode, batching=by(max_size=2, linger=100.0))
-    assert batches.times == [0, 0]
+    assert batches.times == times
 
 
 @virtual
@@ -175,18 +157,22 @@ async def test_B2_values_that_wait_for_a_batch_count_against_buffer_only():
     await asyncio.sleep(10)
     assert operator.metrics.in_flight == 1
     assert source.read == 20
-    first.cancel()
-    await asyncio.wait([first])
+    await stop(run, first)
 
 
+@pytest.mark.parametrize(("seconds", "second"), [(8.0, (1, 13.0)), (100.0, (("late", 1), 15.0))])
 @virtual
-async def test_B2_elements_keep_their_own_deadlines_inside_a_running_batch():
+async def test_B2_elements_keep_their_own_deadlines_and_a_batch_is_cancelled_when_the_last_is_late(seconds, second):
     """The first comes back into a batch with the second, and has its deadline long before that."""
+    ended: list[float] = []
 
     async def act(values, number):
         if number == 0:
             raise EnricherError("again", retryable=True)
-        await asyncio.sleep(8.0)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            ended.append(now())
         return values
 
     batches = Batches(act)
@@ -194,31 +180,10 @@ async def test_B2_elements_keep_their_own_deadlines_inside_a_running_batch():
         batches, mode="unordered", timeout=10.0, on_timeout=late, batching=by(max_size=2, linger=1.0),
         retry=retry(delay=4.0),
     )  # fmt: skip
-    got = await collect_timed(operator.process(every(4.5, [0, 1])))
+    assert await collect_timed(operator.process(every(4.5, [0, 1]))) == [(("late", 0), 11.0), second]
     assert batches.calls == [[0], [1, 0]]
     assert batches.times == [1, 5]
-    assert got == [(("late", 0), 11.0), (1, 13.0)]
-
-
-@virtual
-async def test_B2_a_batch_is_cancelled_when_the_last_of_its_elements_is_late():
-    cancelled = []
-
-    async def act(values, number):
-        if number == 0:
-            raise EnricherError("again", retryable=True)
-        try:
-            await forever()
-        finally:
-            cancelled.append(now())
-
-    operator = AsyncWaitOperator(
-        Batches(act), mode="unordered", timeout=10.0, on_timeout=late, batching=by(max_size=2, linger=1.0),
-        retry=retry(delay=4.0),
-    )  # fmt: skip
-    got = await collect_timed(operator.process(every(4.5, [0, 1])))
-    assert got == [(("late", 0), 11.0), (("late", 1), 15.0)]
-    assert cancelled == [15]
+    assert ended == [second[1]]
 
 
 @virtual

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, BlockingFunction, FunctionError
-from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.helpers import REAL_LOOPS, collect, process, run_on
 
 
@@ -181,21 +180,6 @@ def test_whatever_a_thread_raises_is_the_elements_failure(mode, loop, error):
     cause = failure.value.__cause__
     assert isinstance(cause, RuntimeError if error is StopIteration else error)
     assert isinstance(cause.__cause__ if error is StopIteration else cause, error)
-
-
-def test_one_function_serves_one_run_after_the_other(mode, loop):
-    operator = AsyncWaitOperator(BlockingFunction(abs), mode=mode)
-
-    async def main():
-        return [await collect(operator.process([-1])) for _ in range(3)]
-
-    assert run_on(loop, main()) == [[1]] * 3
-
-
-def test_virtual_time_waits_for_threads(mode, gate):
-    gate.go.set()
-    got = run_on(VirtualTimeLoop, process(BlockingFunction(gate), range(20), mode=mode, timeout=0.001))
-    assert sorted(got) == list(range(20))
 
 
 def test_several_operators_may_share_a_blocking_function(gate: Gate) -> None:

@@ -16,8 +16,6 @@ from hypothesis import given
 
 from asyncio_operator import (
     AsyncWaitOperator,
-    BatchAsyncFunction,
-    Batching,
     Cache,
     ConfigurationError,
     FixedBackoff,
@@ -158,37 +156,6 @@ async def test_O19_metrics_count_every_element():
 
 
 @virtual
-async def test_O19_retries_of_a_shared_call_are_made_once():
-    answers = iter([ValueError("first"), "second"])
-
-    def answer(value: Any) -> Any:
-        one = next(answers)
-        if isinstance(one, Exception):
-            raise one
-        return one
-
-    function = Asked(answer)
-    retry = Retry(max_attempts=2, backoff=FixedBackoff(1.0))
-    operator = AsyncWaitOperator(function, cache=Cache(), retry=retry, timeout=60)
-    assert await collect_timed(operator.process([1, 1, 1])) == [("second", 3.0)] * 3
-    assert operator.metrics.retries == 1
-
-
-@virtual
-async def test_O19_batches_have_each_key_once():
-    batches: list[Any] = []
-
-    class Twice(BatchAsyncFunction[int, int]):
-        async def invoke_batch(self, values: Any) -> Any:
-            batches.append(list(values))
-            return [2 * value for value in values]
-
-    outputs = await times(Twice(), 2, 1, 2, 1, 3, 2, batching=Batching(max_size=2), mode="ordered")
-    assert outputs == 2 * [[2, 4, 2, 6, 4]]
-    assert batches == [[1, 2], [3]]
-
-
-@virtual
 async def test_O19_a_consumer_cannot_change_what_is_kept():
     operator = AsyncWaitOperator(Asked(lambda value: {"list": [value]}), cache=Cache())
     for _ in range(3):
@@ -266,20 +233,6 @@ def cached(clock: ManualClock, function: Any, **options: Any) -> tuple[AsyncWait
         return await collect(operator.process(values))
 
     return operator, get
-
-
-@virtual
-async def test_O19_L5_a_result_expires_by_the_given_clock_and_not_the_loops():
-    clock, function = ManualClock(1_000.0), Asked()
-    _, get = cached(clock, function, expire_after_write=10)
-    await get(1)
-    await asyncio.sleep(100)
-    clock.advance(9.999)
-    await get(1)
-    assert function.calls == {"1": 1}
-    clock.advance(0.001)
-    await get(1)
-    assert function.calls == {"1": 2}
 
 
 @pytest.mark.parametrize("flatten", [False, True])
@@ -430,28 +383,6 @@ async def test_O19_a_cache_that_cannot_be_opened_ends_the_run_and_closes_the_fun
 
 
 # -- options
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"cache": 5}, "cache is 5"),
-        ({"cache_key": abs}, "cache_key is given, and cache is not"),
-        ({"cache": Cache(), "cache_key": 5}, "cache_key is 5"),
-        ({"cache": Cache(store="redis://host", expire_after_write=5)}, 'must be "heap" or "rocksdb"'),
-        ({"cache": Cache(refresh_after=5), "mode": "key_ordered", "key": abs}, "refresh_after of cache is 5"),
-    ],
-)
-def test_O19_options_that_do_not_fit_are_refused(options, says):
-    with pytest.raises(ConfigurationError, match=says):
-        AsyncWaitOperator(same, **options)
-
-
-@virtual
-async def test_O19_True_is_a_cache_with_defaults():
-    function = Asked()
-    await times(function, 2, 1, cache=True)
-    assert function.calls == {"1": 1}
 
 
 # -- against a model

@@ -125,19 +125,6 @@ async def test_a_stale_cancellation_does_not_leak_into_the_lanes_next_call(mode)
     assert got == [v if v % 5 == 3 else ("late", v) if v % 5 < 2 else ("error", v) for v in range(20)]
 
 
-@virtual
-async def test_the_functions_own_timeouts_stay_its_own(mode):
-    async def call(value):
-        try:
-            async with asyncio.timeout(1):
-                await forever()
-        except TimeoutError:
-            return "own"
-
-    assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late) == ["own"]
-    assert await process(call, [1], mode=mode, timeout=0.5, on_timeout=late) == [("late", 1)]
-
-
 @pytest.mark.parametrize("capacity", [1, 2])
 @pytest.mark.parametrize("pause", [0, 1])
 @pytest.mark.parametrize("on_error", ["fail", "skip"])

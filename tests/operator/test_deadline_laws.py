@@ -12,6 +12,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.engine import timing
+from tests.operator.attempts import Act, Script, retry
 from tests.operator.helpers import (
     REAL_LOOPS,
     forever,
@@ -86,14 +87,13 @@ async def test_R4_a_call_that_starts_at_the_deadline_of_another_is_not_taken_for
     assert got == list(range(9))
 
 
+@pytest.mark.parametrize("name", ["timeout", "attempt_timeout"])
 @pytest.mark.parametrize("none", [None, 0, 0.0, timedelta(0)])
 @virtual
-async def test_R9_no_timeout_is_none(mode, none):
-    async def call(value):
-        await asyncio.sleep(1e6)
-        return value
-
-    assert await process(call, [1], mode=mode, timeout=none) == [1]
+async def test_R9_no_timeout_is_none_and_retries_need_none(mode, name, none):
+    script = Script({1: [Act(1e6, error=ValueError())]})
+    assert await process(script, [1], mode=mode, retry=retry(delay=1e6), **{name: none}) == [1]
+    assert now() == 2e6
 
 
 def same_sync(value: Any) -> Any:

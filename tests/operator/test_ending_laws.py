@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -73,46 +72,6 @@ async def test_O8_closing_before_the_first_step_opens_nothing(mode):
     await run.aclose()
     assert function.events == []
     assert others() == set()
-
-
-@virtual
-async def test_O8_the_consumer_is_cancelled_while_it_waits(mode):
-    function = Life(forever)
-    run = AsyncWaitOperator(function, mode=mode).process(range(3))
-    consumer = asyncio.create_task(collect(run))
-    await asyncio.sleep(1)
-    await interrupt(consumer)
-    assert function.running == 0
-    assert function.events[-1] == "close"
-    assert others() == set()
-
-
-@virtual
-async def test_O8_closing_while_the_input_is_awaited(mode):
-    ended = []
-
-    async def source() -> AsyncIterator[int]:
-        try:
-            yield 0
-            await forever()
-        finally:
-            ended.append("input")
-
-    function = Life()
-    run = AsyncWaitOperator(function, mode=mode).process(source())
-    assert await anext(run) == 0
-    await run.aclose()
-    assert ended == ["input"]
-    assert function.events[-1] == "close"
-
-
-@virtual
-async def test_an_input_is_not_closed_and_may_be_read_on(mode):
-    source = iter(range(9))
-    run = AsyncWaitOperator(same, mode=mode, capacity=1, buffer=1).process(source)
-    assert await anext(run) == 0
-    await run.aclose()
-    assert next(source) == 1
 
 
 @virtual

@@ -63,27 +63,29 @@ async def test_O6_what_a_cancelled_call_raises_is_not_told_instead(mode):
     assert isinstance(failure.value.__cause__, ValueError)
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, StopAsyncIteration])
+ENDING = [KeyboardInterrupt, SystemExit, GeneratorExit]
+
+
+@pytest.mark.parametrize("error", [ValueError, StopAsyncIteration, *ENDING])
+@pytest.mark.parametrize("on_error", ["fail", "skip", lambda value, error: None], ids=["fail", "skip", "function"])
 @virtual
-async def test_O6_whatever_a_call_raises_belongs_to_the_run(mode, error):
+async def test_O6_an_error_belongs_to_the_run_and_one_that_asks_the_process_to_end_is_never_hidden(
+    mode, error, on_error
+):
+    calls: list[Any] = []
+
     async def call(value):
+        calls.append(value)
         raise error
 
+    options: dict[str, Any] = {"mode": mode, "on_error": on_error, "retry": retry() if error in ENDING else None}
+    if on_error != "fail" and error not in ENDING:
+        assert len(await process(call, range(5), **options)) == (0 if on_error == "skip" else 5)
+        return
     with pytest.raises(FunctionError) as failure:
-        await process(call, range(5), mode=mode)
+        await process(call, range(5), **options)
     assert isinstance(failure.value.__cause__, error)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
-@pytest.mark.parametrize("on_error", ["skip", lambda value, error: None], ids=["skip", "function"])
-@virtual
-async def test_O6_what_asks_the_process_to_end_is_never_hidden(mode, error, on_error):
-    async def call(value):
-        raise error
-
-    with pytest.raises(FunctionError) as failure:
-        await process(call, range(5), mode=mode, on_error=on_error)
-    assert isinstance(failure.value.__cause__, error)
+    assert calls.count(0) == 1
 
 
 @virtual

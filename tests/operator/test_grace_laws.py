@@ -166,25 +166,6 @@ async def test_O9_the_wait_for_calls_survives_more_cancellations(mode):
     assert others() == set()
 
 
-@virtual
-async def test_O6_a_failure_is_told_also_if_the_run_is_closed_while_calls_end(mode):
-    async def call(value):
-        if value == 0:
-            raise ValueError
-        try:
-            await forever()
-        finally:
-            await asyncio.sleep(5)
-
-    run = AsyncWaitOperator(call, mode=mode).process([1, 0])
-    consumer = asyncio.create_task(collect(run))
-    await asyncio.sleep(1)
-    consumer.cancel()
-    await asyncio.wait([consumer])
-    assert now() == 5
-    assert isinstance(consumer.exception(), FunctionError)
-
-
 # -- the end of the loop
 
 
@@ -312,21 +293,6 @@ async def test_O9_a_function_whose_opening_ignores_its_cancellation_is_left_behi
     assert "opening the function ignores its cancellation" in caplog.text
     for task in others():
         task.cancel()
-
-
-@virtual
-async def test_O9_a_close_that_ignores_its_cancellation_holds_up_nobody(mode):
-    async def deaf() -> None:
-        for _ in range(100):
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                continue
-
-    function = Doors(closing=deaf)
-    with pytest.raises(TimeoutError, match="grace_period=2"):
-        await process(function, range(3), mode=mode, grace_period=2.0)
-    assert now() < 5
 
 
 @virtual

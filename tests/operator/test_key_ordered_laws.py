@@ -14,7 +14,6 @@ from asyncio_operator import (
     AsyncWaitOperator,
     Batching,
     BlockingFunction,
-    CircuitBreaker,
     FunctionError,
     Record,
     Watermark,
@@ -86,13 +85,6 @@ async def test_Q7_the_next_record_of_a_key_does_not_wait_for_the_next_attempt_of
 
 
 @virtual
-async def test_Q7_keys_are_independent_and_leave_in_the_order_they_complete():
-    script = PerKey({"a1": [Act(10.0)], "b1": [Act(1.0)], "c1": [Act(5.0)]})
-    got = await collect(operator_of(script).process(["a1", "a2", "b1", "b2", "c1"]))
-    assert got == ["b1", "b2", "c1", "a1", "a2"]
-
-
-@virtual
 async def test_Q7_the_next_attempt_waits_until_a_call_that_was_cut_has_returned():
     """The first call is cut at 2, its back-off is over at 3, and it returns at 7."""
     script = PerKey({"a1": [Act(9.0, deaf=5.0)]})
@@ -143,15 +135,6 @@ async def test_Q7_a_key_is_free_on_completion_not_on_emission():
 
 
 @virtual
-async def test_Q7_records_behind_a_watermark_may_run_and_are_held_until_it_has_left():
-    script = PerKey({"a1": [Act(3.0)], "a2": [Act(1.0)], "b2": [Act(1.0)]})
-    got = await collect_timed(operator_of(script).process(["a1", Watermark(1), "b2", "a2", Watermark(2), "c3"]))
-    assert got == [("a1", 3), (Watermark(1), 3), ("b2", 3), ("a2", 4), (Watermark(2), 4), ("c3", 4)]
-    assert script.times("b2") == [0]
-    assert script.times("a2") == [3]
-
-
-@virtual
 async def test_Q7_with_the_buffer_full_of_one_key_the_others_wait_outside():
     source = Source(iter([*["a1"] * 4, "b1"]))
     script = PerKey(lambda value, attempt: Act(1.0))
@@ -162,24 +145,6 @@ async def test_Q7_with_the_buffer_full_of_one_key_the_others_wait_outside():
     assert source.read == 4
     assert operator.metrics.in_flight == 1
     assert [await first, *await collect(run)] == ["a1", "a1", "b1", "a1", "a1"]
-
-
-@virtual
-async def test_Q7_keys_are_compared_by_value_and_may_be_anything_hashable():
-    script = Script(lambda value, attempt: Act(1.0))
-    operator = AsyncWaitOperator(script, mode="key_ordered", key=lambda value: (value % 2, None))
-    got = await collect_timed(operator.process([1, 2, 3, Record(5, 1)]))
-    assert got == [(1, 1), (2, 1), (3, 2), (Record(5, 1), 3)]
-    operator = AsyncWaitOperator(same, mode="key_ordered", key=lambda value: None)
-    assert await collect(operator.process(range(5))) == list(range(5))
-
-
-@virtual
-async def test_Q7_the_key_is_asked_for_once_per_record():
-    asked: list[Any] = []
-    operator = AsyncWaitOperator(same, mode="key_ordered", key=asked.append)
-    await collect(operator.process([Record(1, 2), 3, Watermark(4)]))
-    assert asked == [1, 3]
 
 
 @virtual
@@ -216,14 +181,6 @@ async def test_O15_a_key_that_changes_during_its_call_ends_the_run_as_an_error_o
     operator = operator_of(change, key=lambda value: value, on_error="skip", timeout=5.0, capacity=1)
     with pytest.raises(FunctionError, match=r"^key failed for element Changing with KeyError: Changing; .* whose hash"):
         await collect(operator.process([Record(Changing(), 1), Changing()]))
-
-
-@virtual
-async def test_Q7_a_refused_record_frees_its_key():
-    script = PerKey(lambda value, attempt: BAD)
-    breaker = CircuitBreaker(minimum_calls=1, open_for=100.0)
-    operator = operator_of(script, circuit_breaker=breaker, on_error=lambda v, e: v)
-    assert await collect(operator.process(["a1", "a2", "a3"])) == ["a1", "a2", "a3"]
 
 
 @virtual

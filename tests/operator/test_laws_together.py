@@ -6,13 +6,10 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
-import pytest
-
-from asyncio_operator import AsyncWaitOperator, Record, Watermark
-from tests.operator.attempts import Act, Script, retry, stop
-from tests.operator.helpers import Life, collect, now, process, same, virtual
+from asyncio_operator import AsyncWaitOperator, Watermark
+from tests.operator.attempts import retry, stop
+from tests.operator.helpers import collect, now, same, virtual
 
 
 @virtual
@@ -75,52 +72,3 @@ async def test_O8_O10_results_at_hand_when_a_run_is_closed_are_in_its_snapshot_a
     assert [element for element, _ in snapshot.elements] == [1, 2, Watermark(7)]
     again = AsyncWaitOperator(same, **any_mode).process([], restore=snapshot)
     assert await collect(again) == [1, 2, Watermark(7)]
-
-
-@virtual
-async def test_O13_each_value_goes_once_through_a_chain_with_its_timestamp():
-    async def double(value: int) -> int:
-        await asyncio.sleep(value % 3)
-        return value * 2
-
-    async def plus_one(elements: Any) -> Any:
-        async for record in elements:
-            yield Record(record.value + 1, record.timestamp)
-
-    first, second = Life(double), Life(double)
-    upper = AsyncWaitOperator(first, mode="ordered", capacity=6)
-    lower = AsyncWaitOperator(second, mode="unordered", capacity=3)
-    got = await collect(lower.process(plus_one(upper.process(Record(5 + n, n) for n in range(5)))))
-    assert sorted(got, key=lambda record: record.value) == [Record(22 + 4 * n, n) for n in range(5)]
-    assert first.events[0] == second.events[0] == "open"
-    assert first.events[-1] == second.events[-1] == "close"
-
-
-@pytest.mark.parametrize("capacity", [1, 2, 3, 9])
-@virtual
-async def test_Q6_Q7_watermarks_stay_between_their_records_and_keys_in_order_whatever_the_capacity(any_mode, capacity):
-    values = [1, 1, 2, 3, 2, 3, 2, 3]
-    elements: list[Any] = [Record(value, at) for at, value in enumerate(values)]
-    for place, at in ((2, 2), (7, 7), (8, 8)):
-        elements.insert(place, Watermark(at))
-    script = Script(lambda value, attempt: Act(seconds=value))
-    got = await process(script, elements, capacity=capacity, **any_mode)
-
-    def parts(outputs: list[Any]) -> list[Any]:
-        found: list[Any] = [[]]
-        for output in outputs:
-            if isinstance(output, Watermark):
-                found += [output, []]
-            else:
-                found[-1].append(output)
-        return found
-
-    for part, expected in zip(parts(got), parts(elements), strict=True):
-        if isinstance(expected, Watermark):
-            assert part == expected
-        else:
-            assert sorted(part, key=lambda record: record.timestamp) == expected
-    if any_mode["mode"] != "unordered":
-        for key in (1, 2, 3):
-            mine = [element for element in elements if isinstance(element, Record) and element.value == key]
-            assert [output for output in got if isinstance(output, Record) and output.value == key] == mine

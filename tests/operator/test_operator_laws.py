@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from asyncio_operator import AsyncWaitOperator, Record, Watermark
-from tests.operator.helpers import Life, Source, collect_timed, forever, nap, now, process, same, virtual
+from tests.operator.attempts import stop
+from tests.operator.helpers import Life, Source, forever, nap, now, process, same, virtual
 
 # -- O1, O2: bounds
 
@@ -17,21 +18,6 @@ async def test_O1_at_most_capacity_calls_run(mode):
     function = Life(nap)
     await process(function, [3, 1, 2, 1, 3, 1, 2], mode=mode, capacity=3)
     assert function.most == 3
-
-
-@virtual
-async def test_O1_calls_that_outlive_their_deadline_count_too(mode):
-    async def stubborn(value):
-        try:
-            await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            await asyncio.sleep(5)
-
-    function = Life(stubborn)
-    got = await process(function, range(6), mode=mode, capacity=2, timeout=1.0, on_timeout=lambda value: value)
-    assert sorted(got) == list(range(6))
-    assert function.most == 2
-    assert now() == 3 * 6.0
 
 
 @virtual
@@ -90,8 +76,7 @@ async def test_O2_an_asynchronous_input_is_read_one_at_a_time(mode):
     first = asyncio.ensure_future(anext(run))
     await asyncio.sleep(1)
     assert read == 3
-    first.cancel()
-    await asyncio.wait([first])
+    await stop(run, first)
 
 
 # -- O3 to O5: every element, once
@@ -127,25 +112,12 @@ async def test_O5_everything_in_flight_is_finished_at_the_end_of_input(mode):
 
 
 @virtual
-async def test_ordered_results_leave_in_input_order():
-    assert await process(nap, [5, 1, 3], mode="ordered") == [5, 1, 3]
-
-
-@virtual
-async def test_unordered_results_leave_as_they_complete():
-    got = await collect_timed(AsyncWaitOperator(nap, mode="unordered").process([5, 1, 3]))
-    assert got == [(1, 1), (3, 3), (5, 5)]
-
-
-@virtual
 async def test_O2_a_watermark_takes_room_in_the_buffer_too():
     source = Source(iter([Record(0, 0), Watermark(1), Record(1, 2), Record(2, 3)]))
     first = asyncio.ensure_future(anext(run := AsyncWaitOperator(forever, capacity=9, buffer=2).process(source)))
     await asyncio.sleep(1)
     assert source.read == 2
-    first.cancel()
-    await asyncio.wait([first])
-    await run.aclose()
+    await stop(run, first)
 
 
 @virtual
@@ -161,9 +133,7 @@ async def test_O2_an_asynchronous_input_is_not_asked_while_the_buffer_is_full():
     first = asyncio.ensure_future(anext(run := AsyncWaitOperator(forever, capacity=9, buffer=2).process(elements())))
     await asyncio.sleep(1)
     assert read == [0, 1]
-    first.cancel()
-    await asyncio.wait([first])
-    await run.aclose()
+    await stop(run, first)
 
 
 @virtual

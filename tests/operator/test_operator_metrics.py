@@ -18,7 +18,6 @@ from asyncio_operator import (
     BatchAsyncFunction,
     Batching,
     Latency,
-    OperatorStatistics,
     RateLimit,
 )
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
@@ -78,14 +77,6 @@ def test_V1_samples_that_were_added_can_be_removed(first, second):
     assert made.count == len(second)
     made.merge(histogram(first))
     assert made.percentiles() == histogram(first + second).percentiles()
-
-
-@given(st.lists(st.lists(st.floats(0, 1e6), max_size=50), max_size=5))
-def test_merging_is_counting_together(parts):
-    merged = Histogram()
-    for part in parts:
-        merged.merge(histogram(part))
-    assert merged.percentiles() == histogram([sample for part in parts for sample in part]).percentiles()
 
 
 @given(
@@ -176,13 +167,6 @@ async def test_O14_durations_are_counted_a_thousand_at_a_time_whatever_the_clock
     async for _ in operator.process(range(calls)):
         assert max(len(each.samples) for each in histograms_of(operator)) <= MANY_SAMPLES
     assert [each.count for each in histograms_of(operator)] == ([0, calls, calls] if options else [calls, 0, 0])
-
-
-def test_statistics_are_frozen_and_zero_to_begin_with():
-    statistics = OperatorStatistics()
-    assert statistics.latency == Latency()
-    with pytest.raises(AttributeError):
-        statistics.admitted = 1  # type: ignore[misc]
 
 
 @virtual

@@ -17,12 +17,13 @@ from asyncio_operator import (
     BatchAsyncFunction,
     Batching,
     BlockingFunction,
+    Cache,
     CircuitBreaker,
     ConfigurationError,
     RateLimit,
-    Record,
     Retry,
 )
+from asyncio_operator.timers import InternalTimerService
 from tests.operator.helpers import collect, same, virtual
 
 
@@ -59,6 +60,9 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("circuit_breaker", [0.5, RateLimit(1), CircuitBreaker], "a CircuitBreaker, True, or None"),
     ("batching", [1.5, True, Retry(), Batching], "a Batching, a number of keys"),
     ("trace", [True, "trace.png"], "a Trace, or None"),
+    ("hedge", [0.5], "a Hedge, True, or None"),
+    ("cache", [5], "a Cache, True, or None"),
+    ("timers", [5, InternalTimerService], "a timer service, such as InternalTimerService(on_event_time=...)"),
     ("on_timeout", [1, "skip"], "a function of the value"),
     ("on_error", ["ignore", None, 1], '"fail", "skip", or a function of value and error'),
     ("flatten", [1, None, "yes"], "True or False"),
@@ -83,16 +87,16 @@ def test_a_wrong_option_names_the_argument_the_value_and_what_is_allowed(name, v
 
 @pytest.mark.parametrize(
     ("short", "long"),
-    [({"retry": 3}, {"retry": Retry(3)}), ({"rate_limit": 100}, {"rate_limit": RateLimit(100)})],
+    [
+        ({"retry": 3}, {"retry": Retry(3)}),
+        ({"rate_limit": 100}, {"rate_limit": RateLimit(100)}),
+        ({"batching": 500}, {"batching": Batching(500)}),
+        ({"cache": True}, {"cache": Cache()}),
+    ],
     ids=repr,
 )
-def test_a_number_is_taken_for_what_it_means(short, long):
-    assert AsyncWaitOperator(same, **short)._options == AsyncWaitOperator(same, **long)._options
-
-
-def test_a_number_is_taken_for_the_size_of_a_batch():
-    batched = AsyncWaitOperator(Many(), batching=500)
-    assert batched._options == AsyncWaitOperator(Many(), batching=Batching(500))._options
+def test_a_short_form_is_taken_for_what_it_means(short, long):
+    assert AsyncWaitOperator(Many(), **short)._options == AsyncWaitOperator(Many(), **long)._options
 
 
 @pytest.mark.parametrize(("name", "value"), [("retry", 0), ("rate_limit", -1), ("batching", 0)])
@@ -104,44 +108,32 @@ def test_a_number_that_is_out_of_range_is_refused(name, value):
 # -- in combination
 
 
-def test_key_ordered_without_a_key_is_refused():
-    with pytest.raises(ConfigurationError, match='mode is "key_ordered", and key is missing; give a function of the'):
-        AsyncWaitOperator(same, mode="key_ordered")
-
-
-@pytest.mark.parametrize("mode", ["ordered", "unordered"])
-def test_a_key_is_for_key_ordered_only(mode):
-    with pytest.raises(
-        ConfigurationError, match=f'key is given, and mode is "{mode}"; a key is for mode="key_ordered"'
-    ):
-        AsyncWaitOperator(same, mode=mode, key=plain)
-
-
-@pytest.mark.parametrize(
-    ("key", "allowed"),
-    [
-        (1, "be a function of the value"),
-        ("id", "be a function"),
-        (hook, "be an ordinary function"),
-        (max_of_two, "take one argument, the value"),
-    ],
-)
-def test_O15_a_key_has_to_be_an_ordinary_function_of_the_value(key, allowed):
-    with pytest.raises(ConfigurationError, match=f"key is .*; it must {allowed}"):
-        AsyncWaitOperator(same, mode="key_ordered", key=key)
-
-
 class Many(BatchAsyncFunction[Any, Any]):
     async def invoke_batch(self, values: Any) -> Any:
         return [[value, value] for value in values]
 
 
-@pytest.mark.parametrize("function", [same, BlockingFunction(plain)])
-def test_batching_is_for_a_BatchAsyncFunction_only(function):
-    with pytest.raises(
-        ConfigurationError, match=r"batching is given, and function is .*; batches are for a BatchAsync"
-    ):
-        AsyncWaitOperator(function, batching=Batching())
+KEYED = {"mode": "key_ordered", "key": abs}
+
+MISFITS: list[tuple[dict[str, Any], str]] = [
+    ({"mode": "key_ordered"}, 'mode is "key_ordered", and key is missing; give a function of the'),
+    ({"key": plain}, 'key is given, and mode is "ordered"; a key is for mode="key_ordered"'),
+    (KEYED | {"key": 1}, "key is .*; it must be a function of the value"),
+    (KEYED | {"key": hook}, "key is .*; it must be an ordinary function"),
+    (KEYED | {"key": max_of_two}, "key is .*; it must take one argument, the value"),
+    ({"batching": Batching()}, r"batching is given, and function is .*; batches are for a BatchAsync"),
+    (KEYED | {"hedge": True}, r'hedge is Hedge.*, and mode is "key_ordered"; a call and its copy'),
+    ({"cache_key": abs}, "cache_key is given, and cache is not"),
+    ({"cache": True, "cache_key": 5}, "cache_key is 5"),
+    ({"cache": Cache(store="redis://host", expire_after_write=5)}, 'must be "heap" or "rocksdb"'),
+    (KEYED | {"cache": Cache(refresh_after=5)}, "refresh_after of cache is 5"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), MISFITS)
+def test_options_that_do_not_fit_are_refused(options, says):
+    with pytest.raises(ConfigurationError, match=says):
+        AsyncWaitOperator(same, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"attempt_timeout": 1.0}])
@@ -219,13 +211,10 @@ class Unwritten(AsyncFunction[Any, Any]):
     pass
 
 
-@pytest.mark.parametrize("function", [plain, 1, None, "f", list, lambda v: v, functools.partial(plain)])
-def test_a_function_that_is_not_async_is_refused(function):
-    with pytest.raises(ConfigurationError, match="Wrap an ordinary function that blocks in BlockingFunction"):
-        AsyncWaitOperator(function)
+WRAP = "Wrap an ordinary function that blocks in BlockingFunction"
 
-
-NOT_QUITE = [
+NOT_QUITE: list[tuple[Any, str]] = [
+    *[(function, WRAP) for function in (plain, 1, None, "f", list, lambda value: value, functools.partial(plain))],
     (two, r"which takes \(_, value\); it must take one argument, the element \(several values: a tuple\)"),
     (functools.partial(same, 1), r"which takes \(\); it must take one argument"),
     (Unwritten, r"a class; pass an instance, Unwritten\(\.\.\.\)"),
@@ -276,21 +265,17 @@ def test_a_method_that_could_never_be_called_is_refused(name, method, remedy):
             AsyncWaitOperator(function, on_error="skip")
 
 
-@pytest.mark.parametrize("function", [same, 1, None, functools.partial(same), Callable()])
-def test_a_blocking_function_has_to_be_an_ordinary_one(function):
-    with pytest.raises(ConfigurationError, match="takes an ordinary function"):
-        BlockingFunction(function)
+BLOCKING: list[tuple[tuple[Any, ...], str]] = [
+    *[((function,), "takes an ordinary function") for function in (same, 1, None, functools.partial(same), Callable())],
+    ((max_of_two,), r"which takes .*; it must take one argument, the element"),
+    *[((plain, workers), r"max_workers is .*; it must be an int of at least 1") for workers in (0, 1.5, True, None)],
+]
 
 
-def test_a_blocking_function_takes_the_element():
-    with pytest.raises(ConfigurationError, match=r"which takes .*; it must take one argument, the element"):
-        BlockingFunction(max_of_two)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5, True, None])
-def test_a_blocking_function_needs_a_worker(workers):
-    with pytest.raises(ConfigurationError, match=r"max_workers is .*; it must be an int of at least 1"):
-        BlockingFunction(plain, max_workers=workers)
+@pytest.mark.parametrize(("given", "says"), BLOCKING)
+def test_a_blocking_function_is_an_ordinary_one_of_the_element_and_has_a_worker(given, says):
+    with pytest.raises(ConfigurationError, match=says):
+        BlockingFunction(given[0], **({"max_workers": given[1]} if len(given) > 1 else {}))
 
 
 @pytest.mark.parametrize("elements", [1, None, object()])
@@ -299,14 +284,6 @@ def test_elements_have_to_be_iterable(elements):
         AsyncWaitOperator(same).process(elements)
     with pytest.raises(ConfigurationError, match="it must be an ordinary iterable"):
         AsyncWaitOperator(same)(elements)
-
-
-def test_the_synchronous_face_takes_no_asynchronous_iterable():
-    async def source():
-        yield 1
-
-    with pytest.raises(ConfigurationError, match="pass an asynchronous one to operator"):
-        AsyncWaitOperator(same)(source())
 
 
 FUNCTIONS = [same, Callable(), Callable().method, Callable.static, Callable.of_class, functools.partial(two, 0)]
@@ -321,11 +298,6 @@ async def test_whatever_is_async_and_takes_a_value_is_a_function(function):
 def test_an_operator_tells_what_it_is():
     told = repr(AsyncWaitOperator(same, mode="unordered", capacity=7))
     assert told == "AsyncWaitOperator(same, mode='unordered', capacity=7)"
-
-
-def test_an_operator_travels_by_pickle():
-    operator = pickle.loads(pickle.dumps(AsyncWaitOperator(same, mode="unordered", timeout=1.0)))
-    assert list(operator([1, Record(2, 3)])) == [1, Record(2, 3)]
 
 
 def test_an_operator_that_has_run_travels_too():

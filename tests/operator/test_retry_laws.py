@@ -133,15 +133,6 @@ async def test_O7_a_result_that_cannot_be_flattened_is_never_retried(mode):
     assert failure.value.attempts == 2
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-@virtual
-async def test_an_error_that_asks_the_process_to_end_is_never_retried(mode, error):
-    script = Script({1: [Act(1.0, error=error)]})
-    with pytest.raises(FunctionError, match="it asks the process to end"):
-        await process(script, [1], mode=mode, retry=retry(), on_error="skip")
-    assert script.times(1) == [0]
-
-
 @virtual
 async def test_R6_an_error_before_the_first_await_is_retried_too(mode):
     calls = []

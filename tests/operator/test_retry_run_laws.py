@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,13 +61,6 @@ async def test_R8_those_that_are_due_go_in_the_order_they_became_so():
 
 
 @virtual
-async def test_R9_retries_need_no_timeout(mode):
-    script = Script(lambda value, attempt: Act(1e6, error=ValueError()) if attempt < 2 else OK)
-    assert await process(script, [1], mode=mode, timeout=0, retry=retry(delay=1e6)) == [1]
-    assert now() == 4e6
-
-
-@virtual
 async def test_O12_a_swallowed_cancellation_holds_its_slot_and_its_late_result_is_dropped(caplog):
     script = Script({1: [Act(10.0, deaf=10.0, result="late result"), OK]})
     operator = AsyncWaitOperator(
@@ -117,43 +111,35 @@ def broken(*_: Any) -> Any:
     raise Broken("broken")
 
 
+def forgets(*_: Any) -> Any:
+    return forever()
+
+
+HOOKS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "retry.if_result": lambda hook: {"retry": retry(if_result=hook)},
+    "on_timeout": lambda hook: {"on_timeout": hook},
+    "on_error": lambda hook: {"on_error": hook, "attempt_timeout": 1.0},
+    "key": lambda hook: {"key": hook, "mode": "key_ordered"},
+}
+
+
 @pytest.mark.parametrize(
-    ("what", "options"),
+    ("hook", "cause", "says"),
     [
-        ("retry.if_result", {"retry": retry(if_result=broken)}),
-        ("on_timeout", {"on_timeout": broken}),
-        ("on_error", {"on_error": broken, "attempt_timeout": 1.0}),
-        ("key", {"key": broken, "mode": "key_ordered"}),
+        (broken, Broken, "Broken: broken"),
+        (forgets, ResultError, "ResultError: .* returned a coroutine; hooks are ordinary functions: "),
     ],
 )
+@pytest.mark.parametrize("what", HOOKS)
 @virtual
-async def test_O15_what_a_hook_raises_ends_the_run_and_names_it(what, options):
-    seconds = 0.0 if what == "retry.if_result" else 9.0
-    script = Script({"element": [Act(seconds)]})
-    operator = AsyncWaitOperator(script, **{"timeout": 2.0, "retry": retry(1)} | options)
-    with pytest.raises(FunctionError, match=f"^{what} failed for element 'element'.* with Broken: broken") as failure:
+async def test_O15_what_a_hook_raises_ends_the_run_and_names_it(what, hook, cause, says):
+    script = Script({"element": [Act(0.0 if what == "retry.if_result" else 9.0)]})
+    options: dict[str, Any] = {"timeout": 2.0, "retry": retry(1)}
+    operator = AsyncWaitOperator(script, **options | HOOKS[what](hook))
+    with pytest.raises(FunctionError, match=f"^{what} failed for element 'element'.* with {says}") as failure:
         await collect(operator.process(["element"]))
-    assert isinstance(failure.value.__cause__, Broken)
+    assert isinstance(failure.value.__cause__, cause)
     assert failure.value.element == "'element'"
-
-
-@pytest.mark.parametrize(
-    ("what", "options"),
-    [
-        ("if_result", {"retry": retry(if_result=lambda result: forever())}),
-        ("on_timeout", {"on_timeout": lambda value: forever()}),
-        ("on_error", {"on_error": lambda value, error: forever(), "attempt_timeout": 1.0}),
-        ("key", {"key": lambda value: forever(), "mode": "key_ordered"}),
-    ],
-)
-@virtual
-async def test_O15_a_hook_that_gives_a_coroutine_ends_the_run_and_says_so(what, options):
-    seconds = 0.0 if what == "if_result" else 9.0
-    operator = AsyncWaitOperator(Script({1: [Act(seconds)]}), **{"timeout": 2.0, "retry": retry(1)} | options)
-    with pytest.raises(FunctionError) as failure:
-        await collect(operator.process([1]))
-    assert isinstance(failure.value.__cause__, ResultError)
-    assert str(failure.value.__cause__).startswith(f"{what} returned a coroutine; hooks are ordinary functions: ")
 
 
 @virtual

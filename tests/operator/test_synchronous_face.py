@@ -89,13 +89,6 @@ def on_the_loop_thread(step: Callable[[], Any]) -> Any:
     return asyncio.run_coroutine_threadsafe(main(), loop_thread().loop).result(10)
 
 
-def test_O16_on_the_loop_thread_it_raises_at_once(mode):
-    source = iter(range(5))
-    with pytest.raises(StateError, match="would wait for itself"):
-        on_the_loop_thread(lambda: AsyncWaitOperator(same, mode=mode)(source))
-    assert next(source) == 0
-
-
 def test_O16_made_elsewhere_and_stepped_on_the_loop_thread_it_raises_at_once(mode):
     function, source = Life(), iter(range(5))
     outputs = AsyncWaitOperator(function, mode=mode)(source)

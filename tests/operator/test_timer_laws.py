@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from asyncio_operator import AsyncWaitOperator, ConfigurationError, Record, StateError, Watermark
+from asyncio_operator import AsyncWaitOperator, Record, StateError, Watermark
 from asyncio_operator.state import KeyGroupRange
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.timers import HeapQueues, InternalTimerService, ProcessingTimeDriver, Timer, TimerServiceManager
@@ -98,20 +98,6 @@ async def test_T9_a_manager_may_take_the_place_of_a_service():
     assert outputs[4:] == [3, Record("late", 3), Record("of the manager", 3), Record("its own", 3), Watermark(3)]
 
 
-def test_T9_the_same_on_the_synchronous_face():
-    service = InternalTimerService(on_event_time=lambda timer: service.collect(Record("fired", timer.timestamp)))
-
-    async def register(time: int) -> str:
-        service.current_key = "a"
-        service.register_event_time_timer(time)
-        return "called"
-
-    elements = [element for time in range(300) for element in (Record(time, time), Watermark(time))]
-    assert list(AsyncWaitOperator(register, timers=service)(elements)) == [
-        output for time in range(300) for output in (Record("called", time), Record("fired", time), Watermark(time))
-    ]
-
-
 @pytest.mark.parametrize("last", [True, False])
 @virtual
 async def test_T9_an_error_of_a_callback_ends_the_run_and_the_watermark_is_not_emitted(last):
@@ -169,12 +155,6 @@ def test_T9_timers_of_a_run_whose_loop_was_closed_serve_the_next_run():
     loop.close()
     assert run_on(asyncio.new_event_loop, collect(operator.process([3]))) == [3]
     del outputs
-
-
-@pytest.mark.parametrize("wrong", [InternalTimerService, 5, lambda: None])
-def test_T9_what_is_no_timer_service_is_refused(wrong):
-    with pytest.raises(ConfigurationError, match=r"timers is .*InternalTimerService"):
-        AsyncWaitOperator(same, timers=wrong)
 
 
 @virtual

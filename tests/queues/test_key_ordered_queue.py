@@ -10,22 +10,7 @@ from hypothesis.stateful import Bundle, multiple, rule
 from asyncio_operator import FunctionError, Record, Watermark
 from asyncio_operator.queues import KeyOrderedStreamElementQueue
 from asyncio_operator.queues.key_ordered import KeyedEntry
-from tests.queues.test_queues import LONG, QueueMachine, emit, key_of, key_ordered, one_key, put
-
-
-def runnable(queue: KeyOrderedStreamElementQueue) -> list[Any]:
-    """The values of all that may run now."""
-    values = []
-    while (entry := queue.next_runnable()) is not None:
-        values.append(entry.element.value)
-    return values
-
-
-def test_Q7_next_runnable_hands_out_the_entry_that_try_put_gave_each_once() -> None:
-    queue = key_ordered(4)
-    entry = put(queue, Record(1))
-    assert queue.next_runnable() is entry
-    assert queue.next_runnable() is None
+from tests.queues.test_queues import LONG, QueueMachine, emit, key_of, key_ordered, put
 
 
 def test_Q7_key_gets_the_records_value() -> None:
@@ -86,15 +71,6 @@ def test_O15_a_key_that_cannot_be_freed_is_an_error_of_key(hashes: list[Any], ca
         entry.complete(["result"])
     assert isinstance(failure.value.__cause__, cause)
     assert queue.values() == [Record(5), Record("odd")]
-
-
-def test_Q7_what_ends_in_line_is_not_handed_out() -> None:
-    queue = one_key(9)
-    first, second, _ = (put(queue, Record(value)) for value in (1, 2, 3))
-    assert runnable(queue) == [1]
-    second.complete([])
-    first.complete([])
-    assert runnable(queue) == [3]
 
 
 def test_Q7_keys_that_are_done_take_no_memory() -> None:

@@ -171,16 +171,6 @@ def test_Q2_completing_a_watermark_is_a_state_error(make: Make) -> None:
         entry.complete([])
 
 
-def test_Q2_the_first_completion_wins(make: Make) -> None:
-    queue = make(1)
-    entry = put(queue, Record(1))
-    assert entry.complete([1]) is True
-    assert entry.complete([2]) is False
-    assert emit_all(queue) == [Record(1)]
-    assert entry.complete([3]) is False
-    assert emit_all(queue) == []
-
-
 def test_Q3_one_inputs_outputs_leave_together_with_its_timestamp(make: Make) -> None:
     queue = make(2)
     first, second = put(queue, Record("a", 5)), put(queue, Record("b"))
@@ -200,14 +190,6 @@ def test_Q5_elements_leave_in_the_order_they_came() -> None:
     assert emit_all(queue) == [Record(1), Watermark(1), Record(2)]
 
 
-def test_Q6_between_watermarks_records_leave_as_they_complete() -> None:
-    queue = UnorderedStreamElementQueue(9)
-    entries = {value: put(queue, Record(value)) for value in (1, 2, 3)}
-    for value in (2, 3, 1):
-        entries[value].complete([value])
-    assert emit_all(queue) == [Record(2), Record(3), Record(1)]
-
-
 def test_Q6_nothing_crosses_a_watermark() -> None:
     queue = UnorderedStreamElementQueue(9)
     before, _, behind = put(queue, Record(1)), put(queue, Watermark(1)), put(queue, Record(2))
@@ -215,17 +197,6 @@ def test_Q6_nothing_crosses_a_watermark() -> None:
     assert emit_all(queue) == []
     before.complete([1])
     assert emit_all(queue) == [Record(1), Watermark(1), Record(2)]
-
-
-def test_Q6_what_completes_in_a_later_segment_keeps_its_order_there() -> None:
-    queue = UnorderedStreamElementQueue(9)
-    before = put(queue, Record(0))
-    put(queue, Watermark(1))
-    later = {value: put(queue, Record(value)) for value in (1, 2, 3)}
-    for value in (3, 1, 2):
-        later[value].complete([value])
-    before.complete([0])
-    assert emit_all(queue) == [Record(0), Watermark(1), Record(3), Record(1), Record(2)]
 
 
 class Model:
