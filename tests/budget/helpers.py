@@ -51,6 +51,20 @@ def exchange(coordinator: Coordinator, permits: Permits, now: float) -> None:
     assert permits.answered(coordinator.ask(permits.message(now), now), now, now)
 
 
+def ask(coordinator: Coordinator, permits: Permits, now: float, weights: Mapping[str, float] | None = None) -> None:
+    """A worker has a call of these weights, asks, and gets a reply."""
+    permits.next_start(weights or {}, now)
+    exchange(coordinator, permits, now)
+
+
+def call(
+    permits: Permits, now: float, weights: Mapping[str, float], settled: Mapping[str, float] | None = None
+) -> None:
+    """A call starts and returns at once."""
+    permits.started(weights, now)
+    permits.returned(weights, settled, now, now)
+
+
 class Cluster:
     """Workers that make calls whenever they may, and ask when it is time. Time goes on in steps.
 

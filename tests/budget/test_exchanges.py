@@ -15,7 +15,7 @@ from asyncio_operator.budget.resources import Permit, Stock
 from asyncio_operator.budget.spec import definition
 from asyncio_operator.budget.usage import ONE, Hint
 from asyncio_operator.checks import seconds
-from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
+from tests.budget.helpers import Cluster, Coordinator, ask, call, exchange, may_start, most_in_a_window
 
 
 def granted(budget: Budget, calls: int, now: float = 0.0) -> tuple[Coordinator, Permits]:
@@ -55,8 +55,7 @@ def test_G3_what_one_worker_does_not_need_goes_to_the_other() -> None:
 
 def test_G7_nothing_starts_without_a_grant_nor_after_its_end() -> None:
     coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100)), "w")
-    assert permits.next_start({}, 0.0) == math.inf
-    exchange(coordinator, permits, 0.0)
+    ask(coordinator, permits, 0.0)
     assert may_start(permits, 0.0)
     assert may_start(permits, 0.99)
     assert permits.next_start({}, 1.01) == math.inf
@@ -65,8 +64,7 @@ def test_G7_nothing_starts_without_a_grant_nor_after_its_end() -> None:
 @pytest.mark.parametrize("budget", [Budget("b", in_flight=5), Budget("b", spend={"usd": 5})])
 def test_G7_slots_and_amounts_end_with_their_lease_too(budget: Budget) -> None:
     coordinator, permits = Coordinator(), Permits(budget, "w")
-    permits.next_start({"usd": 1.0}, 0.0)
-    exchange(coordinator, permits, 0.0)
+    ask(coordinator, permits, 0.0, {"usd": 1.0})
     assert may_start(permits, 0.99, {"usd": 1.0})
     assert permits.next_start({"usd": 1.0}, 1.01) == math.inf
 
@@ -127,8 +125,7 @@ def test_G2_what_a_lost_reply_has_granted_is_counted_until_its_lease_and_window_
     coordinator.ask(permits.message(0.0), 0.0)
     other = Permits(budget, "v")
     for now in (0.5, 1.0, 2.0, 2.9):
-        other.next_start({}, now)
-        exchange(coordinator, other, now)
+        ask(coordinator, other, now)
         assert not may_start(other, now), now
     exchange(coordinator, other, 3.01)
     assert may_start(other, 3.01)
@@ -136,8 +133,7 @@ def test_G2_what_a_lost_reply_has_granted_is_counted_until_its_lease_and_window_
 
 def test_G2_a_worker_that_stood_still_starts_nothing_with_what_it_held() -> None:
     coordinator, permits = granted(Budget("b", Limit(100)), 5)
-    assert permits.next_start({}, 3.0) == math.inf
-    exchange(coordinator, permits, 3.0)
+    ask(coordinator, permits, 3.0)
     assert may_start(permits, 3.0)
 
 
@@ -183,11 +179,9 @@ def test_G6_what_was_spent_is_lost_with_the_state_and_that_is_an_error() -> None
 def test_G6_what_would_pass_a_spend_limit_is_refused() -> None:
     coordinator, permits = Coordinator(), Permits(Budget("b", spend={"usd": 1.0}), "w")
     for _ in range(2):
-        assert permits.next_start({"usd": 0.4}, 0.0) == math.inf
-        exchange(coordinator, permits, 0.0)
+        ask(coordinator, permits, 0.0, {"usd": 0.4})
         assert may_start(permits, 0.0, {"usd": 0.4})
-        permits.started({"usd": 0.4}, 0.0)
-        permits.returned({"usd": 0.4}, {"usd": 0.5}, 0.0, 0.0)
+        call(permits, 0.0, {"usd": 0.4}, {"usd": 0.5})
     with pytest.raises(
         BudgetExceeded, match="spend limit 1 usd, already spent 1 usd, and the next call needs"
     ) as caught:
@@ -203,25 +197,21 @@ def test_G10_a_refused_call_counts_once() -> None:
     coordinator.ask(permits.message(0.0), 0.0)
     permits.lost(0.1)
     for now in (0.2, 0.4):
-        permits.next_start({"tokens": 1.0}, now)
-        exchange(coordinator, permits, now)
+        ask(coordinator, permits, now, {"tokens": 1.0})
     assert coordinator.statistics(budget, 0.4)["units"]["tokens"]["refused"] == 1
 
 
 def test_G6_a_call_waits_while_other_calls_may_turn_out_cheaper() -> None:
     budget = Budget("b", spend={"usd": 1.0})
     coordinator, first, second = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
-    first.next_start({"usd": 0.7}, 0.0)
-    exchange(coordinator, first, 0.0)
+    ask(coordinator, first, 0.0, {"usd": 0.7})
     first.started({"usd": 0.7}, 0.0)
     for now in (0.1, 0.2):
-        assert second.next_start({"usd": 0.6}, now) == math.inf
-        exchange(coordinator, second, now)
+        ask(coordinator, second, now, {"usd": 0.6})
         exchange(coordinator, first, now)
     first.returned({"usd": 0.7}, {"usd": 0.1}, 0.0, 0.3)
     exchange(coordinator, first, 0.3)
-    second.next_start({"usd": 0.6}, 0.4)
-    exchange(coordinator, second, 0.4)
+    ask(coordinator, second, 0.4, {"usd": 0.6})
     assert may_start(second, 0.4, {"usd": 0.6})
 
 
@@ -229,12 +219,10 @@ def test_G6_two_workers_that_hold_a_part_of_what_a_call_needs_do_not_wait_for_ea
     budget = Budget("b", spend={"usd": 1.0})
     coordinator, first, second = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
     for permits in (first, second):
-        assert permits.next_start({"usd": 0.5}, 0.0) == math.inf
-        exchange(coordinator, permits, 0.0)
+        ask(coordinator, permits, 0.0, {"usd": 0.5})
         # A cheaper call starts instead, so a part stays with the worker.
         assert may_start(permits, 0.0, {"usd": 0.2})
-        permits.started({"usd": 0.2}, 0.0)
-        permits.returned({"usd": 0.2}, None, 0.0, 0.0)
+        call(permits, 0.0, {"usd": 0.2})
     started = False
     for now in (0.1, 0.2, 0.3):
         for permits in (first, second):
@@ -246,8 +234,7 @@ def test_G6_two_workers_that_hold_a_part_of_what_a_call_needs_do_not_wait_for_ea
 def test_G6_what_a_dead_worker_held_counts_as_spent_until_it_comes_back() -> None:
     budget = Budget("b", spend={"usd": 1.0})
     coordinator, dead, other = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
-    dead.next_start({"usd": 0.7}, 0.0)
-    exchange(coordinator, dead, 0.0)
+    ask(coordinator, dead, 0.0, {"usd": 0.7})
     dead.started({"usd": 0.7}, 0.0)
     for moment in range(1, 11):
         exchange(coordinator, other, float(moment))
@@ -270,8 +257,7 @@ def test_G6_a_call_that_no_window_can_hold_is_refused_at_once() -> None:
 def test_G4_an_estimate_that_was_too_low_is_paid_from_the_next_windows() -> None:
     budget = Budget("b", Limit(100.0, 1.0, "tokens"))
     coordinator, permits = Coordinator(), Permits(budget, "w")
-    permits.next_start({"tokens": 50.0}, 0.0)
-    exchange(coordinator, permits, 0.0)
+    ask(coordinator, permits, 0.0, {"tokens": 50.0})
     permits.started({"tokens": 50.0}, 0.0)
     permits.returned({"tokens": 50.0}, {"tokens": 120.0}, 0.0, 0.1)
     exchange(coordinator, permits, 0.1)
@@ -283,12 +269,10 @@ def test_G4_an_estimate_that_was_too_low_is_paid_from_the_next_windows() -> None
 def test_G4_what_an_estimate_was_too_high_comes_back() -> None:
     budget = Budget("b", Limit(100.0, 1.0, "tokens"))
     coordinator, permits = Coordinator(), Permits(budget, "w")
-    permits.next_start({"tokens": 90.0}, 0.0)
-    exchange(coordinator, permits, 0.0)
+    ask(coordinator, permits, 0.0, {"tokens": 90.0})
     permits.started({"tokens": 90.0}, 0.0)
     permits.returned({"tokens": 90.0}, {"tokens": 20.0}, 0.0, 0.1)
-    assert permits.next_start({"tokens": 75.0}, 0.1) == math.inf
-    exchange(coordinator, permits, 0.1)
+    ask(coordinator, permits, 0.1, {"tokens": 75.0})
     assert may_start(permits, 0.101, {"tokens": 75.0})
 
 
@@ -302,8 +286,7 @@ def test_G8_calls_between_grants_need_no_message() -> None:
 def test_G1_one_name_with_other_limits_is_an_error_while_calls_of_a_worker_run() -> None:
     coordinator = Coordinator()
     first, second = (Permits(Budget("b", Limit(rate)), f"w{rate}") for rate in (10, 20))
-    first.next_start({}, 0.0)
-    exchange(coordinator, first, 0.0)
+    ask(coordinator, first, 0.0)
     start(first, 0.0, returns=False)
     exchange(coordinator, first, 0.1)
     exchange(coordinator, first, 2.1)
@@ -317,8 +300,7 @@ def test_G1_one_name_with_other_limits_is_an_error_while_calls_of_a_worker_run()
 def test_G1_a_check_says_what_a_new_worker_would_be_told_and_changes_nothing() -> None:
     coordinator, budget = Coordinator(), Budget("b", Limit(10))
     permits = Permits(budget, "w")
-    permits.next_start({}, 0.0)
-    exchange(coordinator, permits, 0.0)
+    ask(coordinator, permits, 0.0)
     for limit, now, wrong in ((10, 1.0, False), (20, 1.0, True), (20, 6.0, False)):
         check = {"kind": "check", "worker": "", "budget": definition(Budget("b", Limit(limit)))}
         assert (coordinator.ask(check, now)["error"] is not None) == wrong
@@ -329,8 +311,7 @@ def test_G1_a_check_says_what_a_new_worker_would_be_told_and_changes_nothing() -
 def test_G1_other_limits_may_follow_when_no_worker_is_left(rests: bool) -> None:
     coordinator = Coordinator()
     first, second = (Permits(Budget("b", Limit(rate)), f"w{rate}") for rate in (10, 20))
-    first.next_start({}, 0.0)
-    exchange(coordinator, first, 0.0)
+    ask(coordinator, first, 0.0)
     start(first, 0.0)
     if rests:
         first.rest()
@@ -415,8 +396,7 @@ def test_G2_a_worker_that_rests_gives_all_back_also_if_calls_had_to_wait(budget:
 
 def test_G1_a_worker_never_wants_more_calls_in_flight_than_there_may_be() -> None:
     coordinator, first, second = Coordinator(), *(Permits(Budget("b", in_flight=1), name) for name in "vw")
-    first.next_start({}, 0.0)
-    exchange(coordinator, first, 0.0)
+    ask(coordinator, first, 0.0)
     first.started({}, 0.0)
     for number in range(200):
         second.next_start({}, number / 10)
@@ -446,8 +426,7 @@ def test_G3_a_worker_whose_calls_do_not_wait_gets_whole_calls() -> None:
         now = step * 0.01
         permits = workers[step % 4]
         while permits.next_start({}, now) <= now:
-            permits.started({}, now)
-            permits.returned({}, None, now, now)
+            call(permits, now, {})
         if permits.ask_at(now) <= now:
             exchange(coordinator, permits, now)
             assert all(permit.units == round(permit.units) for stock in permits._stocks for permit in stock.permits)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asyncio_operator import Budget, Limit
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.terms import SETTLING
-from tests.budget.helpers import Coordinator, exchange, may_start
+from tests.budget.helpers import Coordinator, ask, exchange, may_start
 from tests.budget.test_faults_simulated import check
 from tests.simulate.budget import always
 from tests.simulate.cluster import Cluster, Network
@@ -78,8 +78,7 @@ def test_G2_a_new_server_grants_nothing_until_those_who_know_more_have_had_time_
     exchange(coordinator, known, 0.0)
     coordinator.new_server = True
     for now in (1.0, 1.0 + SETTLING / 2, 0.99 + SETTLING):
-        unknown.next_start({}, now)
-        exchange(coordinator, unknown, now)
+        ask(coordinator, unknown, now)
         coordinator.new_server = False
         assert not may_start(unknown, now)
         assert not may_start(unknown, 1.01 + SETTLING), "it was granted while the server rested"

@@ -17,7 +17,7 @@ from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.terms import Rate
 from asyncio_operator.budget.usage import Hint
 from asyncio_operator.budget.window import Window
-from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
+from tests.budget.helpers import Cluster, Coordinator, ask, call, exchange, may_start, most_in_a_window
 
 BUDGET = Budget("b", Limit(300, 1.0))
 
@@ -70,8 +70,7 @@ def test_G5_all_workers_stop_within_half_a_second_and_go_on_when_told(
 def test_G5_the_worker_that_is_asked_to_wait_does_so_before_its_coordinator_knows() -> None:
     coordinator, cluster = Coordinator(), Cluster(BUDGET)
     [permits] = cluster.permits
-    permits.next_start({}, 0.0)
-    exchange(coordinator, permits, 0.0)
+    ask(coordinator, permits, 0.0)
     assert may_start(permits, 0.1)
     permits.hint({}, 2.0, 0.1)
     assert permits.next_start({}, 0.1) == pytest.approx(2.1)
@@ -141,14 +140,12 @@ def test_G5_answers_that_overtake_each_other_do_not_raise_what_remains() -> None
     for remaining in (0, 50):
         permits.hint({"calls": Hint(remaining=remaining, reset_after=10.0)}, None, 0.0)
         exchange(coordinator, permits, 0.0)
-    permits.next_start({}, 0.1)
-    exchange(coordinator, permits, 0.1)
+    ask(coordinator, permits, 0.1)
     # A little later than the grant: what it may start it may surely start then.
     assert not may_start(permits, 0.2)
     # Later it is believed.
     permits.hint({"calls": Hint(remaining=50, reset_after=10.0)}, None, 2.0)
-    permits.next_start({}, 2.0)
-    exchange(coordinator, permits, 2.0)
+    ask(coordinator, permits, 2.0)
     assert may_start(permits, 2.01)
 
 
@@ -398,13 +395,11 @@ def test_G5_what_answers_have_shown_before_a_refusal_is_forgotten() -> None:
     for round_trip in range(12):
         now = 0.05 * round_trip
         while may_start(permits, now):
-            permits.started({}, now)
-            permits.returned({}, None, now, now)
+            call(permits, now, {})
         exchange(coordinator, permits, now)
     permits.hint({}, 11.0, now)
     for wait in (11.0, 11.05, 11.1):
-        permits.next_start({}, now + wait)
-        exchange(coordinator, permits, now + wait)
+        ask(coordinator, permits, now + wait)
     started = 0
     while may_start(permits, now + 11.1):
         permits.started({}, now + 11.1)

@@ -15,7 +15,7 @@ from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit, 
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import definition, reaches
 from asyncio_operator.coordinators.addresses import states
-from tests.budget.helpers import Coordinator, exchange
+from tests.budget.helpers import Coordinator, ask, call, exchange
 
 TOKENS = Limit(200_000.5, 60.0, "tokens", burst=10.0)
 
@@ -157,12 +157,10 @@ def test_G10_statistics_say_what_is_allowed_used_reserved_and_refused() -> None:
 def test_G10_figures_have_no_rounding_errors() -> None:
     coordinator, spec = Coordinator(), Budget("b", Limit(1000.0, 60.0, "tokens"))
     permits = Permits(spec, "w")
-    permits.next_start({"tokens": 1.0}, 0.0)
-    exchange(coordinator, permits, 0.0)
+    ask(coordinator, permits, 0.0, {"tokens": 1.0})
     for tokens in (0.1, 0.2, 0.0):
         permits.next_start({"tokens": tokens}, 0.1)
-        permits.started({"tokens": tokens}, 0.1)
-        permits.returned({"tokens": tokens}, {"tokens": tokens}, 0.1, 0.1)
+        call(permits, 0.1, {"tokens": tokens}, {"tokens": tokens})
     permits.rest()
     exchange(coordinator, permits, 0.2)
     figures = coordinator.statistics(spec, 0.3)["units"]["tokens"]
