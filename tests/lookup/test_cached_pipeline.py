@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from asyncio_operator import Cache, EnricherError, FixedBackoff, Hedge, ResultError, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.memory import MOST_KEYS
 from enrichers import TableEnricher
 from tests.lookup import helpers
@@ -152,57 +150,6 @@ async def test_latency_is_that_of_a_key_over_its_attempts_and_attempt_latency_th
     done = await look_up(enricher, [[1]], Cache(), retry=Retry(2, FixedBackoff(3.0)))
     assert done.figures.latency.percentiles().max == pytest.approx(5.0)
     assert done.figures.attempt_latency.percentiles().max == pytest.approx(1.0)
-
-
-FATES = ("found", "missing", "error", "then error", "hang")
-
-
-@pytest.mark.usefixtures("silence")
-class Fated:
-    """A source in which every key has its fate and its latency, and what its outcomes may be."""
-
-    def __init__(self, fates: list[tuple[str, float]]) -> None:
-        self.fates = fates
-        self.called: Counter[int] = Counter()
-        self._running: set[int] = set()
-
-    async def answer(self, asked: Any) -> Any:
-        several = asked if isinstance(asked, list) else [asked]
-        assert self._running.isdisjoint(several), "a key was called for twice at a time"
-        self._running.update(several)
-        try:
-            answers = [await self._one(key) for key in several]
-        finally:
-            self._running.difference_update(several)
-        return answers if isinstance(asked, list) else answers[0]
-
-    async def _one(self, key: int) -> Any:
-        fate, seconds = self.fates[key]
-        self.called[key] += 1
-        nth = self.called[key]
-        await asyncio.sleep(seconds)
-        match fate:
-            case "missing":
-                return None
-            case "hang":
-                await asyncio.get_running_loop().create_future()
-            case "error":
-                raise EnricherError("down")
-            case "then error" if nth > 1:
-                raise EnricherError("down")
-        return {"x": key}
-
-    def may_give(self, key: int, outcome: Answer | Failure, cache: Cache, max_batch: int) -> bool:
-        fate, _ = self.fates[key]
-        if isinstance(outcome, Failure):
-            # The deadline of a batch takes those with it that had no answer of their own.
-            return fate in ("error", "then error", "hang") or (outcome.timed_out and max_batch > 1)
-        if outcome.source == "cache" and fate == "missing":
-            assert cache.cache_missing
-        if outcome.error is not None:
-            assert cache.stale_if_error
-            assert self.called[key] > 1
-        return bool(outcome.answer == (None if fate == "missing" else {"x": key})) and fate not in ("error", "hang")
 
 
 def test_L7_a_cache_on_disk_is_warm_for_an_enricher_that_has_asked_its_source_before(

@@ -68,6 +68,8 @@ class World:
                 return None
             case "fails":
                 raise EnricherError("never", retryable=False)
+            case "then fails" if self.calls[key] > 1:
+                raise EnricherError("down")
             case "fails once" if self.calls[key] == 1:
                 raise EnricherError("not now")
             case "hangs":
@@ -82,17 +84,15 @@ class World:
         return {"x": key}
 
     def may_be(self, key: int, outcome: Any, batched: bool, limited: bool) -> bool:
-        answer = outcome.answer if isinstance(outcome, Answer) else outcome
         fate = self.fate(key)
-        if isinstance(answer, Failure):
-            return fate in ("fails", "fails once", "hangs", "deaf") or batched or limited
-        expected: dict[str, list[Any]] = {
-            "missing": [None],
-            "odd": [7],
-            "fails once": [{"x": key}],
-            "found": [{"x": key}],
-        }
-        return answer in expected.get(fate, [])
+        if isinstance(outcome, Failure):
+            return fate in ("fails", "then fails", "fails once", "hangs", "deaf") or batched or limited
+        if isinstance(outcome, Answer):
+            assert outcome.error is None or self.calls[key] > 1
+            outcome = outcome.answer
+        if fate in ("found", "fails once", "then fails"):
+            return bool(outcome == {"x": key})
+        return outcome is None if fate == "missing" else fate == "odd" and outcome == 7
 
 
 @pytest.mark.usefixtures("silence")

@@ -17,7 +17,6 @@ from asyncio_operator import (
     EnricherError,
     FixedBackoff,
     FunctionError,
-    ResultError,
     Retry,
 )
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
@@ -299,60 +298,6 @@ async def test_B4_a_failing_batch_is_split_until_the_poisonous_key_stands_alone(
     assert isinstance(batches[0].outcomes[5], Failure)
     assert sorted(enricher.calls) == sorted([[*range(8)], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5], [6, 7]])
     assert consumer.pipeline.figures.calls == 7
-
-
-@pytest.mark.parametrize(
-    "found", [[], [None] * 3, [None] * 5, None, 7, {"a": 1, "b": 2, "c": 3, "d": 4}, iter([1] * 4)]
-)
-@virtual
-async def test_B3_answers_that_are_not_aligned_fail_every_key_without_another_call(found: Any) -> None:
-    async def answer(keys: Any) -> Any:
-        return found
-
-    enricher, batches = Recorded(answer, 4), batches_of(4)
-    await look_up(enricher, batches)
-    assert len(enricher.calls) == 1
-    assert [type(outcome.error) for outcome in batches[0].outcomes] == [ResultError] * 4
-    with pytest.raises(FunctionError, match=r"ResultError: lookup_many gave .* for 4 values"):
-        await look_up(Recorded(answer, 4), batches_of(4), fail=True)
-
-
-@virtual
-async def test_R2_keys_of_a_batch_that_have_an_answer_at_the_deadline_keep_it() -> None:
-    async def answer(keys: Any) -> Any:
-        if len(keys) == 8:
-            raise ValueError("split me")
-        if keys[0] == 4:
-            await forever()
-        return await at_once(keys)
-
-    batches = batches_of(8)
-    await look_up(Recorded(answer, 8), batches, timeout=1.0)
-    assert batches[0].outcomes[:4] == [{"x": k} for k in range(4)]
-    assert all(outcome.timed_out for outcome in batches[0].outcomes[4:])
-
-
-@pytest.mark.parametrize("how", ["raises", "returns"])
-@virtual
-async def test_R3_a_batch_that_makes_something_else_of_its_cancellation_is_not_called_again(
-    how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def answer(keys: Any) -> Any:
-        if len(keys) == 8 and how == "returns":
-            raise ValueError("split me")
-        try:
-            await forever()
-        except asyncio.CancelledError:
-            if how == "raises":
-                raise ValueError("no, thanks") from None
-            return await at_once(keys)
-
-    enricher, batches = Recorded(answer, 8), batches_of(8)
-    with caplog.at_level(logging.CRITICAL, "asyncio_operator"):
-        consumer = await look_up(enricher, batches, timeout=1.0)
-    assert len(enricher.calls) == (1 if how == "raises" else 3)
-    assert all(outcome.timed_out for outcome in batches[0].outcomes)
-    assert consumer.pipeline.figures.timeouts == 8
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])
