@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import sqlite3
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,90 +23,55 @@ from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
 from enrichers import PostgresEnricher, SqlEnricher, TableEnricher
 from enrichers.http.answers import Answers, UnreadableError
-from enrichers.postgres.enricher import MOST_AS_ROWS
 from enrichers.redis import RedisEnricher
 from enrichers.sql.column_types import values_of
 from enrichers.typed import MisfitError
 from tests.enrichers.conftest import Database
+from tests.enrichers.test_postgres_columns import MISSES, in_columns
 from tests.numbers import fitted, numbers
-from tests.redis_service import RedisServer, redis_server
-from tests.servers import PostgresServer
-
-__all__ = ["redis_server"]
 
 FREE = pa.decimal128(38, 18)
 ALWAYS = [
     Decimal(text)
     for text in ("1e19", "99999999999999999999", "1e20", "1e30", "-1e30", "1e38", "1e40", "1e100", "1e-18", "-1e-19")
 ]
-MISSES = range(10**6, 10**6 + MOST_AS_ROWS + 1)
-"""With these keys too, an answer comes in columns."""
 
 
-def in_columns(enricher: PostgresEnricher, keys: list[Any]) -> Any:
+async def first(enricher: PostgresEnricher, keys: list[Any]) -> Any:
     """The values of the first key, or the text of the error."""
-    tables = answer_tables(enricher.key_schema(), enricher.schema())
-
-    async def answered() -> Any:
-        await enricher.open()
-        try:
-            found = (await ask(enricher, tables, keys))[0]
-            row: Any = None if found is None else found.answer()
-            return None if row is None else [*row.values()]
-        except EnricherError as error:
-            return str(error)
-        finally:
-            await enricher.close()
-
-    return asyncio.run(answered())
-
-
-@pytest.fixture(scope="module")
-def dsn(postgres: PostgresServer) -> Any:
-    asyncio.run(executed(postgres.dsn, "CREATE SCHEMA numbers"))
-    yield f"{postgres.dsn}{'&' if '?' in postgres.dsn else '?'}search_path=numbers"
-    asyncio.run(executed(postgres.dsn, "DROP SCHEMA numbers CASCADE"))
-
-
-async def executed(dsn: str, *statements: str) -> None:
-    connection = await asyncpg.connect(dsn)
     try:
-        for statement in statements:
-            await connection.execute(statement)
-    finally:
-        await connection.close()
+        return [*(await in_columns(enricher, keys))[0][0].values()]
+    except EnricherError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("column", ["n", "m", "a"])
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=st.lists(numbers, max_size=8))
-def test_X12_a_numeric_of_postgres_arrives_as_it_is(dsn: str, column: str, drawn: list[Decimal]) -> None:
+async def test_X12_a_numeric_of_postgres_arrives_as_it_is(
+    database: Database, column: str, drawn: list[Decimal]
+) -> None:
     texts = [*map(str, [*ALWAYS, *drawn]), "NaN", "Infinity", "-Infinity"]
     small = [text if _holds(text, 60, 2) else "0" for text in texts]
     pairs = enumerate(zip(texts, small, strict=True))
     rows = ", ".join(f"({i}, '{text}', '{m}', ARRAY['{text}']::numeric[])" for i, (text, m) in pairs)
-    asyncio.run(
-        executed(
-            dsn,
-            "DROP TABLE IF EXISTS t",
-            "CREATE TABLE t (id int PRIMARY KEY, n numeric, m numeric(60,2), a numeric[])",
-            f"INSERT INTO t VALUES {rows}",
-        )
+    await database.execute(
+        "DROP TABLE IF EXISTS t; CREATE TABLE t (id int PRIMARY KEY, n numeric, m numeric(60,2), a numeric[]);"
+        f"INSERT INTO t VALUES {rows}"
     )
-    enricher = PostgresEnricher(dsn, table="t", key="id", columns=[column])
     kind = pa.decimal128(38, 2) if column == "m" else FREE
-    for i, text in enumerate(small if column == "m" else texts):
-        wanted = fitted(_rounded(text) if column == "m" else Decimal(text), kind)
-        for keys in ([i], [i, *MISSES]):
-            found = in_columns(enricher, keys)
-            if wanted is not None:
-                assert found == [[wanted] if column == "a" else wanted]
-            else:
-                shown = "array<decimal(38,18)>" if column == "a" else f"decimal(38,{kind.scale})"
-                assert f"the column '{column}' holds " in found
-                assert f"which does not fit {shown}; " in found
-                assert f"key {i}: " in found
-                assert ('columns={"' + column + '": "double"}' in found) == (column != "a")
+    async with database.enricher(table="t", key="id", columns=[column]) as enricher:
+        for i, text in enumerate(small if column == "m" else texts):
+            wanted = fitted(_rounded(text) if column == "m" else Decimal(text), kind)
+            for keys in ([i], [i, *MISSES]):
+                found = await first(enricher, keys)
+                if wanted is not None:
+                    assert found == [[wanted] if column == "a" else wanted]
+                else:
+                    shown = "array<decimal(38,18)>" if column == "a" else f"decimal(38,{kind.scale})"
+                    for words in (f"the column '{column}' holds ", f"which does not fit {shown}; ", f"key {i}: "):
+                        assert words in found
+                    assert ('columns={"' + column + '": "double"}' in found) == (column != "a")
 
 
 def _rounded(text: str) -> Decimal:
@@ -119,21 +84,14 @@ def _holds(text: str, precision: int, scale: int) -> bool:
     return number.is_nan() or (number.is_finite() and abs(number) < Decimal(10) ** (precision - scale) - 1)
 
 
-def test_X12_a_numeric_key_of_postgres_finds_no_other_row(dsn: str) -> None:
-    wrapped = "18960114910927365649.471927446130393088"
-    asyncio.run(
-        executed(
-            dsn,
-            "CREATE TABLE k (n numeric, i int, v text)",
-            f"INSERT INTO k VALUES ({wrapped}, 1, 'other'), (7, 1, 'seven'), (1e30, 1, 'large')",
-        )
-    )
-    enricher = PostgresEnricher(dsn, table="k", key=["n", "i"])
-    more = [(Decimal(7), i) for i in MISSES]
-    for others in ([], more):
-        assert in_columns(enricher, [(Decimal("1e30"), 1), *others]) == ["large"]
-        assert in_columns(enricher, [(Decimal("7.000"), 1), *others]) == ["seven"]
-        assert in_columns(enricher, [(Decimal(wrapped), 1), *others]) == ["other"]
+async def test_X12_a_numeric_key_of_postgres_finds_no_other_row(database: Database) -> None:
+    values = {"18960114910927365649.471927446130393088": "other", "7.000": "seven", "1e30": "large"}
+    rows = ", ".join(f"({number}, 1, '{value}')" for number, value in values.items())
+    await database.execute(f"CREATE TABLE k (n numeric, i int, v text); INSERT INTO k VALUES {rows}")
+    async with database.enricher(table="k", key=["n", "i"]) as enricher:
+        for number, value in values.items():
+            for others in ([], [(Decimal(7), i) for i in MISSES]):
+                assert await first(enricher, [(Decimal(number), 1), *others]) == [value]
 
 
 NO_DECIMALS: list[Any] = [math.nan, Decimal("NaN"), math.inf, Decimal("-Infinity")]
@@ -296,73 +254,36 @@ async def test_X12_the_remedies_for_such_a_key_find_its_row(database: Database) 
         assert [await by.get(key) for key in ("NaN", f"1{50 * '0'}", "7")] == [{"v": "a"}, {"v": "b"}, None]
 
 
-async def test_X12_a_numeric_of_a_changed_column_is_an_error(database: Database) -> None:
-    await database.execute("CREATE TABLE t (id int PRIMARY KEY, n numeric(10,2), a numeric(10,2)[])")
-    for column in ("n", "a"):
-        async with database.enricher(table="t", key="id", columns=[column]) as enricher:
-            await database.execute(
-                "ALTER TABLE t ALTER n TYPE numeric, ALTER a TYPE numeric[]; TRUNCATE t;"
-                "INSERT INTO t VALUES (1, 1e-61, ARRAY[1e-61]), (2, 1e37, ARRAY[1e37])"
-            )
-            for key in (1, 2):
-                for keys in ([key], [key, *MISSES]):
-                    with pytest.raises(EnricherError, match="does not fit"):
-                        await enricher.lookup_columns(pa.array(keys, pa.int32()))
-            await database.execute("TRUNCATE t; ALTER TABLE t ALTER n TYPE numeric(10,2), ALTER a TYPE numeric(10,2)[]")
+HTTP = Answers(as_schema("n decimal(38,18)"), None, None)
 
 
-@given(st.lists(numbers | st.sampled_from(ALWAYS), min_size=1, max_size=5))
-def test_X12_a_number_of_http_arrives_as_it_is(drawn: list[Decimal]) -> None:
-    for ddl, inner in (("decimal(38,18)", "{}"), ("array<decimal(38,18)>", "[{}]"), ("struct<a:decimal(38,18)>", "")):
-        answers = Answers(as_schema(f"c {ddl}"), None, None)
-        for number in drawn:
-            for text in (str(number), f"{number:f}", json.dumps(str(number))):
-                body = f'{{"c": {inner.format(text) or json.dumps({"a": 0}).replace("0", text)}}}'.encode()
-                wanted = fitted(number, FREE)
-                if wanted is None:
-                    with pytest.raises(
-                        UnreadableError, match=r"which does not fit decimal\(38,18\): .* change its type in schema="
-                    ):
-                        answers.found(answers.parse(body, ""))
-                else:
-                    found = answers.found(answers.parse(body, ""))
-                    assert str(found).replace("'c'", "") == str(
-                        {"c": {"{}": wanted, "[{}]": [wanted], "": {"a": wanted}}[inner]}
-                    ).replace("'c'", "")
+def of_redis(kind: Any) -> Callable[[Any], Any]:
+    return RedisEnricher("redis://host", schema="n decimal(38,18)", kind=kind)._conversion()
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(drawn=st.lists(numbers | st.sampled_from(ALWAYS), min_size=1, max_size=5))
-@example(drawn=[Decimal("12345678901234567890.123456789012345678")])
-def test_X12_a_number_of_redis_arrives_as_it_is(redis_server: RedisServer, drawn: list[Decimal]) -> None:
-    async def found(kind: str) -> Any:
-        enricher = RedisEnricher(redis_server.url, schema="n decimal(38,18)", kind=kind)  # type: ignore[arg-type]
-        async with Lookup(enricher) as lookup:
-            return await lookup.get("k")
-
-    for number in drawn:
-        wanted = fitted(number, FREE)
-        for kind, command in (("string", "SET k {0}"), ("hash", "HSET k n {0}"), ("json", 'SET k {{"n":{0}}}')):
-            redis_server.command("FLUSHALL")
-            redis_server.command(*command.format(number).split(" "))
-            if wanted is None:
-                with pytest.raises(
-                    EnricherError, match=r"column 'n' holds .*, which does not fit decimal\(38,18\): .* in schema="
-                ):
-                    asyncio.run(found(kind))
-            else:
-                assert asyncio.run(found(kind)) == {"n": wanted}
+WAYS: dict[str, Callable[[str], Any]] = {
+    "a number of HTTP": lambda text: HTTP.found(HTTP.parse(f'{{"n": {text}}}'.encode(), "")),
+    "a text of HTTP": lambda text: HTTP.found(HTTP.parse(f'{{"n": "{text}"}}'.encode(), "")),
+    "a value of Redis": lambda text: of_redis("string")(text.encode()),
+    "a hash of Redis": lambda text: of_redis("hash")({b"n": text.encode()}),
+    "an object of Redis": lambda text: of_redis("json")(f'{{"n": {text}}}'.encode()),
+    "SQL": lambda text: {"n": values_of([None, Decimal(text)], pa.field("n", FREE))[1]},
+}
 
 
-@given(st.lists(numbers | st.sampled_from([*ALWAYS, Decimal("NaN"), Decimal("Infinity")]), min_size=1, max_size=5))
-def test_X12_a_number_of_sql_arrives_as_it_is(drawn: list[Decimal]) -> None:
-    for number in drawn:
-        wanted = fitted(number, FREE)
+@pytest.mark.parametrize("way", WAYS)
+@given(number=numbers | st.sampled_from(ALWAYS))
+@example(number=Decimal("12345678901234567890.123456789012345678"))
+def test_X12_a_number_of_a_source_arrives_as_it_is(way: str, number: Decimal) -> None:
+    wanted = fitted(number, FREE)
+    for text in (str(number), f"{number:f}"):
         if wanted is None:
-            with pytest.raises(MisfitError):
-                values_of([number], pa.field("n", FREE))
+            with pytest.raises(
+                (MisfitError, UnreadableError), match=r"'n' holds .*, which does not fit decimal\(38,18\): "
+            ):
+                WAYS[way](text)
         else:
-            assert values_of([None, number], pa.field("n", FREE)) == [None, wanted]
+            assert WAYS[way](text) == {"n": wanted}
 
 
 @pytest.mark.parametrize("where", ["table", "parquet"])

@@ -11,13 +11,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from asyncio_operator import Enricher, EnricherError
+from asyncio_operator import Enricher
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.testing import FakeAnswer, FakeService, check_enricher
 from enrichers import BlockingEnricher, PostgresEnricher, SqlEnricher
 from enrichers.http import HttpEnricher
 from enrichers.redis import RedisEnricher
-from tests.enrichers.conftest import Database
 from tests.mariadb_service import MariadbServer, mariadb, run
 from tests.redis_service import RedisServer, redis_server
 from tests.servers import PostgresServer
@@ -46,25 +45,6 @@ def test_X14_postgres(postgres: PostgresServer, value: str) -> None:
         )
     finally:
         asyncio.run(prepare("DROP TABLE poisoned"))
-
-
-@pytest.mark.parametrize("state", ["P0001", "22P05", "42P01", "42501", "42601", "42883", "0A000", "54001"])
-async def test_X14_postgres_a_function_that_fails_for_one_key_fails_no_other(database: Database, state: str) -> None:
-    """Also with what the server says of a statement that it refuses."""
-    await database.execute(
-        "CREATE FUNCTION boom(i int) RETURNS int LANGUAGE plpgsql AS $f$ BEGIN "
-        f"IF i = 7 THEN RAISE EXCEPTION 'boom' USING errcode = '{state}'; END IF; RETURN i; END $f$"
-    )
-    query = "SELECT i AS id, boom(i) AS v FROM unnest($1::int[]) i"
-    async with database.enricher(query=query, key="id", pool_size=1) as enricher:
-        with pytest.raises(EnricherError, match="boom") as caught:
-            await enricher.lookup_many([1, 7, 9])
-        assert (caught.value.any_key, caught.value.code) == (False, state)
-        assert await enricher.lookup_many([1, 9]) == [{"v": 1}, {"v": 9}]
-        await database.execute("DROP FUNCTION boom")
-        with pytest.raises(EnricherError, match="boom") as caught:
-            await enricher.lookup_many([1, 9])
-        assert caught.value.any_key
 
 
 @pytest.mark.parametrize(

@@ -181,14 +181,6 @@ async def test_X14_text_of_a_row_that_is_no_text_is_an_error_of_that_key_and_no_
         assert (caught.value.retryable, caught.value.any_key, caught.value.code) == (False, False, "22021")
 
 
-@pytest.mark.parametrize("kind", ["int2", "int4", "int8", "numeric", "float8", "numeric(4,2)"])
-async def test_L9_a_number_that_no_row_can_hold_is_a_miss_beside_those_that_are(database: Database, kind: str) -> None:
-    await database.execute(f"CREATE TABLE t AS SELECT 7::{kind} AS k, 1 AS v")
-    async with database.enricher(table="t", key="k") as enricher:
-        keys = [7, 2**15, -(2**15) - 1, 2**31, 2**63, -(2**63) - 1, 10**100, -(10**300), 10**400]
-        assert await enricher.lookup_many(keys) == [{"v": 1}] + [None] * 8
-
-
 async def test_L9_a_number_of_more_digits_than_a_numeric_has_is_a_miss_and_no_other_number(database: Database) -> None:
     await database.execute("CREATE TABLE t AS SELECT k, 1 AS v FROM unnest(ARRAY[1, 10::numeric ^ 131071]) AS k")
     async with database.enricher(table="t", key="k") as enricher:

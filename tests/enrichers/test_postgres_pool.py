@@ -142,26 +142,6 @@ async def test_L8_the_first_connection_that_cannot_be_made_is_an_error(
     await enricher.close()
 
 
-async def test_L8_a_lookup_waits_for_a_connection_until_its_deadline_and_leaves_when_it_is_cancelled(
-    role: Role,
-) -> None:
-    query = "SELECT k AS id, -k AS v, CASE WHEN k < 0 THEN pg_sleep(600) END::text AS s FROM unnest($1::int[]) AS k"
-    async with opened(PostgresEnricher(role.dsn, query=query, key="id", columns=["v"], pool_size=8)) as enricher:
-        assert await enricher.lookup(1) == {"v": -1}
-        busy = asyncio.ensure_future(enricher.lookup(-1))
-        operator = AsyncWaitOperator(enricher.lookup, timeout=0.2, on_timeout=lambda key: "late")
-        assert [row async for row in operator.process(range(50))] == ["late"] * 50
-        waiting = asyncio.ensure_future(enricher.lookup(2))
-        left = asyncio.ensure_future(enricher.lookup(3))
-        await asyncio.sleep(0)
-        left.cancel()
-        busy.cancel()
-        assert await waiting == {"v": -2}
-        for lookup in (left, busy):
-            with pytest.raises(asyncio.CancelledError):
-                await lookup
-
-
 @pytest.mark.parametrize(
     ("state", "words"),
     [

@@ -434,17 +434,20 @@ async def test_A2_X12_a_column_that_the_server_casts_may_change(database: Databa
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("kind", "value"), [("numeric(12,4)", "1.2345"), *(("numeric", value) for value in ("1e-61", "1e37"))]
+)
+@pytest.mark.parametrize("array", [False, True])
 async def test_X12_a_value_of_more_digits_than_the_column_had_is_the_same_error_everywhere(
-    database: Database, form: str
+    database: Database, form: str, kind: str, value: str, array: bool
 ) -> None:
-    await database.execute("CREATE TABLE t (id int, v numeric(10,2)); ALTER TABLE t ADD PRIMARY KEY (id)")
-    await database.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 200) AS i")
+    brackets, value = ("[]", f"{{{value}}}") if array else ("", value)
+    await database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v numeric(10,2){brackets})")
+    await database.execute("INSERT INTO t (id) SELECT generate_series(1, 200)")
     async with database.enricher(key="id", **FORMS[form]) as enricher:
-        await database.execute("ALTER TABLE t ALTER v TYPE numeric(12,4); UPDATE t SET v = 1.2345 WHERE id = 1")
+        await database.execute(f"ALTER TABLE t ALTER v TYPE {kind}{brackets}; UPDATE t SET v = '{value}' WHERE id = 1")
         for count in (1, 10, 100):
-            with pytest.raises(
-                EnricherError, match=r"key 1: the column 'v' holds 1.2345, which does not fit decimal"
-            ) as caught:
+            with pytest.raises(EnricherError, match=r"key 1: the column 'v' holds .*, which does not fit") as caught:
                 await in_columns(enricher, range(1, count + 1))
             assert (caught.value.retryable, caught.value.any_key) == (False, False)
 

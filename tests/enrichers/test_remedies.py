@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import math
 import re
 import sqlite3
-from datetime import UTC, date, datetime
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from enrichers import PostgresEnricher, SqlEnricher
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import opened
 from tests.enrichers.test_postgres_columns import MISSES, in_columns
+from tests.enrichers.test_postgres_lookup import KEYS as HELD
+from tests.enrichers.test_postgres_lookup import TYPES as KEY_TYPES
 from tests.mariadb_service import MariadbServer, mariadb
 
 __all__ = ["mariadb"]
@@ -118,30 +121,12 @@ async def test_X4_the_way_that_a_message_names_for_a_type_works(database: Databa
 
 
 KEYS: list[tuple[str, str, Any]] = [
-    ("char(3)", "'JFK'", "JFK"),
-    ("char(4)", "'JFK'", "JFK"),
-    ("iata", "'JFK'", "JFK"),
-    ("iata_again", "'JFK'", "JFK"),
-    ("bpchar", "'JFK'", "JFK"),
-    ("varchar(3)", "'JFK'", "JFK"),
+    *((kind, literal, hits[0]) for kind, literal, hits, _ in HELD if literal != "'NaN'" and hits[0] != math.inf),
+    *((kind, "'JFK'", "JFK") for kind in ("char(4)", "bpchar", "iata", "iata_again")),
     ("text", "'\U0001f600 {x}'", "\U0001f600 {x}"),
-    ("name", "'abc'", "abc"),
-    ("int2", "5", 5),
-    ("int8", "5", 5),
-    ("float4", "0.5", 0.5),
-    ("float8", "0.1", 0.1),
-    ("numeric(10,2)", "1.50", Decimal("1.5")),
-    ("bool", "true", True),
-    ("bytea", "'\\x00ff'", b"\x00\xff"),
-    ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
-    ("mood", "'ok''s'", "ok's"),
-    ("date", "'9999-12-31'", date.max),
-    ("date", "'0001-01-01'", date.min),
     ("timestamp(0)", "'9999-12-31 23:59:59'", datetime(9999, 12, 31, 23, 59, 59)),
-    ("timestamptz", "'2020-01-01 00:00+02'", datetime(2019, 12, 31, 22, tzinfo=UTC)),
     ('"char"', "'a'", "a"),
-    ("json", "'{\"a\": 1}'", '{"a": 1}'),
-    ("jsonb", "'{\"a\": 1}'", '{"a": 1}'),
+    *((kind, "'{\"a\": 1}'", '{"a": 1}') for kind in ("json", "jsonb")),
     ("int4[]", "'{1,2}'", "{1,2}"),
     ("char(3)[]", "'{JFK}'", "{JFK}"),
     ("inet", "'10.0.0.1'", "10.0.0.1/32"),
@@ -156,7 +141,7 @@ async def test_X4_the_query_that_a_message_suggests_finds_keys_of_every_type(
     database: Database, kind: str, literal: str, key: Any
 ) -> None:
     await database.execute(f"""
-        CREATE TYPE mood AS ENUM ('ok''s'); CREATE DOMAIN iata AS char(3); CREATE DOMAIN iata_again AS iata;
+        {KEY_TYPES}; CREATE DOMAIN word AS varchar(3); CREATE DOMAIN iata AS char(3); CREATE DOMAIN iata_again AS iata;
         CREATE TABLE t ("k ey" {kind}, n int, late interval); INSERT INTO t VALUES (({literal})::{kind}, 1, '1 day');
     """)
     query = suggested(refusal(database.dsn, table="t", key="k ey"), "query")

@@ -111,27 +111,6 @@ async def test_an_open_that_fails_says_why() -> None:
     await enricher.close()
 
 
-async def test_close_ends_an_asynchronous_reload() -> None:
-    waiting, cancelled = asyncio.Event(), asyncio.Event()
-    first = True
-
-    async def load() -> Any:
-        nonlocal first
-        if first:
-            first = False
-            return numbers(1)
-        waiting.set()
-        try:
-            await asyncio.sleep(1e6)
-        finally:
-            cancelled.set()
-
-    async with opened(TableEnricher(load, "k", reload_every=0.001, schema="k int, v int")) as enricher:
-        await waiting.wait()
-        assert await enricher.lookup(1) == {"v": 1}
-    assert cancelled.is_set()
-
-
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
 @virtual
 async def test_an_asynchronous_source_that_ends_itself_does_not_end_reloading(

@@ -9,7 +9,6 @@ import sqlite3
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pyarrow as pa
@@ -18,12 +17,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
 from enrichers import PostgresEnricher, SqlEnricher
 from enrichers.databases.key_kinds import Instants, Uuids
-from enrichers.scalars import COERCED, JSON, TEXT
-from enrichers.typed import MisfitError, json_decoder, typed_row
 from tests.enrichers.conftest import Database
 from tests.servers import PostgresServer
 
@@ -194,50 +190,6 @@ def test_X12_a_text_is_a_uuid_only_as_postgres_reads_it(text: str) -> None:
     if found is not None:
         assert text.isascii()
         assert set(text.lower()) <= set("0123456789abcdef-{}")
-
-
-@pytest.mark.parametrize(
-    ("kind", "texts"),
-    [
-        ("bigint", ["\u00a07", "7\u2003", "7 7", "\uff17", "\u0667", "1_0", "0x7", "7.0", "--7", "\x1c7"]),
-        ("double", ["\u00a01.5", "1_0.5", "\uff11.5", "0x1p3", "1,5", "1.5f", "1e400", "-1e400"]),
-        ("decimal(10,2)", ["\u00a01", "1_0", "\uff11", "1,0", "1.505", "NaN", "Infinity", "1e10"]),
-        ("boolean", ["\u00a0true", "t", "yes", "on", "\uff11", "2", "01"]),
-        ("date", ["\u00a02024-02-29", "2024-2-9", "20240229", "2024-W09-4", "2024-060", "\uff12024-02-29"]),
-        (
-            "timestamp_ntz",
-            [
-                "\u00a02024-02-29T12:00:00",
-                "2024-02-29T12:00:00\x1c",
-                "2024-02-29T120000.1234567",
-                "2024-02-29T12:00:00.1234567",
-                "2024-02-29T12:00:00,12345670000001",
-                "2024-02-29",
-                "2024-02-29x12:00:00",
-            ],
-        ),
-    ],
-)
-def test_X12_a_text_that_is_no_value_of_its_type_is_an_error(kind: str, texts: list[str]) -> None:
-    schema = as_schema(f"c {kind}")
-    for text in texts:
-        for value in (text, text.encode()):
-            with pytest.raises(MisfitError, match="column 'c' holds"):
-                typed_row({"c": value}, schema, TEXT)
-
-
-@pytest.mark.parametrize("kind", ["bigint", "double", "decimal(10,2)", "boolean", "date", "timestamp"])
-def test_X12_an_empty_text_is_null(kind: str) -> None:
-    value: Any = typed_row({"c": ""}, as_schema(f"c {kind}"), TEXT)
-    assert value == {"c": None}
-
-
-@pytest.mark.parametrize("kind", ["double", "decimal(10,2)", "int"])
-@pytest.mark.parametrize("text", ['{"v":1,"v":2}', '[{"v":1},{"w":{"a":1,"a":1}}]', '{"v":1,"\\u0076":1}'])
-def test_X12_an_object_with_two_values_of_one_name_is_an_error(kind: str, text: str) -> None:
-    for coerce in (False, True):
-        with pytest.raises(ValueError, match="two values of one name"):
-            json_decoder(as_schema(f"v {kind}"), COERCED if coerce else JSON)(text)
 
 
 def test_L10_the_zone_of_a_key_need_not_have_a_hash() -> None:
