@@ -216,22 +216,25 @@ def test_with_a_dsn_the_demo_makes_a_schema_of_its_own_and_drops_it(
     assert [*tmp_path.iterdir()] == [output]
 
 
-def test_wrong_credentials_are_told_in_a_sentence_without_the_password(demo: Demo, postgres: PostgresServer) -> None:
-    refused(demo, "refuses the credentials", "--dsn", postgres.tcp_dsn(password="wr0ng-Secret"))
-
-
-def test_a_server_that_is_not_there_is_told_in_a_sentence(demo: Demo) -> None:
-    refused(demo, "127.0.0.1:1/nowhere", "--dsn", "postgresql://me:wr0ng-Secret@127.0.0.1:1/nowhere")
+@pytest.mark.parametrize(
+    ("reason", "dsn", "environment"),
+    [
+        ("refuses the credentials", None, {}),
+        ("127.0.0.1:1/nowhere", "postgresql://me:wr0ng-Secret@127.0.0.1:1/nowhere", {}),
+        ("Java 17 or newer", "", {"JAVA_HOME": "/nowhere"}),
+    ],
+)
+def test_what_cannot_work_is_told_in_a_sentence_without_a_password(
+    demo: Demo, postgres: PostgresServer, reason: str, dsn: str | None, environment: dict[str, str]
+) -> None:
+    dsn = postgres.tcp_dsn(password="wr0ng-Secret") if dsn is None else dsn
+    refused(demo, reason, *(["--dsn", dsn] if dsn else []), **environment)
 
 
 def test_an_output_that_exists_is_left_alone(demo: Demo) -> None:
     demo.output.write_text("mine")
     refused(demo, "exists already")
     assert demo.output.read_text() == "mine"
-
-
-def test_a_missing_java_is_told_before_anything_is_started(demo: Demo) -> None:
-    refused(demo, "Java 17 or newer", JAVA_HOME=str(demo.directory))
 
 
 def refused(demo: Demo, reason: str, *arguments: str, **environment: str) -> None:
