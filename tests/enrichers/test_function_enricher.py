@@ -44,13 +44,6 @@ async def test_the_decorator_makes_an_enricher_without_a_session() -> None:
     assert decorated.max_batch == 1
 
 
-async def test_lookup_many_asks_each_key_and_keeps_the_order() -> None:
-    assert await FunctionEnricher(weather, "temperature double").lookup_many(["x", "JFK"]) == [
-        None,
-        {"temperature": 1.5},
-    ]
-
-
 class Client:
     async def get(self, key: Any) -> None: ...
 

@@ -6,18 +6,15 @@ import asyncio
 import base64
 import copy
 import pickle
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.journal.identity import identity_of
-from asyncio_operator.testing import FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers import HttpEnricher, OAuth2
 from tests.enrichers.helpers import asked, failure, told
 
@@ -98,39 +95,33 @@ async def test_a_lookup_that_is_cancelled_takes_the_headers_from_nobody() -> Non
 SECRET = "hunter2 hunter2/+"
 
 
-class Tokens:
-    """A real token service: `t1`, `t2`, ... for those who know the secret."""
+class Tokens(FakeService):
+    """A token service: `t1`, `t2`, ... for those who know the secret."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[dict[str, str], dict[str, list[str]]]] = []
+        super().__init__(handler=self.give)
         self.status = 200
         self.answer: dict[str, Any] = {"token_type": "bearer", "expires_in": 3600}
         self.asked = asyncio.Event()
         self.hold: asyncio.Event | None = None
-        self.url = ""
 
-    async def _serve(self, request: web.Request) -> web.Response:
-        form = parse_qs(await request.text())
-        self.requests.append((dict(request.headers), form))
+    async def give(self, request: FakeRequest) -> FakeAnswer:
         self.asked.set()
         if self.hold is not None:
             await self.hold.wait()
         if self.status != 200:
-            return web.json_response({"error": "invalid_client", "about": SECRET}, status=self.status)
-        return web.json_response({"access_token": f"t{len(self.requests)}", **self.answer})
+            return FakeAnswer({"error": "invalid_client", "about": SECRET}, self.status)
+        return FakeAnswer({"access_token": f"t{len(self.requests)}", **self.answer})
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Tokens]:
-        app = web.Application()
-        app.router.add_post("/token", self._serve)
-        async with TestServer(app) as server:
-            self.url = str(server.make_url("/token"))
-            yield self
+    def only_request(self) -> tuple[Mapping[str, str], dict[str, list[str]]]:
+        """The headers and the form of the only request."""
+        [request] = self.requests
+        return request.headers, parse_qs(request.body.decode())
 
 
 @pytest.fixture
 async def tokens() -> AsyncIterator[Tokens]:
-    async with Tokens().running() as tokens:
+    async with Tokens() as tokens:
         yield tokens
 
 
@@ -141,10 +132,10 @@ async def service() -> AsyncIterator[FakeService]:
 
 
 async def test_a_token_is_requested_once_for_all_requests(tokens: Tokens, service: FakeService) -> None:
-    headers = OAuth2(tokens.url, "me & you", SECRET, "read write", headers={"X-Version": "2"})
+    headers = OAuth2(tokens.url + "/token", "me & you", SECRET, "read write", headers={"X-Version": "2"})
     async with asked(service, headers=headers) as enricher:
         assert await asyncio.gather(*(enricher.lookup("x") for _ in range(10))) == [{"a": 1}] * 10
-    [(sent, form)] = tokens.requests
+    sent, form = tokens.only_request()
     assert form == {"grant_type": ["client_credentials"], "scope": ["read write"]}
     pair = base64.b64decode(sent["Authorization"].removeprefix("Basic ")).decode()
     assert pair == "me+%26+you:hunter2+hunter2%2F%2B"
@@ -152,16 +143,16 @@ async def test_a_token_is_requested_once_for_all_requests(tokens: Tokens, servic
 
 
 async def test_name_and_secret_may_be_sent_in_the_form(tokens: Tokens, service: FakeService) -> None:
-    headers = OAuth2(tokens.url, "me", lambda: SECRET, send="form", params={"audience": "api"})
+    headers = OAuth2(tokens.url + "/token", "me", lambda: SECRET, send="form", params={"audience": "api"})
     async with asked(service, headers=headers) as enricher:
         assert await enricher.lookup("x") == {"a": 1}
-    [(sent, form)] = tokens.requests
+    sent, form = tokens.only_request()
     assert "Authorization" not in sent
     assert (form["client_id"], form["client_secret"], form["audience"]) == (["me"], [SECRET], ["api"])
 
 
 async def test_a_token_is_renewed_once_at_401(tokens: Tokens, service: FakeService) -> None:
-    async with asked(service, headers=OAuth2(tokens.url, "me", SECRET)) as enricher:
+    async with asked(service, headers=OAuth2(tokens.url + "/token", "me", SECRET)) as enricher:
         await enricher.lookup("x")
         service.token = "t2"
         assert await asyncio.gather(*(enricher.lookup("x") for _ in range(10))) == [{"a": 1}] * 10
@@ -176,7 +167,7 @@ async def test_a_token_is_replaced_before_it_expires(
 ) -> None:
     tokens.answer["expires_in"] = expires_in
     service.token = None
-    async with asked(service, headers=OAuth2(tokens.url, "me", SECRET)) as enricher:
+    async with asked(service, headers=OAuth2(tokens.url + "/token", "me", SECRET)) as enricher:
         for _ in range(3):
             await enricher.lookup("x")
     assert len(tokens.requests) == requested
@@ -198,9 +189,9 @@ async def test_X5_a_service_without_a_token_is_told_without_the_secret(
 ) -> None:
     tokens.status = status
     tokens.answer |= answer
-    async with asked(service, headers=OAuth2(tokens.url, "me", SECRET)) as enricher:
+    async with asked(service, headers=OAuth2(tokens.url + "/token", "me", SECRET)) as enricher:
         error = await failure(enricher, "x")
-    assert f"the token service {tokens.url}: " in str(error)
+    assert f"the token service {tokens.url}/token: " in str(error)
     assert says in str(error)
     assert (error.retryable, error.any_key) == (retryable, True)
     assert "hunter2" not in told(error)
@@ -223,7 +214,7 @@ async def test_a_lookup_that_closes_while_a_token_is_on_its_way_waits_for_nothin
     tokens: Tokens, service: FakeService
 ) -> None:
     tokens.hold = asyncio.Event()
-    async with asked(service, headers=OAuth2(tokens.url, "me", SECRET)) as enricher:
+    async with asked(service, headers=OAuth2(tokens.url + "/token", "me", SECRET)) as enricher:
         waiting = asyncio.ensure_future(enricher.lookup("x"))
         await tokens.asked.wait()
     with pytest.raises(asyncio.CancelledError):
@@ -260,7 +251,7 @@ def test_X4_a_wrong_argument_is_refused_at_once(wrong: dict[str, Any], says: str
 
 
 async def test_X5_a_secret_of_a_function_that_cannot_be_sent_is_not_shown(tokens: Tokens, service: FakeService) -> None:
-    async with asked(service, headers=OAuth2(tokens.url, "me", lambda: "hunter2\udcff")) as enricher:
+    async with asked(service, headers=OAuth2(tokens.url + "/token", "me", lambda: "hunter2\udcff")) as enricher:
         error = await failure(enricher, "x")
     assert "returned no usable client secret: secret (not shown" in str(error)
     assert "hunter2" not in told(error) + repr(error.__cause__) + repr(error.__context__)

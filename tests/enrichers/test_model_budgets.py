@@ -143,19 +143,6 @@ def test_M3_an_estimate_is_never_below_the_least_that_was_seen_for_its_length(
     assert estimates.least().total == min(map(min, totals.values()))
 
 
-async def test_M3_the_least_of_a_length_holds_for_what_an_enricher_weighs() -> None:
-    tokens = itertools.cycle([900, 40, 300])
-
-    def answer(request: FakeRequest) -> Any:
-        return completion({"mood": "ok"}, usage=(next(tokens), 1))
-
-    async with FakeService(handler=answer) as service, opened(model(service)) as enricher:
-        for text in ("aaaa", "bbbb", "cccc", "ddddd"):
-            await enricher.lookup(text)
-        assert enricher.weigh(["zzzz"])["tokens"] >= 41
-        assert enricher.weigh(["zzzzz"])["tokens"] >= 901
-
-
 def test_M3_before_the_first_answer_the_text_and_the_longest_answer_are_weighed() -> None:
     text = "x" * 400
     short = ModelEnricher("small", **MODEL).weigh([text])

@@ -209,23 +209,6 @@ async def test_M1_a_misfit_may_be_right_the_next_time_unless_the_temperature_is_
                     await lookup.get("T")
 
 
-@pytest.mark.parametrize("answer", [{}, [], {"choices": []}, {"choices": [{}]}, {"error": {"message": "x"}}, 7])
-async def test_M1_an_answer_that_is_no_completion_is_an_error_that_names_base_url(answer: Any) -> None:
-    async with FakeService(handler=lambda _: FakeAnswer(answer)) as service, opened(model(service)) as enricher:
-        error = await failure(enricher, "T")
-    assert "which is not a chat completion; correct base_url" in str(error)
-    assert error.retryable is False
-
-
-async def test_M1_a_missing_path_or_model_is_an_error_and_no_miss() -> None:
-    answer = FakeAnswer({"error": {"message": "no model 'x'"}}, 404)
-    async with FakeService(handler=lambda _: answer) as service, opened(model(service)) as enricher:
-        error = await failure(enricher, "T")
-    assert "404" in str(error)
-    assert "no model 'x'" in str(error)
-    assert (error.any_key, error.retryable) == (True, False)
-
-
 async def test_M1_an_address_of_azure_gets_its_header_and_keeps_its_query() -> None:
     async with saying({"mood": "ok"}) as service:
         base = service.url + "/openai/deployments/cheap?api-version=2024-10-21"
@@ -446,6 +429,36 @@ async def test_M2_a_list_without_each_place_once_is_an_error_of_all_its_texts(pl
     assert error.any_key
 
 
+NO_COMPLETIONS: list[Any] = [{}, [], {"choices": []}, {"choices": [{}]}, {"error": {"message": "x"}}, 7]
+NO_VECTORS: list[Any] = [{}, [], {"data": {}}, {"error": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("make", "answer", "says"),
+    [
+        *((model, answer, "which is not a chat completion; correct base_url") for answer in NO_COMPLETIONS),
+        *((embedding, answer, "which is not a list of embeddings; correct base_url") for answer in NO_VECTORS),
+    ],
+)
+async def test_M1_M2_an_answer_of_another_form_is_an_error_that_names_base_url(
+    make: Any, answer: Any, says: str
+) -> None:
+    async with FakeService(handler=lambda _: FakeAnswer(answer)) as service, opened(make(service)) as enricher:
+        error = await failure(enricher, "T")
+    assert says in str(error)
+    assert error.retryable is False
+
+
+@pytest.mark.parametrize("make", [model, embedding])
+async def test_M1_M2_a_missing_path_or_model_is_an_error_of_all_texts_and_no_miss(make: Any) -> None:
+    answer = FakeAnswer({"error": {"message": "no model 'x'"}}, 404)
+    async with FakeService(handler=lambda _: answer) as service, opened(make(service)) as enricher:
+        error = await failure(enricher, "a", "b")
+    assert "404" in str(error)
+    assert ("no model 'x'" in str(error)) is (make is model), "words about several texts may hold one"
+    assert (error.any_key, error.retryable) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
@@ -480,20 +493,6 @@ async def test_M2_a_text_that_the_service_refuses_does_not_disturb_the_others() 
         found = await asyncio.gather(*map(lookup.get, ["a", "bb", "", "ccc"]), return_exceptions=True)
     assert [row["embedding"][0] for row in found if isinstance(row, dict)] == [1.0, 2.0, 3.0]
     assert "input cannot be empty" in str(found[2])
-
-
-async def test_M2_a_missing_path_is_asked_for_once_and_not_for_each_text() -> None:
-    async with FakeService() as service, opened(embedding(service)) as enricher:
-        error = await failure(enricher, "a", "b")
-    assert error.any_key
-    assert "404" in str(error)
-
-
-@pytest.mark.parametrize("answer", [{}, [], {"data": {}}, {"error": "x"}])
-async def test_M2_an_answer_without_a_list_names_base_url(answer: Any) -> None:
-    async with FakeService(handler=lambda _: FakeAnswer(answer)) as service, opened(embedding(service)) as enricher:
-        error = await failure(enricher, "a")
-    assert "which is not a list of embeddings; correct base_url" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -375,27 +375,20 @@ async def test_a_table_of_very_many_columns_is_answered_as_rows(database: Databa
         assert (row["v7"], row["v8"], len(row), others[0]) == (2, None, MOST_COLUMNS, [])
 
 
-@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-async def test_the_encoding_of_the_database_does_not_matter(postgres: PostgresServer, encoding: str) -> None:
-    name = f"encoded_{encoding.lower()}"
+async def test_the_encoding_of_the_database_does_not_matter(postgres: PostgresServer) -> None:
     connection = await asyncpg.connect(postgres.dsn)
-    await connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
-    dsn = postgres.dsn.replace("/postgres?", f"/{name}?")
+    await connection.execute("CREATE DATABASE encoded ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    dsn = postgres.socket_dsn("encoded")
     inside = await asyncpg.connect(dsn)
     await inside.execute(
         "CREATE TABLE t AS SELECT i AS id, 'né ' || i AS v, 'é'::char(3) AS w, ARRAY['é', NULL, 'a' || i] AS a "
         "FROM generate_series(1, 3) i"
     )
+    await inside.close()
     async with opened(PostgresEnricher(dsn, table="t", key="id")) as enricher:
         keys = [1, 2, 3, *MISSES]
         assert shown(await in_columns(enricher, keys)) == shown(await in_rows(enricher, keys))
-        if encoding == "SQL_ASCII":
-            await inside.execute("INSERT INTO t VALUES (4, convert_from('\\xff', 'SQL_ASCII'), 'x')")
-            for ask_for in (in_rows, in_columns):
-                with pytest.raises(EnricherError, match="invalid byte sequence"):
-                    await ask_for(enricher, [4, *MISSES])
-    await inside.close()
-    await connection.execute(f"DROP DATABASE {name}")
+    await connection.execute("DROP DATABASE encoded (FORCE)")
     await connection.close()
 
 

@@ -58,9 +58,11 @@ def test_json_keeps_the_contract(server: RedisServer, max_batch: int) -> None:
     assert server.command("EXISTS", "x") == b":0\r\n"
 
 
-def test_hashes_keep_the_contract(server: RedisServer) -> None:
+def test_hashes_and_plain_values_keep_the_contract(server: RedisServer) -> None:
     server.command("HSET", "JFK", "name", "Kennedy", "height", "4", b"\xff", b"\xff")
     server.command("HSET", "LGA", "height", "", "other", "x")
+    server.command("SET", "7", "1.50")
+    server.command("SET", "8", "-2")
     url = server.url
     check_enricher(
         lambda: RedisEnricher(lambda: url, schema=SCHEMA, kind="hash", max_batch=3),
@@ -68,13 +70,8 @@ def test_hashes_keep_the_contract(server: RedisServer) -> None:
         missing=["XXX", ""],
         secrets=[server.password],
     )
-
-
-def test_plain_values_keep_the_contract(server: RedisServer) -> None:
-    server.command("SET", "7", "1.50")
-    server.command("SET", "8", "-2")
     check_enricher(
-        lambda: RedisEnricher(server.url, schema="price decimal(10,2)", kind="string"),
+        lambda: RedisEnricher(url, schema="price decimal(10,2)", kind="string"),
         known={7: {"price": Decimal("1.50")}, 8: {"price": Decimal(-2)}},
         missing=[9, -7],
         secrets=[server.password],
