@@ -2,7 +2,7 @@
 
     with Proxy(("127.0.0.1", 5432)) as proxy:
         connect_to(proxy.host, proxy.port)
-        proxy.trickle(1000)
+        proxy.set(Mode("trickle", 1000))
 
 It listens on TCP, and its target is a TCP address or the path of a Unix socket. It runs in a thread of its own, with a
 loop of its own, so it goes on while the loop of a test is busy or held up. A `Mode` holds for the connections that are
@@ -123,20 +123,8 @@ class Proxy:
     def delay(self, seconds: float) -> None:
         self.set(Mode("delay", seconds))
 
-    def trickle(self, bytes_per_second: float) -> None:
-        self.set(Mode("trickle", bytes_per_second))
-
     def blackhole(self) -> None:
         self.set(Mode("blackhole"))
-
-    def cut(self, after: int = 0, times: int | None = None) -> None:
-        self.set(Mode("cut", after=after, times=times))
-
-    def half_close(self, after: int = 0, times: int | None = None) -> None:
-        self.set(Mode("half_close", after=after, times=times))
-
-    def reset(self, after: int = 0, times: int | None = None) -> None:
-        self.set(Mode("reset", after=after, times=times))
 
     def set(self, mode: Mode) -> None:
         self._call(self._change(mode))

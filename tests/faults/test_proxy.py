@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext, suppress
-from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.faults.proxy import Mode, Proxy
-from tests.servers import PostgresServer
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -92,33 +88,6 @@ async def test_what_passes_is_unchanged_and_an_end_is_passed_on(proxy: Proxy) ->
     assert proxy.accepted == 1
 
 
-async def test_a_client_that_is_gone_is_gone_for_the_target(proxy: Proxy) -> None:
-    async with connected(proxy) as pair:
-        await echoed(pair)
-    await until_closed(proxy)
-
-
-async def test_delay_is_of_answers_and_costs_no_bandwidth(proxy: Proxy) -> None:
-    loop = asyncio.get_running_loop()
-    await set_mode(proxy, "delay", 0.2)
-    async with connected(proxy) as (reader, writer):
-        started = loop.time()
-        for part in range(20):
-            writer.write(TEXT[part * 100 : part * 100 + 100])
-            await asyncio.sleep(0.005)
-        assert await reader.readexactly(2000) == TEXT[:2000]
-        assert 0.2 <= loop.time() - started < 20 * 0.2
-
-
-async def test_trickle_lets_so_many_bytes_pass_in_a_second(proxy: Proxy) -> None:
-    loop = asyncio.get_running_loop()
-    await set_mode(proxy, "trickle", 10_000)
-    async with connected(proxy) as pair:
-        started = loop.time()
-        assert await echoed(pair, TEXT[:3000]) == TEXT[:3000]
-        assert loop.time() - started >= 0.28
-
-
 async def test_a_blackhole_holds_everything_and_gives_it_back_in_order(proxy: Proxy) -> None:
     async with connected(proxy) as old:
         await echoed(old)
@@ -181,17 +150,3 @@ async def test_a_connection_that_ends_before_it_is_struck_does_not_count(proxy: 
         writer.write(TEXT)
         assert await reader.read() == TEXT[:700]
     assert (proxy.accepted, proxy.struck) == (2, 1)
-
-
-async def test_a_target_that_is_not_there_ends_the_connection(echo: tuple[str, int], tmp_path: Path) -> None:
-    with Proxy(tmp_path / "no such socket") as proxy:
-        async with connected(proxy) as (reader, _):
-            assert await reader.read() == b""
-
-
-def test_it_leads_to_a_unix_socket_and_runs_while_others_sleep(postgres: PostgresServer) -> None:
-    path = Path(parse_qs(urlsplit(postgres.dsn).query)["host"][0], f".s.PGSQL.{postgres.port}")
-    with Proxy(path) as proxy, socket.create_connection((proxy.host, proxy.port)) as client:
-        ssl_request = bytes([0, 0, 0, 8, 4, 210, 22, 47])
-        client.sendall(ssl_request)
-        assert client.recv(1) == b"N"
