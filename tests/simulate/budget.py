@@ -108,118 +108,100 @@ def _heavy(source: random.Random) -> Weights:
 ALL_FAULTS = Network(delay=0.02, lost=0.003, dies=0.02, pauses=0.05)
 """Of 1,000 workers 20 are killed and 50 begin to stand still in each second. Clocks differ as in all scenarios."""
 
+
+def _scenario(
+    what: str,
+    workers: int,
+    work: Work,
+    windows: float,
+    *limits: Limit,
+    in_flight: int | None = None,
+    target: float = USED,
+    **options: Any,
+) -> Scenario:
+    """A scenario of that budget; other options are those of the cluster."""
+    return Scenario(what, Budget("b", *limits, in_flight=in_flight), workers, work, windows, options, target)
+
+
+_SECOND, _LARGE = Limit(100, 1.0), Limit(20_000, 10.0)
+
 SCENARIOS = (
-    Scenario("1,000 workers, all have work", Budget("b", Limit(20_000, 10.0)), 1000, always, 2),
-    Scenario(
-        "1,000 workers, one of sixteen has all the work", Budget("b", Limit(20_000, 10.0)), 1000, one_of_sixteen, 2
-    ),
-    Scenario("1,000 workers, fewer calls than workers", Budget("b", Limit(400, 4.0)), 1000, always, 5),
-    Scenario(
+    _scenario("1,000 workers, all have work", 1000, always, 2, _LARGE),
+    _scenario("1,000 workers, one of sixteen has all the work", 1000, one_of_sixteen, 2, _LARGE),
+    _scenario("1,000 workers, fewer calls than workers", 1000, always, 5, Limit(400, 4.0)),
+    _scenario(
         "1,000 workers with skewed work die, stand still, and get late or no replies",
-        Budget("b", Limit(20_000, 10.0)),
         1000,
         skewed,
         2,
-        {"network": ALL_FAULTS},
+        _LARGE,
+        network=ALL_FAULTS,
     ),
-    Scenario("16 workers, one has all the work", Budget("b", Limit(6000, 60.0)), 16, one_of_sixteen, 2),
-    Scenario("16 workers, windows of a second", Budget("b", Limit(500, 1.0)), 16, always, 30),
-    Scenario("16 workers, the work moves", Budget("b", Limit(1000, 5.0)), 16, moving, 8),
-    Scenario("100 workers, work in bursts", Budget("b", Limit(2000, 5.0)), 100, in_bursts, 6),
-    Scenario("16 workers, a burst on top", Budget("b", Limit(1000, 5.0, burst=500)), 16, always, 8),
-    Scenario(
-        "16 workers, two limits at once",
-        Budget("b", Limit(200, 1.0), Limit(2000, 15.0)),
-        16,
-        always,
-        45,
-        target=0.97 * 2 / 3,
+    _scenario("16 workers, one has all the work", 16, one_of_sixteen, 2, Limit(6000, 60.0)),
+    _scenario("16 workers, windows of a second", 16, always, 30, Limit(500, 1.0)),
+    _scenario("16 workers, the work moves", 16, moving, 8, Limit(1000, 5.0)),
+    _scenario("100 workers, work in bursts", 100, in_bursts, 6, Limit(2000, 5.0)),
+    _scenario("16 workers, a burst on top", 16, always, 8, Limit(1000, 5.0, burst=500)),
+    _scenario(
+        "16 workers, two limits at once", 16, always, 45, Limit(200, 1.0), Limit(2000, 15.0), target=0.97 * 2 / 3
     ),
-    Scenario("16 workers, eight calls in flight", Budget("b", Limit(100, 1.0), in_flight=8), 16, always, 20),
-    Scenario(
+    _scenario("16 workers, eight calls in flight", 16, always, 20, _SECOND, in_flight=8),
+    _scenario(
         "16 workers, calls in flight as the rate needs",
-        Budget("b", Limit(100, 1.0), in_flight=10),
         16,
         always,
         20,
-        {"latency": 0.1},
-        USED_IN_STEP,
+        _SECOND,
+        in_flight=10,
+        latency=0.1,
+        target=USED_IN_STEP,
     ),
-    Scenario(
-        "16 workers, one call in flight more than it needs",
-        Budget("b", Limit(100, 1.0), in_flight=11),
-        16,
-        always,
-        20,
-        {"latency": 0.1},
-    ),
-    Scenario(
+    _scenario("16 workers, one call in flight more than it needs", 16, always, 20, _SECOND, in_flight=11, latency=0.1),
+    _scenario(
         "100 workers, 40 calls in flight as the rate needs",
-        Budget("b", Limit(400, 1.0), in_flight=40),
         100,
         always,
         10,
-        {"latency": 0.1},
-        USED_IN_STEP,
+        Limit(400, 1.0),
+        in_flight=40,
+        latency=0.1,
+        target=USED_IN_STEP,
     ),
-    Scenario(
-        "150 workers, 100 long calls in flight as it needs",
-        Budget("b", Limit(100, 1.0), in_flight=100),
-        150,
-        always,
-        10,
-        {"latency": 1.0},
+    _scenario(
+        "150 workers, 100 long calls in flight as it needs", 150, always, 10, _SECOND, in_flight=100, latency=1.0
     ),
-    Scenario("100 workers, tokens", Budget("b", Limit(600_000, 10.0, "tokens")), 100, always, 4, {"weigh": _tokens}),
-    Scenario(
-        "100 workers, heavy and light calls",
-        Budget("b", Limit(100_000, 5.0, "tokens")),
-        100,
-        always,
-        6,
-        {"weigh": _heavy},
-        target=0.85,
+    _scenario("100 workers, tokens", 100, always, 4, Limit(600_000, 10.0, "tokens"), weigh=_tokens),
+    _scenario(
+        "100 workers, heavy and light calls", 100, always, 6, Limit(100_000, 5.0, "tokens"), weigh=_heavy, target=0.85
     ),
-    Scenario(
+    _scenario(
         "200 workers die and are replaced, 5 % in a second",
-        Budget("b", Limit(5000, 10.0)),
         200,
         always,
         3,
-        {"network": Network(dies=0.05)},
+        Limit(5000, 10.0),
+        network=Network(dies=0.05),
     ),
-    Scenario(
+    _scenario(
         "100 workers, slow and lost messages",
-        Budget("b", Limit(2000, 10.0)),
         100,
         always,
         4,
-        {"network": Network(delay=0.02, lost=0.003)},
+        Limit(2000, 10.0),
+        network=Network(delay=0.02, lost=0.003),
     ),
-    Scenario(
-        "16 workers, replies always take 0.1 seconds",
-        Budget("b", Limit(100, 1.0)),
-        16,
-        always,
-        30,
-        {"network": Network(delay=0.05, steady=True)},
+    *(
+        _scenario(
+            f"16 workers, replies always take {2 * delay:g} seconds",
+            16,
+            always,
+            30,
+            _SECOND,
+            network=Network(delay=delay, steady=True),
+        )
+        for delay in (0.05, 0.1)
     ),
-    Scenario(
-        "16 workers, replies always take 0.2 seconds",
-        Budget("b", Limit(100, 1.0)),
-        16,
-        always,
-        30,
-        {"network": Network(delay=0.1, steady=True)},
-    ),
-    Scenario(
-        "100 workers stand still for seconds",
-        Budget("b", Limit(2000, 10.0)),
-        100,
-        always,
-        4,
-        {"network": Network(pauses=0.05)},
-    ),
+    _scenario("100 workers stand still for seconds", 100, always, 4, Limit(2000, 10.0), network=Network(pauses=0.05)),
 )
 
 
