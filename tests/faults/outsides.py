@@ -70,12 +70,12 @@ SILENT = ("blackhole", "trickle", "delay")
 
 
 @contextmanager
-def over_http(latency: float = 0.0) -> Iterator[Outside]:
+def over_http() -> Iterator[Outside]:
     def answer(request: FakeRequest) -> dict[str, Any]:
         return row(int(request.path.removeprefix("/v/")))
 
     with (
-        FakeService(handler=answer, latency=latency) as service,
+        FakeService(handler=answer) as service,
         Proxy(("127.0.0.1", int(service.url.rpartition(":")[2]))) as proxy,
     ):
         yield Outside(
@@ -107,14 +107,14 @@ CAPACITY = 50
 RETRY = Retry(max_attempts=60, backoff=FixedBackoff(0.05))
 
 
-def numbers(spark: SparkSession, rows: int = ROWS) -> DataFrame:
+def numbers(spark: SparkSession) -> DataFrame:
     """Keys that recur, and nulls, in two partitions."""
-    return spark.range(0, rows, numPartitions=2).selectExpr("id AS n", "IF(id % 11 = 0, NULL, id % 700) AS id")
+    return spark.range(0, ROWS, numPartitions=2).selectExpr("id AS n", "IF(id % 11 = 0, NULL, id % 700) AS id")
 
 
-def expected(rows: int = ROWS) -> list[tuple[Any, ...]]:
+def expected() -> list[tuple[Any, ...]]:
     found = row(0).keys()
-    keys = [None if n % 11 == 0 else n % 700 for n in range(rows)]
+    keys = [None if n % 11 == 0 else n % 700 for n in range(ROWS)]
     return [(n, key, *(None if key is None else row(key)[name] for name in found)) for n, key in enumerate(keys)]
 
 

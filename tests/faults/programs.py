@@ -46,10 +46,10 @@ def spark_program(code: str, *arguments: Any) -> Iterator[subprocess.Popen[str]]
             kill_family(program.pid)
 
 
-def end_program(program: subprocess.Popen[str], seconds: float = GONE) -> None:
+def end_program(program: subprocess.Popen[str]) -> None:
     """Send the program an empty line, and wait until it has ended by itself."""
     with suppress(subprocess.TimeoutExpired):
-        program.communicate("\n", timeout=seconds)
+        program.communicate("\n", timeout=GONE)
 
 
 def line_of(program: subprocess.Popen[str]) -> str:

@@ -366,22 +366,3 @@ def test_G2_two_applications_at_a_slow_coordinator_keep_the_budget_and_both_end(
         assert [one.wait() for one in jobs] == [list(range(50))] * 2
     assert_no_window_holds_more_than_allowed(log, 40, 10.0)
     assert most_in_flight(log) <= IN_FLIGHT
-
-
-@pytest.mark.parametrize("place", ["redis", "postgres"])
-def test_G1_two_applications_share_a_budget(tmp_path: Path, place: str) -> None:
-    log = tmp_path / "log"
-    with contextlib.ExitStack() as stack:
-        server = coordinating(place)
-        stack.enter_context(server)
-        at = address_of(server)
-        one = stack.enter_context(job(log, rows=200, at=at, in_flight=IN_FLIGHT))
-        other = stack.enter_context(job(log, rows=200, at=at, in_flight=IN_FLIGHT))
-        one.start()
-        other.start()
-        assert one.wait() == list(range(200))
-        assert other.wait() == list(range(200))
-    assert_no_window_holds_more_than_allowed(log)
-    assert most_in_flight(log) <= IN_FLIGHT
-    processes = {event.process for event in events(log)}
-    assert len(processes) >= 3, "only one application has made calls"

@@ -60,28 +60,3 @@ def test_a_fault_that_lasts_fails_the_job_of_one_clear_error_and_the_next_job_wo
         outside.proxy.pass_on()
         patient = enrich(numbers(spark), outside.enricher, on="id", retry=RETRY, timeout=60, capacity=CAPACITY)
         assert [tuple(each) for each in patient.collect()] == expected()
-
-
-@pytest.mark.parametrize("fault", LASTING)
-@pytest.mark.faults
-def test_a_fault_that_lasts_is_told_row_by_row_where_it_shall_not_fail_the_job(
-    spark: SparkSession, outside: Outside, fault: str
-) -> None:
-    out = enrich(
-        numbers(spark, 200),
-        outside.enricher,
-        on="id",
-        retry=QUICK,
-        timeout=0.5 if fault in SILENT else 60.0,
-        capacity=CAPACITY,
-        on_error="null",
-        status_column="how",
-    )
-    with leaves_nothing(spark, outside):
-        outside.proxy.set(LASTING[fault][0])
-        rows = out.collect()
-    assert [(each.n, each.id) for each in rows] == [each[:2] for each in expected(200)]
-    for each in rows:
-        assert each.v is each.filler is None
-        late = "timed_out" if fault in SILENT else "failed"
-        assert each.how.status == ("missing" if each.id is None else late)
