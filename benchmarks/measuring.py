@@ -120,7 +120,7 @@ def fill_journal(journal: Journal, answers: pa.Schema, known: int) -> int:
         titles = [f"product number {key:,}" for key in numbers.tolist()]
         rows = pa.table([titles, (numbers % 5).astype(np.int32), numbers / 7], schema=description.answers)
         batch = AnswerBatch(pa.array(numbers), in_order(rows), time.time())
-        writer.append(lambda batch=batch: batch, len(numbers), rows.nbytes)  # type: ignore[misc]
+        writer.append([batch], len(numbers), rows.nbytes)
     writer.close()
     return sum(entry.size for entry in list_journal(place).live)
 

@@ -174,6 +174,11 @@ def key_array(parts: Sequence[pa.Array]) -> pa.Array:
     return pa.StructArray.from_arrays(list(parts), names=list(map(str, range(len(parts)))))
 
 
+def key_parts(keys: pa.Array) -> list[pa.Array]:
+    """The columns of keys."""
+    return list(keys.flatten()) if kinds.is_struct(keys.type) else [keys]
+
+
 def python_keys(keys: pa.Array) -> list[Any]:
     """The Python keys of an array of keys, such as that of `distinct`. Structs become tuples.
 

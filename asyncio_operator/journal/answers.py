@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.decimals import cast_table
-from asyncio_operator.arrow.key_arrays import Ints, distinct
+from asyncio_operator.arrow.key_arrays import Ints, distinct, key_parts
 from asyncio_operator.arrow.key_fit import fit_keys
 from asyncio_operator.arrow.type_names import shown_type
 from asyncio_operator.errors import ConfigurationError
@@ -100,26 +100,12 @@ def to_table(
         "_row": pa.array(number, pa.int32()),
         "_call": spread(pa.array(np.arange(first, first + count)), pa.int64()),
     }
-    parts = [spread(part, part.type) for part in key_parts(stored_keys(batch.keys, description))]
-    return pa.table([*parts, *rows.columns, *(about[name] for name in ABOUT.names)], schema=description.schema)
-
-
-def stored_keys(keys: pa.Array, description: Description) -> pa.Array:
-    """The keys in the types of the journal.
-
-    Raises:
-        ConfigurationError: a key is null, or does not fit.
-    """
-    stored = fit_keys(keys, description.key_type)
-    if any(part.null_count for part in key_parts(stored)):
+    keys = key_parts(fit_keys(batch.keys, description.key_type))
+    if any(part.null_count for part in keys):
         types = ", ".join(map(shown_type, description.keys.types))
         raise ConfigurationError(f"a key is null, or does not fit the journal's key columns, {types}: cast the key")
-    return stored
-
-
-def key_parts(keys: pa.Array) -> list[pa.Array]:
-    """The columns of keys."""
-    return list(keys.flatten()) if pa.types.is_struct(keys.type) else [keys]
+    parts = [spread(part, part.type) for part in keys]
+    return pa.table([*parts, *rows.columns, *(about[name] for name in ABOUT.names)], schema=description.schema)
 
 
 # -- which answers count

@@ -87,11 +87,7 @@ class Compactor:
         return found
 
     def read(self, name: str) -> Iterator[pa.Table]:
-        """The rows of a file, a row group at a time.
-
-        Raises:
-            FileNotFoundError: another compaction has deleted it. Start anew.
-        """
+        """The rows of a file, a row group at a time. FileNotFoundError: another compaction deleted it, start anew."""
         file = open_file(self._place, name, self._description)
         if file is None:
             raise FileNotFoundError(name)
@@ -119,11 +115,8 @@ class Compactor:
         return name, kept.num_rows
 
     def commit(self, written: Iterable[str], replaced: Iterable[str]) -> None:
-        """Declare that the written files hold all that is needed of the replaced ones.
-
-        Raises:
-            StateError: a written file cannot be read back.
-        """
+        """Declare that the written files hold all that is needed of the replaced ones. Raises StateError if one of them
+        cannot be read back."""
         written = sorted(written)
         for name in written:
             self._check(name)
@@ -138,11 +131,8 @@ class Compactor:
         file.close()
 
     def delete_replaced(self, grace: float) -> int:
-        """Delete the files that were replaced `grace` seconds ago, and records that name none any more.
-
-        Returns:
-            The number of data files that were deleted.
-        """
+        """Delete the files that were replaced `grace` seconds ago, and records that name none any more. Returns the
+        number of data files that were deleted."""
         listing = list_journal(self._place)
         there = {entry.name for entry in listing.files}
         before = self._milliseconds() - round(grace * 1000)
@@ -158,15 +148,11 @@ class Compactor:
                     self._place.delete(name)
                 deleted += len(old)
                 there -= old
-        self._delete_parts(grace)
+        # What killed writers have left, when no writer can still be at it.
+        for part in self._place.parts():
+            if part.modified < self._clock() - max(grace, PART_LIFE):
+                self._place.delete(part.name)
         return deleted
-
-    def _delete_parts(self, grace: float) -> None:
-        """Delete what killed writers have left, when no writer can still be at it."""
-        before = self._clock() - max(grace, PART_LIFE)
-        for name, time in list(self._place.parts()):
-            if time < before:
-                self._place.delete(name)
 
     def _holds(self, written: frozenset[str], listing: Listing, old: frozenset[str]) -> bool:
         """Whether the answers of old files are in others, which can be read now."""

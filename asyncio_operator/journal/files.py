@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,13 +33,8 @@ logger = logging.getLogger("asyncio_operator.journal")
 
 
 class Record(NamedTuple):
-    """A compaction that is complete.
-
-    Attributes:
-        name: of its file.
-        time: of its end, in milliseconds since the epoch.
-        written, replaced: names of data files.
-    """
+    """A compaction that is complete: the name of its file, its end in milliseconds since the epoch, and names of data
+    files."""
 
     name: str
     time: int
@@ -68,12 +63,7 @@ def _hash(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a journal has at one moment.
-
-    Attributes:
-        files: all data files.
-        records: of compactions.
-    """
+    """All data files of a journal at one moment, and its records of compactions."""
 
     files: tuple[Entry, ...] = ()
     records: tuple[Record, ...] = ()
@@ -94,12 +84,7 @@ class Listing:
 
 
 def check_description(place: Place, description: Description) -> None:
-    """Do nothing if a journal has its description. Where it has none, a file would be of no journal.
-
-    Raises:
-        FileNotFoundError: the journal was deleted, or is not there on this machine.
-        OSError: the place does not answer.
-    """
+    """Raise FileNotFoundError if a journal does not have its description: a file would be of no journal."""
     try:
         place.open(description.name).close()
     except FileNotFoundError as error:
@@ -127,18 +112,13 @@ def read_records(place: Place) -> list[Record]:
         name = f"{DIRECTORY}/{entry.name}"
         try:
             about = read_json(read_file(place, name), f"{place.shown}/{name}")
+            written, replaced = frozenset(about["written"]), frozenset(about["replaced"])
+            records.append(Record(name, int(about["time"]), written, replaced))
         except FileNotFoundError:
             continue  # Another compaction has deleted it, because nothing is left of what it names.
-        records.append(_record(about, name, place.shown))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"the journal's file {place.shown}/{name} is damaged ({error!r}): restore it") from error
     return sorted(records, key=lambda record: (record.time, record.name))
-
-
-def _record(about: dict[str, Any], name: str, shown: str) -> Record:
-    try:
-        written, replaced = frozenset(about["written"]), frozenset(about["replaced"])
-        return Record(name, int(about["time"]), written, replaced)
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateError(f"the journal's file {shown}/{name} is damaged ({error!r}): restore it") from error
 
 
 def _covered(records: Collection[Record], names: frozenset[str]) -> frozenset[str]:
@@ -163,11 +143,7 @@ def read_file(place: Place, name: str) -> bytes:
 
 
 class DataFile(pq.ParquetFile):  # type: ignore[misc]
-    """A data file that is open.
-
-    Attributes:
-        shown: names it in messages.
-    """
+    """A data file that is open. `shown` names it in messages."""
 
     def __init__(self, source: pa.NativeFile, about: pq.FileMetaData, shown: str) -> None:
         super().__init__(source, metadata=about, page_checksum_verification=True)
@@ -191,7 +167,7 @@ def open_file(place: Place, name: str, description: Description) -> DataFile | N
             logger.warning("the journal's file %s is not complete and is ignored", shown)
             return None
         if not tail.endswith(_END) or not is_footer_right(tail[:-8]):
-            raise OSError(_DAMAGED)
+            raise OSError("its footer is damaged")
         # Arrow would read the footer once more.
         about = pq.read_metadata(pa.BufferReader(tail))
         file = DataFile(source, about, shown)
@@ -207,8 +183,6 @@ def open_file(place: Place, name: str, description: Description) -> DataFile | N
     problem = f"is of format {version!r}, not {FORMAT}" if found and version != str(FORMAT) else "is of another journal"
     raise StateError(f"the file {shown} {problem}: remove it, or use another path for the journal")
 
-
-_DAMAGED = "its footer is damaged"
 
 _END = b"PAR1"
 """The first four bytes of a Parquet file, and the last ones of a complete file."""
@@ -266,12 +240,8 @@ def is_whole(place: Place, entry: Entry, description: Description) -> bool:
 
 
 def read_columns(file: DataFile, group: int, columns: list[str], description: Description) -> pa.Table:
-    """Some columns of a row group, in the types of the journal.
-
-    Raises:
-        FileNotFoundError: the file is gone.
-        OSError: the place does not answer, or the file is damaged.
-    """
+    """Some columns of a row group, in the types of the journal. Raises OSError if the place does not answer, or the
+    file is damaged."""
     schema = pa.schema([description.schema.field(name) for name in columns])
     try:
         return file.read_row_group(group, columns=columns).select(columns).cast(schema)

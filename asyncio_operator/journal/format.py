@@ -14,24 +14,11 @@ The description is a JSON object. Columns are written as in Spark's DDL, so that
 
     {"format": 1, "identity": "...", "keys": "tailnum string", "answers": "model string, seats int"}
 
-A Parquet file has the key columns, the answer's columns and these; its metadata has, as ``asyncio_operator.journal``,
-the format and the HASH of its description. Its pages have checksums. As ``asyncio_operator.footer`` the metadata have
-the checksum of the footer: 8 hexadecimal digits, the CRC-32 of its bytes with eight characters "0" instead of these
-digits. A file without it is valid too. A key of integers is stored as bigint and a key of floats as double.
-
-    _found       boolean              false: a miss. The answer's columns are null
-    _time        timestamp            when the answer came
-    _attempts    int                  the calls that it took; null if that is not known
-    _latency_ms  double               milliseconds of the last call; null if that is not known
-    _weights     map<string, double>  what the answer cost beside its call, such as tokens; null for nothing
-    _run         string               who asked: another text for every writer
-    _expires     timestamp            from then on the answer is not used; null: never
-    _row         int                  the number of the row in its answer, from 0 on
-    _call        bigint               the number of the answer in its run, from 0 on
-
-An answer is the rows of one `_run` and `_call`; all are in one file and neighbours. Of the answers of a key, the latest
-by `_time`, then `_run`, then `_call`, counts. The rows of one answer may be in several files while these are
-compacted: equal `_run`, `_call` and `_row` are one row.
+A Parquet file has the key columns, the answer's columns and those of `ABOUT`, which `docs/journal-format.md` explains.
+Its metadata has, as ``asyncio_operator.journal``, the format and the HASH of its description. Its pages have checksums.
+As ``asyncio_operator.footer`` the metadata have the checksum of the footer: 8 hexadecimal digits, the CRC-32 of its
+bytes with eight characters "0" instead of these digits. A file without it is valid too. A key of integers is stored as
+bigint and a key of floats as double.
 
 A record of a compaction is a JSON object, written after all its files:
 

@@ -155,13 +155,10 @@ def differ(found: Description, wanted: Description) -> list[str]:
     # Names may be others: key columns are matched by position.
     if len(found.keys) != len(wanted.keys) or not all(_holds(one, other) for one, other in pairs):
         differences.append(f"its key columns are ({ddl(found.keys)}), not ({ddl(wanted.keys)})")
-    if dict(_fields(found.answers)) != dict(_fields(wanted.answers)):
+    one, other = ({field.name: ddl(pa.schema([field])) for field in kind.answers} for kind in (found, wanted))
+    if one != other:
         differences.append(f"its answers have the columns ({ddl(found.answers)}), not ({ddl(wanted.answers)})")
     return differences
-
-
-def _fields(schema: pa.Schema) -> list[tuple[str, str]]:
-    return [(field.name, ddl(pa.schema([field]))) for field in schema]
 
 
 def _holds(stored: pa.DataType, kind: pa.DataType) -> bool:

@@ -6,8 +6,8 @@ row groups with one of the keys are read. Files beyond that memory are searched 
 whose statistics exclude all keys. In memory are the index, one row group, and the answers of the keys of a batch,
 however many files there are.
 
-Tasks of one journal and one plan use `LaterAnswers` one after the other, and the next one gets the keys that were read.
-Law: a task sees all files that existed when it began. It looks for later ones in at most 2 % of its time.
+Tasks of one journal and one plan use a `JournalReader` one after the other, and the next one gets the keys that were
+read. Law: a task sees all files that existed when it began. It looks for later ones in at most 2 % of its time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers
-from asyncio_operator.arrow.key_arrays import Ints, key_array
+from asyncio_operator.arrow.key_arrays import Ints, key_array, key_parts
 from asyncio_operator.arrow.key_fit import fit_keys
 from asyncio_operator.arrow.key_index import KeyIndex
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import describe_error
-from asyncio_operator.journal.answers import key_parts, latest, living
-from asyncio_operator.journal.files import DataFile, Listing, Seen, list_journal, open_file, read_columns
+from asyncio_operator.journal.answers import latest, living
+from asyncio_operator.journal.files import DataFile, Seen, is_whole, list_journal, open_file, read_columns
 from asyncio_operator.journal.format import MEGABYTE, Description, JournalError
-from asyncio_operator.journal.storage import Entry, Place, WatchedPlace
+from asyncio_operator.journal.storage import Entry, Place
 
 ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
 
@@ -49,9 +49,24 @@ MOST_BYTES = 64 * MEGABYTE
 PER_ROW = 12
 """Bytes of the index for a row."""
 
+LIST_AGAIN = 1.0
+"""Seconds after which a task looks for new files at the earliest."""
+
+MOST_LISTING = 50
+"""It looks after this many times the time that the last look took: looking takes at most 2 % of a task."""
+
+FEWEST, MOST = 10, 10_000
+"""Keys of one question."""
+
+AHEAD = 0.5
+"""Seconds for which the keys of one question last: files that come later have answers for the others. If questions take
+long they are for more keys, so that they take at most about 4 % of a task."""
+
 
 class JournalReader:
-    """Reads the files of a journal that were not there at a listing.
+    """Reads the files of a journal that were not there at a listing, for the tasks of this process.
+
+    Any thread may call it. Reading waits for another reading.
 
     Args:
         place: of the journal.
@@ -60,6 +75,11 @@ class JournalReader:
         expire_after: shortens the life of answers, in seconds from when they came; None: as they were written.
         keep_missing: whether a miss is an answer. If not, a key whose latest answer is a miss is unknown.
         clock: seconds since the epoch.
+
+    Attributes:
+        place: what it reads.
+        most: the number of keys that the next question should ask for.
+        has_files: whether there were files to look into when it looked last.
     """
 
     def __init__(
@@ -71,32 +91,49 @@ class JournalReader:
         expire_after: float | None = None,
         keep_missing: bool = True,
         clock: Clock = wall,
+        monotonic: Clock = monotonic,
     ) -> None:
-        self._place = place
+        self.place = place
+        self.most = FEWEST
+        self.has_files = False
         self._description = description
         self._since = since or Seen()
         self._expire_after = expire_after
         self._keep_missing = keep_missing
         self._clock = clock
-        self._files: tuple[Entry, ...] | None = None
+        self._now = monotonic
+        self._files: Sequence[Entry] = ()
         self._keys = LaterKeys(place, description)
         self._indexed: list[str] = []
+        # Answers and the time in which they came: the pace of the task. And the seconds of the last question.
+        self._done = 0.0
+        self._begun = monotonic()
+        self._took = 0.0
+        self._lock = threading.Lock()
+        self._next = 0.0
 
-    def refresh(self) -> int:
-        """List the journal again. `read` uses that until the next `refresh`.
+    def begin(self) -> None:
+        """A task begins: it has to see the files that existed when it began."""
+        self._next = 0.0
+        self._begun, self._done = self._now(), 0.0
 
-        Returns:
-            The number of files that `read` looks into; 0: it knows no answer, and reads nothing.
+    def count(self, answers: int) -> None:
+        """The task got answers of calls, or of this. Called on the loop."""
+        self._done += answers
 
-        Raises:
-            OSError: the place does not answer.
-        """
-        self._files = self._later(list_journal(self._place))
-        return len(self._files)
+    def pace(self) -> None:
+        """Set `most`, before a question. Called on the loop."""
+        lasted, ahead = self._now() - self._begun, max(AHEAD, AHEAD * MOST_LISTING * self._took)
+        if lasted > 0 and self._done:
+            self.most = min(max(FEWEST, round(ahead * self._done / lasted)), MOST)
+        if lasted > 4 * ahead:
+            # The pace of long ago counts less and less.
+            self._begun += lasted / 2
+            self._done /= 2
 
-    def _later(self, listing: Listing) -> tuple[Entry, ...]:
-        known = listing.known_from(self._since)
-        return tuple(entry for entry in listing.live if entry.name not in known)
+    def is_due(self) -> bool:
+        """Whether there may be files that were not listed yet."""
+        return self._now() >= self._next
 
     def read(self, keys: pa.Array) -> ColumnAnswers:
         """The latest living answers of distinct keys.
@@ -105,33 +142,54 @@ class JournalReader:
             keys: as `AnswerBatch` has them. A null, or a key that the journal cannot hold, is unknown.
 
         Raises:
-            OSError: the place does not answer.
+            JournalError: the place does not answer.
             StateError: a file is of another journal or format.
             TypeError: keys of this type are never equal to those of the journal.
         """
-        asked = fit_keys(keys, self._description.key_type)
-        if self._files is None:
-            self.refresh()
-        tables = self._found(asked) if self._files and len(keys) else []
+        with self._lock:
+            begun, is_due = self._now(), self.is_due()
+            try:
+                if is_due:
+                    self._list()
+                listed = self._now()
+                read = self._read(fit_keys(keys, self._description.key_type))
+                self._took = self._now() - listed
+                return read
+            except (OSError, pa.ArrowException) as error:
+                raise JournalError(
+                    f"the journal {self.place.shown} cannot be read ({describe_error(error)}): its answers would be "
+                    "paid for again, so the task ends; check the place, and start the job again"
+                ) from error
+            finally:
+                if is_due:
+                    now = self._now()
+                    self._next = now + max(LIST_AGAIN, MOST_LISTING * (now - begun))
+
+    def _list(self) -> None:
+        listing = list_journal(self.place)
+        known = listing.known_from(self._since)
+        self._files = [entry for entry in listing.live if entry.name not in known]
+        self.has_files = bool(self._files)
+
+    def _read(self, asked: pa.Array) -> ColumnAnswers:
+        count = len(asked)
+        tables = self._found(asked) if self._files and count else []
         if not tables:
-            return self._nothing(len(keys))
+            zeros = np.zeros(count, np.int64)
+            return ColumnAnswers(self._description.answers.empty_table(), zeros, zeros + UNKNOWN)
         table = living(pa.concat_tables(tables), self._clock(), self._expire_after)
         codes = table[CODE].to_numpy()
         chosen = latest(table, codes)
         table, codes = table.take(pa.array(chosen)), codes[chosen]
         found = table["_found"].to_numpy()
-        counts = np.full(len(keys), UNKNOWN, np.int64)
+        counts = np.full(count, UNKNOWN, np.int64)
         if self._keep_missing:
             counts[codes[~found]] = 0
-        rows = np.bincount(codes[found], minlength=len(keys))
+        rows = np.bincount(codes[found], minlength=count)
         counts = np.where(rows > 0, rows, counts)
         table = table.select(self._description.answers.names).filter(pa.array(found))
         # Rows are in the order of their keys.
         return ColumnAnswers(table.combine_chunks(), np.cumsum(rows) - rows, counts)
-
-    def _nothing(self, count: int) -> ColumnAnswers:
-        zeros = np.zeros(count, np.int64)
-        return ColumnAnswers(self._description.answers.empty_table(), zeros, zeros + UNKNOWN)
 
     def _found(self, asked: pa.Array) -> list[pa.Table]:
         """The rows of the keys in all files, with the number of the key of each as `CODE`."""
@@ -140,24 +198,17 @@ class JournalReader:
                 return list(self._rows(asked))
             except FileNotFoundError:
                 # A compaction has deleted it, and a file that took its place is in a new listing.
-                self.refresh()
-        self._files = tuple(entry for entry in self._files or () if self._is_there(entry.name))
+                self._list()
+        self._files = [entry for entry in self._files if is_whole(self.place, entry, self._description)]
         return list(self._rows(asked))
 
-    def _is_there(self, name: str) -> bool:
-        try:
-            self._place.open(name).close()
-        except FileNotFoundError:
-            return False
-        return True
-
     def _rows(self, asked: pa.Array) -> Iterator[pa.Table]:
-        names = [entry.name for entry in self._files or ()]
+        names = [entry.name for entry in self._files]
         if self._indexed != names:
             self._keys.set_files(names)
             self._indexed = names
         for name, hits in groupby(self._keys.find(asked), key=lambda hit: hit.name):
-            file = open_file(self._place, name, self._description)
+            file = open_file(self.place, name, self._description)
             if file is not None:
                 with file:
                     for hit in hits:
@@ -165,7 +216,7 @@ class JournalReader:
         search = _Search(asked, self._description)
         for name in names:
             if name not in self._keys:
-                yield from search.rows(self._place, name)
+                yield from search.rows(self.place, name)
 
 
 class _Search:
@@ -174,42 +225,34 @@ class _Search:
     def __init__(self, asked: pa.Array, description: Description) -> None:
         self._description = description
         self._index = KeyIndex(asked)
-        self._asked = asked
         self._lowest, self._highest = _range(key_parts(asked)[0])
 
     def rows(self, place: Place, name: str) -> Iterator[pa.Table]:
         """The rows of these keys in a file."""
-        file = open_file(place, name, self._description)
+        description = self._description
+        file = open_file(place, name, description)
         if file is None:
             return
         with file:
             for group in range(file.num_row_groups):
-                if self._may_have(file, group):
-                    found = self._of_group(file, group)
-                    if found is not None:
-                        yield found
+                if self._may_have(file.metadata.row_group(group).column(0).statistics):
+                    keys = read_columns(file, group, description.keys.names, description)
+                    parts = [column.combine_chunks() for column in keys.columns]
+                    # The index gives places in the asked keys by the rows' keys.
+                    codes, rows = self._index.find(key_array(parts))
+                    if len(rows):
+                        yield _picked(file, group, rows, codes, description)
 
-    def _may_have(self, file: DataFile, group: int) -> bool:
+    def _may_have(self, statistics: Any) -> bool:
         """Whether the statistics of the first key column allow one of the keys."""
         if self._lowest is None:
             return self._highest is not None
-        statistics = file.metadata.row_group(group).column(0).statistics
         if statistics is None or not statistics.has_min_max:
             return True
         try:
             return bool(statistics.min <= self._highest and statistics.max >= self._lowest)
         except TypeError:
             return True
-
-    def _of_group(self, file: DataFile, group: int) -> pa.Table | None:
-        description = self._description
-        keys = read_columns(file, group, description.keys.names, description)
-        parts = [column.combine_chunks() for column in keys.columns]
-        # The index gives places in the asked keys by the rows' keys.
-        codes, rows = self._index.find(key_array(parts))
-        if not len(rows):
-            return None
-        return _picked(file, group, rows, codes, description)
 
 
 def _picked(file: DataFile, group: int, rows: Ints, codes: Ints, description: Description) -> pa.Table:
@@ -305,94 +348,3 @@ class LaterKeys:
 
 def _size(groups: list[pa.Array]) -> int:
     return sum(array.nbytes + PER_ROW * len(array) for array in groups)
-
-
-LIST_AGAIN = 1.0
-"""Seconds after which a task looks for new files at the earliest."""
-
-MOST_LISTING = 50
-"""It looks after this many times the time that the last look took: looking takes at most 2 % of a task."""
-
-FEWEST, MOST = 10, 10_000
-"""Keys of one question."""
-
-AHEAD = 0.5
-"""Seconds for which the keys of one question last: files that come later have answers for the others. If questions take
-long they are for more keys, so that they take at most about 4 % of a task."""
-
-
-class LaterAnswers(JournalReader):
-    """The answers of the files that came since a listing, for the tasks of this process.
-
-    Any thread may call it. Reading waits for another reading.
-
-    Args:
-        options: those of `JournalReader`.
-
-    Attributes:
-        place: what it reads.
-        most: the number of keys that the next question should ask for.
-    """
-
-    def __init__(
-        self, place: WatchedPlace, description: Description, *, monotonic: Clock = monotonic, **options: Any
-    ) -> None:
-        super().__init__(place, description, **options)
-        self._now = monotonic
-        self.place = place
-        self.most = FEWEST
-        # Answers and the time in which they came: the pace of the task. And the seconds of the last question.
-        self._done = 0.0
-        self._begun = monotonic()
-        self._took = 0.0
-        self._lock = threading.Lock()
-        self._next = 0.0
-        self.has_files = False
-
-    def begin(self) -> None:
-        """A task begins: it has to see the files that existed when it began."""
-        self._next = 0.0
-        self._begun, self._done = self._now(), 0.0
-
-    def count(self, answers: int) -> None:
-        """The task got answers of calls, or of this. Called on the loop."""
-        self._done += answers
-
-    def pace(self) -> None:
-        """Set `most`, before a question. Called on the loop."""
-        lasted, ahead = self._now() - self._begun, max(AHEAD, AHEAD * MOST_LISTING * self._took)
-        if lasted > 0 and self._done:
-            self.most = min(max(FEWEST, round(ahead * self._done / lasted)), MOST)
-        if lasted > 4 * ahead:
-            # The pace of long ago counts less and less.
-            self._begun += lasted / 2
-            self._done /= 2
-
-    def is_due(self) -> bool:
-        """Whether there may be files that were not listed yet."""
-        return self._now() >= self._next
-
-    def read(self, keys: pa.Array) -> ColumnAnswers:
-        """The answers of keys.
-
-        Raises:
-            JournalError: the place does not answer.
-        """
-        with self._lock:
-            begun, is_due = self._now(), self.is_due()
-            try:
-                if is_due:
-                    self.has_files = self.refresh() > 0
-                listed = self._now()
-                read = super().read(keys)
-                self._took = self._now() - listed
-                return read
-            except (OSError, pa.ArrowException) as error:
-                raise JournalError(
-                    f"the journal {self.place.shown} cannot be read ({describe_error(error)}): its answers would be "
-                    "paid for again, so the task ends; check the place, and start the job again"
-                ) from error
-            finally:
-                if is_due:
-                    now = self._now()
-                    self._next = now + max(LIST_AGAIN, MOST_LISTING * (now - begun))

@@ -15,7 +15,9 @@ import errno
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,7 +26,7 @@ from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.journal.answers import AnswerBatch, to_table
 from asyncio_operator.journal.files import check_description
 from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
-from asyncio_operator.journal.storage import Place, goes_on
+from asyncio_operator.journal.storage import Place, beside, goes_on
 
 logger = logging.getLogger("asyncio_operator.journal")
 
@@ -40,10 +42,6 @@ PATIENCE = 60.0
 ABSENT = 5.0
 """Seconds for which a journal that is not there is looked for: a mounted place may show late what the driver made."""
 
-ONE_WRITE = 60.0
-"""Seconds that one attempt to write takes at most, with the repetitions of Arrow's clients. After the patience and this
-time without a file that was written or failed, the place hangs, and is given up."""
-
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR)
 
 _LASTING_WORDS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
@@ -56,20 +54,20 @@ class JournalWriter:
     Args:
         place: of the journal.
         description: of the journal, as `open_journal` gives it.
+        columns: makes columns of what was appended, without answers that are not kept, in the writer's thread.
         label: begins the text of `_run`, such as application, stage, partition and attempt.
         flush_every: seconds that an answer waits at most.
         expire_after: seconds that an answer lives; None: for ever.
         on_room: called in the writer's thread when there is room again after there was none, and when it fails.
         patience: seconds for which a failing write is repeated.
         first_pause: seconds before the first repetition; each further pause is twice as long, up to 5 seconds.
-        clock: gives the times in the names of files.
-        monotonic: see `clock.monotonic`.
-        new_id: returns 32 hexadecimal digits that no other call returns.
+        clock, monotonic, new_id: see `WorkerProcess`. Files have times in their names.
         drive: called after each `append` instead of starting a thread; it has to see that `write_due` is called when
             `due_in` says so.
 
     Attributes:
         run: the text of `_run`; no other writer has it.
+        acknowledged: answers whose files are whole: the first this many that were appended.
     """
 
     def __init__(
@@ -77,10 +75,11 @@ class JournalWriter:
         place: Place,
         description: Description,
         *,
+        columns: Callable[[list[Any]], Iterable[AnswerBatch]] = iter,
         label: str = "",
         flush_every: float = 1.0,
         expire_after: float | None = None,
-        on_room: Callable[[], None] | None = None,
+        on_room: Callable[[], object] | None = None,
         patience: float = PATIENCE,
         first_pause: float = 0.1,
         clock: Clock = wall,
@@ -90,6 +89,7 @@ class JournalWriter:
     ) -> None:
         self._place = place
         self._description = description
+        self._columns = columns
         self._id = new_id()[:16]
         self.run = f"{label}-{self._id}" if label else self._id
         self._flush_every = flush_every
@@ -100,29 +100,30 @@ class JournalWriter:
         self._clock = clock
         self._now = monotonic
         self._drive = drive
-        self._changed = threading.Condition()
-        # Guarded by `_changed`.
-        self._waiting: list[Callable[[], AnswerBatch]] = []
+        # Entered for each call: a condition takes twice as long as its lock.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        # Guarded by the lock.
+        self._waiting: list[Any] = []
         self._waiting_bytes = 0
         self._writing_bytes = 0
         self._oldest = 0.0
         self._appended = 0
-        self._acknowledged = 0
+        self.acknowledged = 0
         self._stalled = False
         self._closed = False
         self._aborted = False
         self._error: JournalError | None = None
-        self._thread: threading.Thread | None = None
+        self._ended: Future[None] | None = None
         self._files = 0
 
     # -- any thread
 
-    def append(self, columns: Callable[[], AnswerBatch], count: int, nbytes: int) -> int:
+    def append(self, answers: Sequence[Any], count: int, nbytes: int) -> int:
         """Take answers over; they are written soon. It does not wait.
 
         Args:
-            columns: returns the answers in columns, without those that are not kept. It is called when
-                they are written, in the writer's thread.
+            answers: what `columns` takes.
             count: their number.
             nbytes: about the memory that they take.
 
@@ -133,41 +134,33 @@ class JournalWriter:
             JournalError: an earlier write has failed for good.
             StateError: the writer is closed.
         """
-        with self._changed:
-            self.check()
+        with self._lock:
+            if self._error is not None:
+                raise self._error
             if self._closed:
                 raise StateError("the writer of a journal is closed")
             self._appended += count
-            if not self._waiting:
+            is_first = not self._waiting
+            if is_first:
                 self._oldest = self._now()
-            self._waiting.append(columns)
+            self._waiting += answers
             self._waiting_bytes += nbytes
             if self._drive is not None:
                 self._drive(self)
-            elif self._thread is None:
-                thread = threading.Thread(target=self._run, name=f"journal {self.run}", daemon=True)
+            elif self._ended is None:
                 # If the machine has no thread left, the next answers try again, and `close` writes without one.
-                thread.start()
-                self._thread = thread
-            self._changed.notify_all()
+                self._ended = beside(self._run, name=f"journal {self.run}")
+            elif is_first or self._waiting_bytes >= FULL_FILE:
+                self._changed.notify_all()
             return self._appended
 
     @property
-    def acknowledged(self) -> int:
-        """Answers whose files are whole: the first this many that were appended."""
-        return self._acknowledged
-
-    @property
     def has_room(self) -> bool:
-        """Whether more answers should be asked for. Those that come all the same are taken.
+        """Whether more answers should be asked for. It is asked before each call. Those that come all the same are
+        taken, until a write has failed for good.
 
         While a write is repeated there is no room: what is answered then is lost if the place stays as it is.
         """
-        return self.takes_more or self._error is not None
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether there is room, and no write has failed for good. It is asked before each call."""
         waiting = self._waiting_bytes + self._writing_bytes
         return waiting < MOST_WAITING and not self._stalled and self._error is None
 
@@ -183,49 +176,30 @@ class JournalWriter:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            thread = self._thread
-        if thread is None:
+            ended = self._ended
+        if ended is None:
             self.write_due()
         else:
-            seconds = self.hangs_after if timeout is None else timeout
-            for _ in goes_on(lambda: not thread.is_alive(), lambda: self.progress if timeout is None else 0):
-                thread.join(seconds)
-            if thread.is_alive():
-                self.abort()
-                raise self.hanging(seconds)
+            try:
+                for seconds in goes_on(ended.done, self._place) if timeout is None else [timeout]:
+                    wait([ended], seconds)
+                if not ended.done():
+                    raise self._place.hanging(seconds)
+            except JournalError:
+                # Nothing waits for the write that runs, and what waits behind it is not written.
+                with self._changed:
+                    self._aborted = True
+                    self._drop()
+                raise
         self.check()
 
-    @property
-    def hangs_after(self) -> float:
-        """Seconds without `progress` after which the place hangs."""
-        return self._patience + ONE_WRITE
-
-    @property
-    def progress(self) -> int:
-        """Files that were begun. While one is written, it grows within `hangs_after` seconds, or the place hangs."""
-        return self._files
-
-    def hanging(self, seconds: float) -> JournalError:
-        """The error for a place that hangs."""
-        return JournalError(
-            f"the journal {self._place.shown} did not take the last answers within {seconds:g} seconds. Answers that "
-            "are not in a file yet will be asked for again. Check the place"
-        )
-
-    def abort(self) -> None:
-        """End without writing what waits, and without waiting for a write that runs."""
-        with self._changed:
-            self._closed = self._aborted = True
-            self._waiting.clear()
-            self._waiting_bytes = 0
-            self._changed.notify_all()
+    def _drop(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._changed.notify_all()
 
     def check(self) -> None:
-        """Do nothing, unless a write has failed for good.
-
-        Raises:
-            JournalError: it has.
-        """
+        """Raise the error of a write that has failed for good."""
         if self._error is not None:
             raise self._error
 
@@ -254,18 +228,17 @@ class JournalWriter:
         with self._changed:
             if self.due_in() != 0:
                 return True
-            batches, size, last = self._waiting, self._waiting_bytes, self._appended
+            answers, size, last = self._waiting, self._waiting_bytes, self._appended
             self._waiting, self._waiting_bytes, self._writing_bytes = [], 0, size
-        error = self._write(batches, self._acknowledged)
+        error = self._write(answers, self.acknowledged)
         with self._changed:
-            had_room = self.takes_more
+            had_room = self.has_room
             self._writing_bytes, self._stalled = 0, False
             if error is None:
-                self._acknowledged = last
+                self.acknowledged = last
             else:
                 self._error = error
-                self._waiting.clear()
-                self._waiting_bytes = 0
+                self._drop()
             self._changed.notify_all()
         if self._on_room is not None and (error is not None or (not had_room and self.has_room)):
             try:
@@ -275,15 +248,12 @@ class JournalWriter:
                 logger.warning("on_room of the journal %s failed: %s", self._place.shown, describe_error(problem))
         return error is None and not self._aborted
 
-    def _write(self, batches: list[Callable[[], AnswerBatch]], first: int) -> JournalError | None:
-        """Make a file of batches. Returns the error that ends the writer, or None.
-
-        Args:
-            first: the number of the first answer in its run.
-        """
+    def _write(self, answers: list[Any], first: int) -> JournalError | None:
+        """Make a file of answers, whose first one has this number in its run. Returns the error that ends the
+        writer, or None."""
         try:
             tables = []
-            for batch in (columns() for columns in batches):
+            for batch in self._columns(answers):
                 if len(batch.keys):
                     table = to_table(
                         batch, self._description, run=self.run, first=first, expire_after=self._expire_after

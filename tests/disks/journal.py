@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from asyncio_operator.arrow.column_answers import in_order
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal.answers import AnswerBatch
-from asyncio_operator.journal.format import Description
+from asyncio_operator.journal.format import Description, JournalError
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
-from asyncio_operator.journal.storage import LocalPlace
+from asyncio_operator.journal.storage import Place
 from asyncio_operator.journal.writer import JournalWriter
 from tests.disks.processes import Say
 from tests.disks.wrong import Begun, Outcome, WrongError, difference
@@ -70,7 +70,7 @@ class JournalWork:
         return found
 
     def work(self, directory: Path, begun: Begun, say: Say) -> None:
-        place = LocalPlace(str(directory / "journal"))
+        place = Place(str(directory / "journal"))
         description = _described(place)
         expires = [given for kind, given in self.operations[: begun.at] if kind == "new writer"]
         writer = _writer(place, description, expires[-1] if expires else None)
@@ -106,7 +106,7 @@ class JournalWork:
         wanted = self._view(begun.at, now)
         try:
             found = self._read(directory, now)
-        except (OSError, StateError) as error:
+        except (JournalError, OSError, StateError) as error:
             # Of a description only its directory is named, because it is the journal's.
             named = str(directory / "journal") if "description" in file else str(directory / file)
             if named not in str(error):
@@ -125,19 +125,19 @@ class JournalWork:
         return Outcome.MISSING
 
     def _read(self, directory: Path, now: float) -> View:
-        place = LocalPlace(str(directory / "journal"))
+        place = Place(str(directory / "journal"))
         known = JournalReader(place, _described(place), clock=lambda: now).read(pa.array(range(KEYS)))
         values = known.table["v"].to_pylist()
         spans = zip(known.starts.tolist(), known.counts.tolist(), strict=True)
         return {key: values[start : start + count] for key, (start, count) in enumerate(spans) if count >= 0}
 
 
-def _described(place: LocalPlace) -> Description:
+def _described(place: Place) -> Description:
     schema = pa.schema([("id", pa.int64())]), pa.schema([("v", pa.string())])
     return open_journal(place, wanted_description("test", *schema))
 
 
-def _writer(place: LocalPlace, description: Description, expire: float | None) -> JournalWriter:
+def _writer(place: Place, description: Description, expire: float | None) -> JournalWriter:
     return JournalWriter(place, description, flush_every=0.0, expire_after=expire, drive=lambda _: None)
 
 

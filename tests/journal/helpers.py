@@ -19,7 +19,7 @@ from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
-from asyncio_operator.journal.storage import LocalPlace, Place
+from asyncio_operator.journal.storage import Place
 from asyncio_operator.journal.writer import JournalWriter
 
 NOW = 1_800_000_000.0
@@ -45,7 +45,7 @@ def seen_at(place: Place) -> Seen:
 
 def append(writer: JournalWriter, one: AnswerBatch) -> int:
     size = one.keys.nbytes + one.answers.table.nbytes + 32 * len(one.keys)
-    return writer.append(lambda: one, len(one.keys), size)
+    return writer.append([one], len(one.keys), size)
 
 
 def write(place: Place, description: Description, *batches: AnswerBatch, **options: Any) -> JournalWriter:
@@ -94,7 +94,7 @@ def read(place: Place, description: Description, keys: Sequence[Any], kind: pa.D
     return answers_of(JournalReader(place, description, **options).read(pa.array(keys, kind)), keys)
 
 
-class Watched(LocalPlace):
+class Watched(Place):
     """A place on a disk that counts what is opened, and fails when asked to."""
 
     def __init__(self, path: str) -> None:

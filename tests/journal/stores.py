@@ -1,15 +1,15 @@
 """Models of a disk and of an object store, which do what real ones may do at the worst moment.
 
-`ModelDisk` stands below `LocalPlace`: a process may die between any two of its calls, and in the middle of a write; a
+`ModelDisk` stands below a `Place`: a process may die between any two of its calls, and in the middle of a write; a
 power cut loses or keeps every name that was not synced, each by itself, and tears what was not synced. `ModelStore` is
-an object store: a put is whole or absent, but its reply may be lost, it may be carried out again much later, and
+an object store: a write is whole or absent, but its reply may be lost, it may be carried out again much later, and
 listings may leave out new objects and show deleted ones.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -59,11 +59,9 @@ class ModelDisk(Disk):
     def rename(self, path: str, to: str) -> None:
         self.fuse.step()
         self.names[to] = self.names.pop(path)
-
-    def sync_directory(self, path: str) -> None:
         self.fuse.step()
         for name in self.all_names():
-            if os.path.dirname(name) == path:
+            if os.path.dirname(name) == os.path.dirname(to):
                 if name in self.names:
                     self.synced[name] = self.names[name]
                 else:
@@ -73,14 +71,7 @@ class ModelDisk(Disk):
         self.fuse.step()
 
     def list(self, path: str) -> list[Entry]:
-        path = path.rstrip("/")
         return [Entry(os.path.basename(n), len(i.data)) for n, i in self.names.items() if os.path.dirname(n) == path]
-
-    def directories(self, path: str) -> Sequence[str]:
-        return []
-
-    def modified(self, path: str) -> float:
-        return 0.0
 
     def open(self, path: str) -> pa.NativeFile:
         if path not in self.names:
@@ -109,10 +100,10 @@ class ModelDisk(Disk):
         self.names, self.synced = after, dict(after)
 
 
-class ModelStore:
-    """An object store: a `Place`."""
+class ModelStore(Disk):
+    """An object store."""
 
-    shown = "model"
+    renames = False
 
     def __init__(self, fuse: Fuse) -> None:
         self.fuse = fuse
@@ -125,41 +116,35 @@ class ModelStore:
         self.ghosts: dict[str, int] = {}
         self.lags = False
 
-    def list(self, directory: str = "") -> list[Entry]:
+    def list(self, path: str) -> list[Entry]:
         sizes = {name: len(data) for name, data in self.objects.items() if name not in self.hidden} | self.ghosts
-        return [Entry(os.path.basename(n), size) for n, size in sizes.items() if os.path.dirname(n) == directory]
+        return [Entry(os.path.basename(n), size) for n, size in sizes.items() if os.path.dirname(n) == path]
 
-    def directories(self) -> Sequence[str]:
-        return []
-
-    def put(self, name: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes) -> None:
         self.fuse.step()
         if self.refusals:
             self.refusals -= 1
             raise OSError("503 SLOW_DOWN")
-        self.objects[name] = data
+        self.objects[path] = data
         if self.lags:
-            self.hidden.add(name)
+            self.hidden.add(path)
         if self.lost_replies:
             self.lost_replies -= 1
-            self.late.append((name, data))
+            self.late.append((path, data))
             raise OSError("the connection was lost")
         self.fuse.step()
 
-    def open(self, name: str) -> pa.NativeFile:
-        if name not in self.objects:
-            raise FileNotFoundError(name)
-        return pa.BufferReader(self.objects[name])
+    def open(self, path: str) -> pa.NativeFile:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        return pa.BufferReader(self.objects[path])
 
-    def delete(self, name: str) -> None:
+    def delete(self, path: str) -> None:
         self.fuse.step()
-        data = self.objects.pop(name, None)
-        self.hidden.discard(name)
+        data = self.objects.pop(path, None)
+        self.hidden.discard(path)
         if self.lags and data is not None:
-            self.ghosts[name] = len(data)
-
-    def parts(self) -> Iterator[tuple[str, float]]:
-        return iter(())
+            self.ghosts[path] = len(data)
 
     def settle(self) -> None:
         self.hidden.clear()

@@ -20,17 +20,17 @@ from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
-from asyncio_operator.journal.storage import LocalPlace
+from asyncio_operator.journal.storage import Place
 from asyncio_operator.spark.worker.task_journal import noted_columns
 from tests.journal.helpers import NOW, Watched, answers_of, batch, described, read, write
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LocalPlace:
-    return LocalPlace(str(tmp_path / "deep" / "journal"))
+def place(tmp_path: Path) -> Place:
+    return Place(str(tmp_path / "deep" / "journal"))
 
 
-def test_J1_all_types_of_spark_come_back_as_they_were(place: LocalPlace) -> None:
+def test_J1_all_types_of_spark_come_back_as_they_were(place: Place) -> None:
     moment = datetime.datetime(2026, 5, 1, 12, 30, 0, 123456)
     columns = {
         "a": pa.array([True, None]),
@@ -53,7 +53,7 @@ def test_J1_all_types_of_spark_come_back_as_they_were(place: LocalPlace) -> None
     assert repr(known.table.to_pylist()) == repr(rows.to_pylist())
 
 
-def test_J3_any_reader_of_parquet_finds_the_columns_of_the_format(place: LocalPlace, tmp_path: Path) -> None:
+def test_J3_any_reader_of_parquet_finds_the_columns_of_the_format(place: Place, tmp_path: Path) -> None:
     description = described(place)
     attempts, latency = pa.array([1, 2], pa.int32()), pa.array([12.5, None])
     weights = weights_array([{"tokens": 7.0}, None])
@@ -75,7 +75,7 @@ def test_J3_any_reader_of_parquet_finds_the_columns_of_the_format(place: LocalPl
     ]
 
 
-def test_J4_the_latest_counts_by_time_then_run_then_call(place: LocalPlace) -> None:
+def test_J4_the_latest_counts_by_time_then_run_then_call(place: Place) -> None:
     description = described(place)
     first = write(place, description, batch({1: ["old"]}, NOW + 5), batch({1: ["new"]}, NOW + 5))
     assert read(place, description, [1]) == {1: ["new"]}
@@ -87,7 +87,7 @@ def test_J4_the_latest_counts_by_time_then_run_then_call(place: LocalPlace) -> N
     assert read(place, description, [1]) == {1: []}
 
 
-def test_J4_a_file_twice_gives_an_answer_once(place: LocalPlace, tmp_path: Path) -> None:
+def test_J4_a_file_twice_gives_an_answer_once(place: Place, tmp_path: Path) -> None:
     description = described(place)
     write(place, description, batch({1: ["a", "b"], 2: []}))
     [path] = (tmp_path / "deep" / "journal").glob("*.parquet")
@@ -95,11 +95,11 @@ def test_J4_a_file_twice_gives_an_answer_once(place: LocalPlace, tmp_path: Path)
     assert read(place, description, [1, 2]) == {1: ["a", "b"], 2: []}
 
 
-def test_J6_keys_of_int_and_bigint_and_of_float_and_double_are_the_same(place: LocalPlace, tmp_path: Path) -> None:
+def test_J6_keys_of_int_and_bigint_and_of_float_and_double_are_the_same(place: Place, tmp_path: Path) -> None:
     description = described(place, "int")
     write(place, description, batch({1: ["a"]}, kind=pa.int32()), batch({2: ["b"]}, kind=pa.int64()))
     assert read(place, description, [1, 2], pa.int8()) == read(place, description, [1, 2]) == {1: ["a"], 2: ["b"]}
-    doubles = LocalPlace(str(tmp_path / "doubles"))
+    doubles = Place(str(tmp_path / "doubles"))
     description = described(doubles, "double")
     write(doubles, description, batch({-0.0: ["zero"], math.nan: ["nan"]}), batch({0.5: ["half"]}, kind=pa.float32()))
     assert answers_of(
@@ -107,7 +107,7 @@ def test_J6_keys_of_int_and_bigint_and_of_float_and_double_are_the_same(place: L
     ) == {"z": ["zero"], "n": ["nan"], "h": ["half"]}
 
 
-def test_J6_composite_keys_are_compared_part_by_part(place: LocalPlace) -> None:
+def test_J6_composite_keys_are_compared_part_by_part(place: Place) -> None:
     keys = pa.schema([("day", pa.date32()), ("code", pa.string())])
     description = open_journal(place, wanted_description("two", keys, pa.schema([("v", pa.string())])))
     days = pa.array([datetime.date(2026, 1, 1)] * 2 + [None])
@@ -118,20 +118,20 @@ def test_J6_composite_keys_are_compared_part_by_part(place: LocalPlace) -> None:
     assert known.table["v"].to_pylist() == ["a", "b"]
 
 
-def test_J6_a_key_that_the_journal_cannot_hold_is_unknown(place: LocalPlace) -> None:
+def test_J6_a_key_that_the_journal_cannot_hold_is_unknown(place: Place) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}))
     assert read(place, description, [1.0, 1.5, None]) == {1.0: ["a"]}
 
 
-def test_J7_the_expiry_of_the_writer_is_shortened_by_the_reader_and_never_lengthened(place: LocalPlace) -> None:
+def test_J7_the_expiry_of_the_writer_is_shortened_by_the_reader_and_never_lengthened(place: Place) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}), expire_after=10)
     for age, own, found in [(9, None, True), (10, None, False), (4, 5, True), (5, 5, False), (11, 100, False)]:
         assert bool(read(place, description, [1], clock=lambda at=NOW + age: at, expire_after=own)) is found, (age, own)
 
 
-def test_J7_an_older_answer_that_lives_longer_counts_again(place: LocalPlace) -> None:
+def test_J7_an_older_answer_that_lives_longer_counts_again(place: Place) -> None:
     description = described(place)
     write(place, description, batch({1: ["lasting"]}, NOW))
     write(place, description, batch({1: ["short"]}, NOW + 1), expire_after=5)
@@ -139,7 +139,7 @@ def test_J7_an_older_answer_that_lives_longer_counts_again(place: LocalPlace) ->
     assert read(place, description, [1], clock=lambda: NOW + 6) == {1: ["lasting"]}
 
 
-def test_J1_misses_are_answers_unless_they_are_not_kept(place: LocalPlace) -> None:
+def test_J1_misses_are_answers_unless_they_are_not_kept(place: Place) -> None:
     description = described(place)
     write(place, description, batch({1: [], 2: ["b"]}))
     assert read(place, description, [1, 2]) == {1: [], 2: ["b"]}
@@ -162,7 +162,7 @@ def test_J1_a_reader_looks_only_into_files_that_came_after_a_listing(tmp_path: P
     assert [name for name in place.opened if name in {entry.name for entry in listing.files}] == []
 
 
-def test_J5_row_groups_without_the_keys_are_not_read(place: LocalPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_J5_row_groups_without_the_keys_are_not_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     description = described(place)
     keys = range(200_000)
     rows = pa.table({"v": pa.repeat(pa.scalar("x"), len(keys))})
@@ -186,7 +186,7 @@ def test_J5_row_groups_without_the_keys_are_not_read(place: LocalPlace, monkeypa
 
 @pytest.mark.parametrize("most", [0, 3000, 1 << 26])
 def test_J5_whatever_fits_into_the_index_the_answers_are_the_same(
-    place: LocalPlace, monkeypatch: pytest.MonkeyPatch, most: int
+    place: Place, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(later_answers, "MOST_BYTES", most)
     description = described(place)
@@ -198,7 +198,7 @@ def test_J5_whatever_fits_into_the_index_the_answers_are_the_same(
         }
         expected |= answers
         write(place, description, batch(answers, NOW + number, pa.int64()))
-        assert reader.refresh() == number + 1
+        reader.begin()
         for _ in range(2):
             assert answers_of(reader.read(pa.array(range(200))), range(200)) == expected
         for key in (min(answers), max(answers)):
@@ -206,7 +206,7 @@ def test_J5_whatever_fits_into_the_index_the_answers_are_the_same(
             assert answers_of(reader.read(pa.array([key])), [key]) == {key: expected[key]}
 
 
-def test_J2_a_key_that_does_not_fit_is_an_error_and_not_another_key(place: LocalPlace) -> None:
+def test_J2_a_key_that_does_not_fit_is_an_error_and_not_another_key(place: Place) -> None:
     description = described(place)
     with pytest.raises(Exception, match="does not fit the journal's key columns") as caught:
         write(place, description, batch({None: ["a"]}, kind=pa.int64()))

@@ -20,7 +20,7 @@ from asyncio_operator.journal.compaction import Compactor
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import ABOUT
 from asyncio_operator.journal.identity import wanted_description
-from asyncio_operator.journal.storage import LocalPlace
+from asyncio_operator.journal.storage import Place
 from asyncio_operator.testing import ManualClock
 from tests.journal.helpers import NOW, batch, compact, described, read, seen_at, write
 
@@ -73,15 +73,15 @@ def test_J7_compaction_changes_no_view_at_any_later_time(
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LocalPlace:
-    return LocalPlace(str(tmp_path))
+def place(tmp_path: Path) -> Place:
+    return Place(str(tmp_path))
 
 
-def names(place: LocalPlace) -> set[str]:
+def names(place: Place) -> set[str]:
     return {entry.name.split("-")[0] for entry in list_journal(place).files}
 
 
-def test_J7_many_files_become_few_and_the_old_ones_stay_for_grace(place: LocalPlace, tmp_path: Path) -> None:
+def test_J7_many_files_become_few_and_the_old_ones_stay_for_grace(place: Place, tmp_path: Path) -> None:
     description, clock = described(place), ManualClock(NOW)
     write(place, description, *(batch({key: [f"v{key}"], 0: [f"{key}"]}, NOW + key) for key in range(1, 20)))
     expected = {key: [f"v{key}"] for key in range(1, 20)} | {0: ["19"]}
@@ -102,7 +102,7 @@ def test_J7_many_files_become_few_and_the_old_ones_stay_for_grace(place: LocalPl
 
 
 @pytest.mark.parametrize("buckets", [1, 3, 50])
-def test_J5_compaction_in_buckets_gives_the_same(place: LocalPlace, buckets: int) -> None:
+def test_J5_compaction_in_buckets_gives_the_same(place: Place, buckets: int) -> None:
     description = described(place)
     write(place, description, *(batch({key: [str(n)] for key in range(n, n + 30)}, NOW + n) for n in range(5)))
     before = read(place, description, range(40))
@@ -112,7 +112,7 @@ def test_J5_compaction_in_buckets_gives_the_same(place: LocalPlace, buckets: int
     assert done.rows_written == 34
 
 
-def test_J7_a_task_that_knows_the_replaced_files_does_not_read_their_successor(place: LocalPlace) -> None:
+def test_J7_a_task_that_knows_the_replaced_files_does_not_read_their_successor(place: Place) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}))
     seen = seen_at(place)
@@ -124,20 +124,21 @@ def test_J7_a_task_that_knows_the_replaced_files_does_not_read_their_successor(p
     assert read(place, description, [1, 2], since=seen) == {1: ["a"], 2: ["b"]}
 
 
-def test_J7_a_reader_finds_the_successor_of_a_file_that_is_gone(place: LocalPlace) -> None:
+def test_J7_a_reader_finds_the_successor_of_a_file_that_is_gone(place: Place) -> None:
     from asyncio_operator.journal.later_answers import JournalReader
     from tests.journal.helpers import answers_of
 
     description = described(place)
     write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
-    reader = JournalReader(place, description, clock=lambda: NOW)
-    assert reader.refresh() == 2
+    reader = JournalReader(place, description, clock=lambda: NOW, monotonic=lambda: 0.0)
+    reader.read(pa.array([], pa.int64()))
+    assert reader.has_files
     compact(place, description, grace=0, clock=lambda: NOW)
     assert answers_of(reader.read(pa.array([1, 2])), [1, 2]) == {1: ["a"], 2: ["b"]}
 
 
 def test_J7_a_file_is_not_deleted_while_its_successor_is_missing(
-    place: LocalPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
@@ -153,7 +154,7 @@ def test_J7_a_file_is_not_deleted_while_its_successor_is_missing(
     assert read(place, description, [1, 2]) == {1: ["a"], 2: ["b"]}
 
 
-def test_J7_a_compaction_that_cannot_be_read_back_is_not_recorded(place: LocalPlace, tmp_path: Path) -> None:
+def test_J7_a_compaction_that_cannot_be_read_back_is_not_recorded(place: Place, tmp_path: Path) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}))
     compactor = Compactor(place, description, clock=lambda: NOW)
@@ -167,7 +168,7 @@ def test_J7_a_compaction_that_cannot_be_read_back_is_not_recorded(place: LocalPl
     assert list((tmp_path / "_journal").glob("compaction-*")) == []
 
 
-def test_J7_what_a_killed_writer_left_is_deleted_after_a_day(place: LocalPlace, tmp_path: Path) -> None:
+def test_J7_what_a_killed_writer_left_is_deleted_after_a_day(place: Place, tmp_path: Path) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}))
     for name, age in [(".old.part", 86_500), (".young.part", 86_000), (".other", 90_000)]:
@@ -177,7 +178,7 @@ def test_J7_what_a_killed_writer_left_is_deleted_after_a_day(place: LocalPlace, 
     assert {path.name for path in tmp_path.glob(".*")} == {".young.part", ".other"}
 
 
-def test_J5_rows_are_measured_in_memory_and_not_in_files(place: LocalPlace) -> None:
+def test_J5_rows_are_measured_in_memory_and_not_in_files(place: Place) -> None:
     description = described(place)
     # A text that repeats takes a few bytes of a file, and 2 MB of memory.
     write(place, description, batch({key: ["x" * 10_000] for key in range(200)}))
@@ -186,7 +187,7 @@ def test_J5_rows_are_measured_in_memory_and_not_in_files(place: LocalPlace) -> N
     assert compactor.memory(compactor.inputs()) > 1 << 20
 
 
-def test_J7_a_record_of_another_format_is_refused(place: LocalPlace, tmp_path: Path) -> None:
+def test_J7_a_record_of_another_format_is_refused(place: Place, tmp_path: Path) -> None:
     described(place)
     name = f"compaction-{1:013d}-{'0' * 16}.json"
     (tmp_path / "_journal" / name).write_text(json.dumps({"format": 2}))
@@ -195,7 +196,7 @@ def test_J7_a_record_of_another_format_is_refused(place: LocalPlace, tmp_path: P
 
 
 @pytest.mark.parametrize("rest", [{}, {"time": "soon"}, {"time": 1, "written": 3, "replaced": []}])
-def test_J7_a_damaged_record_is_named(place: LocalPlace, tmp_path: Path, rest: dict[str, object]) -> None:
+def test_J7_a_damaged_record_is_named(place: Place, tmp_path: Path, rest: dict[str, object]) -> None:
     described(place)
     name = f"compaction-{1:013d}-{'0' * 16}.json"
     (tmp_path / "_journal" / name).write_text(json.dumps({"format": 1, **rest}))
@@ -203,18 +204,14 @@ def test_J7_a_damaged_record_is_named(place: LocalPlace, tmp_path: Path, rest: d
         list_journal(place)
 
 
-def test_J3_the_columns_of_the_format_are_those_of_its_docstring() -> None:
-    from asyncio_operator.journal import format as module
-
-    assert [
-        line.split()[0]
-        for line in (module.__doc__ or "").splitlines()
-        if line.startswith("    _") and "/" not in line.split()[0]
-    ] == ABOUT.names
+def test_J3_the_columns_of_the_format_are_those_of_its_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "journal-format.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `_")]
+    assert sorted(name for row in rows for name in row.replace("`", "").replace(",", "").split()) == sorted(ABOUT.names)
 
 
 def test_J4_J7_a_clock_that_goes_back_loses_no_answer_and_deletes_no_file_that_is_needed(tmp_path: Path) -> None:
-    place = LocalPlace(str(tmp_path))
+    place = Place(str(tmp_path))
     description = described(place)
     write(place, description, batch({1: ["ahead"], 2: ["ahead"]}, NOW + 3600), clock=lambda: NOW + 3600)
     write(place, description, batch({2: ["later"], 3: ["later"]}, NOW), clock=lambda: NOW)

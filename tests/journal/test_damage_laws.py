@@ -8,9 +8,9 @@ import pytest
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal.files import is_whole, list_journal
-from asyncio_operator.journal.format import Description, is_footer_right
+from asyncio_operator.journal.format import Description, JournalError, is_footer_right
 from asyncio_operator.journal.identity import read_description
-from asyncio_operator.journal.storage import Entry, LocalPlace
+from asyncio_operator.journal.storage import Entry, Place
 from tests.journal.helpers import NOW, batch, described, read, write
 
 
@@ -18,28 +18,28 @@ def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
-def seen_of(place: LocalPlace, description: Description, entry: Entry) -> str:
+def seen_of(place: Place, description: Description, entry: Entry) -> str:
     """What a reader and the driver see of a file that holds the latest answer of key 1."""
     try:
         found, whole = read(place, description, [1]), is_whole(place, entry, description)
-    except (OSError, StateError) as error:
+    except (JournalError, OSError, StateError) as error:
         return f"an error that names {entry.name if entry.name in str(error) else 'another file'}"
     return f"{found[1][0]}, {'whole' if whole else 'half-written'}"
 
 
 def test_Y5_a_changed_page_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    place = LocalPlace(str(tmp_path))
+    place = Place(str(tmp_path))
     description = described(place)
     write(place, description, batch({1: ["first"], 2: ["second"]}))
     [path] = tmp_path.glob("*.parquet")
     data = path.read_bytes()
     path.write_bytes(flipped(data, data.index(b"second")))
-    with pytest.raises(OSError, match=path.name):
+    with pytest.raises(JournalError, match=path.name):
         read(place, description, [1, 2])
 
 
 def test_Y5_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    place = LocalPlace(str(tmp_path))
+    place = Place(str(tmp_path))
     description = described(place)
     write(place, description, batch({1: ["first"], 2: ["second"]}))
     [path] = tmp_path.glob("*.parquet")
@@ -51,14 +51,14 @@ def test_Y5_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> 
     # The name of a column, a name in the metadata, the checksum itself.
     for name in (b"_row", b"_found", b"asyncio_operator.journal", b"\x18\x08"):
         path.write_bytes(flipped(data, data.rindex(name) + len(name) - (name[0] != 0x18), 1))
-        with pytest.raises((OSError, StateError), match=path.name):
+        with pytest.raises((JournalError, StateError), match=path.name):
             read(place, description, [1, 2])
         with pytest.raises((OSError, StateError), match=path.name):
             is_whole(place, entry, description)
 
 
 def test_Y5_no_flipped_bit_of_the_end_takes_an_answer_away(tmp_path: Path) -> None:
-    place = LocalPlace(str(tmp_path))
+    place = Place(str(tmp_path))
     description = described(place)
     write(place, description, batch({1: ["older"]}))
     write(place, description, batch({1: ["latest"]}, NOW + 1))
@@ -79,7 +79,7 @@ def test_Y5_no_flipped_bit_of_the_end_takes_an_answer_away(tmp_path: Path) -> No
 
 
 def test_J4_a_file_that_was_cut_anywhere_is_ignored(tmp_path: Path) -> None:
-    place = LocalPlace(str(tmp_path))
+    place = Place(str(tmp_path))
     description = described(place)
     write(place, description, batch({1: ["PAR1"]}))
     write(place, description, batch({1: ["latest"]}, NOW + 1))
@@ -95,7 +95,7 @@ def test_J4_a_file_that_was_cut_anywhere_is_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seals", [1, 2])
 def test_Y5_keys_and_answers_that_look_like_a_checksum_damage_nothing(tmp_path: Path, seals: int) -> None:
-    place = LocalPlace(str(tmp_path))
+    place = Place(str(tmp_path))
     description = described(place, "text")
     text = "\x18\x17asyncio_operator.footer\x18\x0800000000" * seals
     write(place, description, batch({text: [text]}))
@@ -109,7 +109,7 @@ def test_Y5_a_footer_without_a_checksum_is_valid_too() -> None:
 
 
 def test_J6_a_description_that_does_not_fit_its_name_is_damaged(tmp_path: Path) -> None:
-    place = LocalPlace(str(tmp_path))
+    place = Place(str(tmp_path))
     described(place)
     [path] = tmp_path.rglob("description-*.json")
     path.write_text(path.read_text().replace('"test"', '"text"'))

@@ -11,7 +11,7 @@ import pytest
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.journal.identity import identity_of, open_journal, read_description, wanted_description
-from asyncio_operator.journal.storage import Entry, LocalPlace
+from asyncio_operator.journal.storage import Place
 from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, TableEnricher
 
 KEYS = pa.schema([("id", pa.int32())])
@@ -19,8 +19,8 @@ ANSWERS = pa.schema([("v", pa.string()), ("n", pa.int32())])
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LocalPlace:
-    return LocalPlace(str(tmp_path))
+def place(tmp_path: Path) -> Place:
+    return Place(str(tmp_path))
 
 
 async def price(key: int) -> None:
@@ -151,7 +151,7 @@ def test_J6_an_enricher_may_say_itself_which_answers_a_journal_holds() -> None:
     assert identity_of(Model(8, "here")) == "answers of 8 tokens"
 
 
-def test_J6_a_journal_of_another_identity_or_columns_is_refused_with_what_differs(place: LocalPlace) -> None:
+def test_J6_a_journal_of_another_identity_or_columns_is_refused_with_what_differs(place: Place) -> None:
     open_journal(place, wanted_description("first", KEYS, ANSWERS))
     before = sorted(path.read_bytes() for path in Path(place.shown).rglob("*.json"))
     for identity, keys, answers, says in [
@@ -180,7 +180,7 @@ def test_J6_a_journal_of_another_identity_or_columns_is_refused_with_what_differ
         "_spark_metadata/0",
     ],
 )
-def test_J6_a_directory_with_another_table_is_refused_and_left_as_it_is(place: LocalPlace, name: str) -> None:
+def test_J6_a_directory_with_another_table_is_refused_and_left_as_it_is(place: Place, name: str) -> None:
     other = Path(place.shown) / name
     other.parent.mkdir(parents=True, exist_ok=True)
     if name.endswith("/"):
@@ -194,7 +194,7 @@ def test_J6_a_directory_with_another_table_is_refused_and_left_as_it_is(place: L
     assert list(Path(place.shown).iterdir()) == [Path(place.shown) / first]
 
 
-def test_J6_what_a_disk_or_a_person_leaves_in_a_directory_is_no_table(place: LocalPlace) -> None:
+def test_J6_what_a_disk_or_a_person_leaves_in_a_directory_is_no_table(place: Place) -> None:
     root = Path(place.shown)
     for name in ("lost+found", ".snapshot"):
         (root / name).mkdir(parents=True)
@@ -202,7 +202,7 @@ def test_J6_what_a_disk_or_a_person_leaves_in_a_directory_is_no_table(place: Loc
     assert open_journal(place, wanted_description("first", KEYS, ANSWERS)) == read_description(place)
 
 
-def test_J6_key_columns_of_other_names_wider_types_and_columns_in_another_order_are_taken(place: LocalPlace) -> None:
+def test_J6_key_columns_of_other_names_wider_types_and_columns_in_another_order_are_taken(place: Place) -> None:
     first = open_journal(place, wanted_description("x", KEYS, ANSWERS))
     other = wanted_description(
         "x", pa.schema([("number", pa.int64())]), pa.schema([ANSWERS.field(1), ANSWERS.field(0)])
@@ -210,7 +210,7 @@ def test_J6_key_columns_of_other_names_wider_types_and_columns_in_another_order_
     assert open_journal(place, other) == first == read_description(place)
 
 
-def test_J6_decimal_keys_are_taken_if_the_journal_holds_every_one(place: LocalPlace) -> None:
+def test_J6_decimal_keys_are_taken_if_the_journal_holds_every_one(place: Place) -> None:
     def wanted(precision: int, scale: int):
         return wanted_description("x", pa.schema([("id", pa.decimal128(precision, scale))]), ANSWERS)
 
@@ -221,7 +221,7 @@ def test_J6_decimal_keys_are_taken_if_the_journal_holds_every_one(place: LocalPl
             open_journal(place, wanted(precision, scale))
 
 
-class Late(LocalPlace):
+class Late(Place):
     """Another application makes its journal while this one makes its own."""
 
     def __init__(self, path: str, other: str) -> None:
@@ -243,12 +243,12 @@ def test_J6_two_that_make_a_journal_at_once_agree_or_one_refuses(tmp_path: Path)
         ConfigurationError, match="at the same moment, with other columns or another identity: run again"
     ):
         open_journal(Late(str(tmp_path / "b"), "theirs"), mine)
-    left = read_description(LocalPlace(str(tmp_path / "b")))
+    left = read_description(Place(str(tmp_path / "b")))
     assert left is not None
     assert left.identity == "theirs"
 
 
-def test_J6_a_damaged_or_newer_description_is_an_error(place: LocalPlace, tmp_path: Path) -> None:
+def test_J6_a_damaged_or_newer_description_is_an_error(place: Place, tmp_path: Path) -> None:
     open_journal(place, wanted_description("x", KEYS, ANSWERS))
     [path] = tmp_path.rglob("description-*.json")
     about = json.loads(path.read_text())
@@ -263,11 +263,11 @@ def test_J6_a_damaged_or_newer_description_is_an_error(place: LocalPlace, tmp_pa
             read_description(place)
 
 
-def test_J6_answers_without_a_description_are_not_taken_for_a_new_journal(place: LocalPlace, tmp_path: Path) -> None:
+def test_J6_answers_without_a_description_are_not_taken_for_a_new_journal(place: Place, tmp_path: Path) -> None:
     place.put(f"answers-{1:013d}-{'0' * 16}-000000.parquet", b"x")
     with pytest.raises(ConfigurationError, match="but no description"):
         open_journal(place, wanted_description("x", KEYS, ANSWERS))
-    assert [Entry(path.name, 1) for path in tmp_path.glob("*.parquet")] == place.list()
+    assert [path.name for path in tmp_path.glob("*.parquet")] == [entry.name for entry in place.list()]
 
 
 def test_J3_names_that_a_journal_needs_or_that_clash_are_refused() -> None:

@@ -19,7 +19,7 @@ from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
-from asyncio_operator.journal.storage import LocalPlace, Place
+from asyncio_operator.journal.storage import Place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.testing import ManualClock
 from tests.journal.helpers import append, compact
@@ -81,8 +81,6 @@ class JournalModel(RuleBasedStateMachine):
         self.fuse.left = None
         self.settle()
         self.check()
-        for run in self.runs:
-            run.writer.abort()
 
     def settle(self) -> None:
         """Listings show the existing files."""
@@ -252,12 +250,10 @@ class OnDisk(JournalModel):
     def __init__(self) -> None:
         super().__init__()
         self.disk = ModelDisk(self.fuse)
-        self.place = LocalPlace("/journal", self.disk)
+        self.place = Place("/journal", self.disk)
 
     @rule(seed=st.integers(0, 1000))
     def cut_power(self, seed: int) -> None:
-        for run in self.runs:
-            run.writer.abort()
         self.runs.clear()
         self.step = self.plan = None
         # Not drawn one by one: how many choices there are depends on names, which are random.
@@ -268,7 +264,8 @@ class OnDisk(JournalModel):
 class OnStore(JournalModel):
     def __init__(self) -> None:
         super().__init__()
-        self.place = self.store = ModelStore(self.fuse)
+        self.store = ModelStore(self.fuse)
+        self.place = Place("bucket/journal", self.store)
 
     @property
     def lags(self) -> bool:

@@ -10,10 +10,10 @@ import pytest
 
 from asyncio_operator.journal import storage
 from asyncio_operator.journal.format import JournalError
-from asyncio_operator.journal.storage import LocalPlace, WatchedPlace, ask_place, in_parallel
+from asyncio_operator.journal.storage import Place, ask_place, in_parallel
 
 
-class Hanging(LocalPlace):
+class Hanging(Place):
     """A place whose files cannot be opened while the gate is closed."""
 
     def __init__(self, path: str) -> None:
@@ -27,13 +27,13 @@ class Hanging(LocalPlace):
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hanging:
-    monkeypatch.setattr(storage, "ONE_READ", 0.2)
+    monkeypatch.setattr(storage, "HANGS_AFTER", 0.2)
     (tmp_path / "x").write_bytes(b"x")
     return Hanging(str(tmp_path))
 
 
 def test_J2_a_place_that_hangs_is_given_up_by_its_reader(place: Hanging) -> None:
-    with pytest.raises(JournalError, match=r"did not answer for 0\.2 seconds.*: check the place, and start") as caught:
+    with pytest.raises(JournalError, match=r"did not answer for 0\.2 seconds.*; check the place, and start") as caught:
         ask_place(place, lambda place: place.open("x"))
     assert place.shown in str(caught.value)
     place.gate.set()
@@ -42,7 +42,7 @@ def test_J2_a_place_that_hangs_is_given_up_by_its_reader(place: Hanging) -> None
 def test_J2_a_place_that_goes_on_is_waited_for(place: Hanging) -> None:
     place.gate.set()
 
-    def slowly(place: WatchedPlace) -> int:
+    def slowly(place: Place) -> int:
         for _ in range(20):
             threading.Event().wait(0.02)
             place.open("x").close()

@@ -292,7 +292,7 @@ def test_J2_a_journal_that_is_deleted_in_the_middle_of_a_job_fails_it_and_the_ne
 def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "ONE_READ", 0.2)
+    monkeypatch.setattr(storage, "HANGS_AFTER", 0.2)
     gate = threading.Event()
     listed = Disk.list
 
@@ -308,7 +308,7 @@ def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_o
             await journal.find([1])
         await journal.flush()
         monkeypatch.setattr(Disk, "list", listed)
-        monkeypatch.setattr(storage, "ONE_READ", 20.0)  # A busy machine is no place that hangs.
+        monkeypatch.setattr(storage, "HANGS_AFTER", 20.0)  # A busy machine is no place that hangs.
         following = TaskJournal(task, ANSWERS, False, "1", this_process)
         assert await following.find([1]) == [ABSENT]
         await following.flush()

@@ -76,22 +76,19 @@ class EnrichTask:
 
 logger = logging.getLogger("asyncio_operator.tasks")
 
-Deliver = Callable[[KeyBatch, int], None]
-"""See `Delivery`."""
-
 
 class Link:
     """One lookup of a task.
 
     `keys_of` is called by one thread, `leaving` and `nothing` by one thread, and `run` and `emitted` on the loop.
 
-    Attributes:
-        on_left: called on the loop when all of a batch was taken.
-
     Args:
         label: tells its keys in a trace from those of other links; may be empty.
         place: names the task of Spark.
         process: runs the task.
+
+    Attributes:
+        on_left: called on the loop when all of a batch was taken.
     """
 
     def __init__(self, task: EnrichTask, label: str, place: str, process: WorkerProcess) -> None:
@@ -150,20 +147,15 @@ class Link:
             raise run_error(self.task.enricher, key, error, 1, options.remedy)
         answered_with(error, getattr(outcome, "http_status", None))
         failure = Failure(error, 0.0)
-        # Errors are not remembered.
-        self._process.loop().call_soon_threadsafe(self._forget, key, outcome, failure)
+        if self._pipeline is not None:
+            # Errors are not remembered.
+            self._process.loop().call_soon_threadsafe(self._pipeline.forget, key, outcome, failure)
         return failure
 
-    def _forget(self, key: Any, outcome: Any, failure: Failure) -> None:
-        if self._pipeline is not None:
-            self._pipeline.forget(key, outcome, failure)
-
-    async def run(self, source: Input, deliver: Deliver, failing: Callable[[], None] | None = None) -> None:
-        """Look up the keys of the input, until it has ended and all of it is delivered.
-
-        Args:
-            failing: see `LookupPipeline.run`.
-        """
+    async def run(
+        self, source: Input, deliver: Callable[[KeyBatch, int], None], failing: Callable[[], None] | None = None
+    ) -> None:
+        """Look up the keys of the input, until it has ended and all of it is delivered; see `LookupPipeline.run`."""
         task, options, process = self.task, self.task.options, self._process
         hedge, budget = options.hedge, options.budget
         allowance = None if budget is None else process.shares.allowance(budget, IDLE)
@@ -189,8 +181,6 @@ class Link:
                 Limited(allowance=allowance, hedger=hedger),
                 () if self._journal is None else (self._journal,),
             )
-            if self._journal is not None:
-                self._journal.begin(self._pipeline.timers)
             if self._reporter is not None:
                 self._reporter.running()
             try:
@@ -214,11 +204,7 @@ class Link:
             self.on_left(batch)
 
     def close_journal(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Wait until new answers are written. For an `ExitStack`, on the task's main thread, when the run has ended.
-
-        Raises:
-            JournalError: they could not be written, and the task has no other error.
-        """
+        """Wait until new answers are written. For an `ExitStack`, on the task's main thread, when the run has ended."""
         if self._journal is not None:
             self._journal.finish(failed=kind is not None)
 

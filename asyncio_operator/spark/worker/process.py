@@ -33,7 +33,7 @@ from asyncio_operator.policies.hedge import Hedge, Hedger
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 
 if TYPE_CHECKING:
-    from asyncio_operator.journal.later_answers import LaterAnswers
+    from asyncio_operator.journal.later_answers import JournalReader
     from asyncio_operator.journal.writer import JournalWriter
 
 logger = logging.getLogger("asyncio_operator.clients")
@@ -67,11 +67,7 @@ class Client:
         return None
 
     async def opened(self) -> None:
-        """Wait until the enricher is open. Cancelling one waiter does not affect the others.
-
-        Raises:
-            FunctionError: opening failed.
-        """
+        """Wait until the enricher is open. Cancelling one waiter does not affect the others."""
         error = await asyncio.shield(self._opening)
         if error is not None:
             failed = f"{describe(self.enricher)} could not be opened: {describe_error(error)}{remedy(error)}"
@@ -129,7 +125,7 @@ class WorkerProcess:
     shares: Shares
     clients: Clients = field(default_factory=partial(Lent, end=Client.close))
     caches: Caches = field(default_factory=new_caches)
-    readers: Lent[object, LaterAnswers] = field(default_factory=partial(Lent, together=False, most=MOST_READERS))
+    readers: Lent[object, JournalReader] = field(default_factory=partial(Lent, together=False, most=MOST_READERS))
     hedgers: Lent[tuple[str, Hedge], Hedger] = field(default_factory=hedgers)
     wall: Clock = wall
     monotonic: Clock = monotonic
@@ -139,13 +135,8 @@ class WorkerProcess:
 
     @asynccontextmanager
     async def opened(self, fingerprint: str, enricher: Enricher) -> AsyncIterator[Enricher]:
-        """The open enricher with this fingerprint, while it is entered. The first task opens `enricher` itself.
-
-        An enricher that fails to open is closed and forgotten.
-
-        Raises:
-            FunctionError: opening failed.
-        """
+        """The open enricher with this fingerprint, while it is entered. The first task opens `enricher` itself. One
+        that fails to open is closed and forgotten."""
         clients, is_open = self.clients, False
         client = clients.borrow(fingerprint, lambda: Client(enricher, clients.ending(fingerprint)))
         try:

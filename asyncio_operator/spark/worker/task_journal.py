@@ -4,8 +4,7 @@ Known answers come in two ways. Spark's join brings those that the driver knew; 
 their keys have an outcome before the batch is read (`recall`). Files that came since are read here, before a call is
 made, for the keys that would need one (`find`). Reading is done in a thread, so that calls go on meanwhile.
 
-Laws: J1, and J2: an answer waits here for at most `HAND_OVER`, which is taken from the writer's time. When a task ends,
-in whatever way, it writes what it has.
+Laws: J1, and J2: when a task ends, in whatever way, it writes what it has.
 
 New answers are noted as Python keys, with mappings or rows of tables, and the writer makes columns of them. An answer
 whose key these columns cannot hold is left out: no row of the source can have such a key.
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -27,17 +26,16 @@ import pyarrow as pa
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.columns import collected
 from asyncio_operator.arrow.decimals import cast_exactly
-from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
+from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array, key_parts
 from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.engine.timing import wake
 from asyncio_operator.errors import describe_error
-from asyncio_operator.journal import storage
-from asyncio_operator.journal.answers import AnswerBatch, key_parts, weights_array
+from asyncio_operator.journal.answers import AnswerBatch, weights_array
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
-from asyncio_operator.journal.later_answers import FEWEST, UNKNOWN, LaterAnswers
+from asyncio_operator.journal.later_answers import FEWEST, UNKNOWN, JournalReader
 from asyncio_operator.journal.options import Location
-from asyncio_operator.journal.storage import WatchedPlace, beside, goes_on, open_place
+from asyncio_operator.journal.storage import Place, beside, goes_on, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.known import KnownAnswers
@@ -47,16 +45,9 @@ from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.budget.usage import Weights
-    from asyncio_operator.engine.timers import Reminder, Timers
     from asyncio_operator.spark.worker.process import WorkerProcess
 
 logger = logging.getLogger("asyncio_operator.journal")
-
-HAND_OVER = 0.05
-"""Seconds that an answer waits at most before the writer gets it: then it gets many at once."""
-
-TOGETHER = 1_000
-"""Answers that are handed over without waiting."""
 
 LAST_WRITE = TASK_END - TASK_GRACE_PERIOD
 """Seconds for the last write of a task that was ended: by law X7 its end takes 5, and its calls have had some."""
@@ -113,36 +104,30 @@ class TaskJournal(KnownAnswers):
         self._task = task
         self._found = found
         self._timed = timed
-        self._noted: list[Noted] = []
-        self._timer: Reminder | None = None
-        self._clock: Callable[[], float]
+        # Bytes of an answer: some are looked at.
+        self._size = self._until_looked_at = 0
         self._room: asyncio.Future[None] | None = None
         self._process = process
         self._wall = process.wall
         self._loop = process.loop()
-        self._reader: LaterAnswers | None = None
+        self._reader: JournalReader | None = None
         self._read_as = str(task.location), task.description.hash, task.seen, task.expire_after, task.keep_missing
         self.keeps = f"{task.location} {task.description.hash} {task.generation}"
-        self._was_full = False
-        delay = min(HAND_OVER, task.flush_every / 4)
-        self._delay = delay
+        self._warned: set[str] = set()
+        self._place = open_place(task.location)
         self._writer = JournalWriter(
-            open_place(task.location),
+            self._place,
             task.description,
             label=f"{task.application}-{label}",
-            flush_every=task.flush_every - delay,
+            columns=lambda noted: [noted_columns(noted, task.description, task.keep_missing)],
+            flush_every=task.flush_every,
             expire_after=task.expire_after,
-            on_room=self._tell_of_room,
+            on_room=lambda: self._loop.call_soon_threadsafe(lambda: wake(self._room)),
             clock=process.wall,
             monotonic=process.monotonic,
             new_id=process.new_id,
             drive=process.drive,
         )
-
-    def begin(self, timers: Timers) -> None:
-        """The run of the lookup begins. One of its timers hands over new answers."""
-        self._clock = timers.clock
-        self._timer = timers.reminder(self._hand_over)
 
     # -- answers that came with the input
 
@@ -184,8 +169,8 @@ class TaskJournal(KnownAnswers):
             task, process = self._task, self._process
             self._reader = process.readers.borrow(
                 self._read_as,
-                lambda: LaterAnswers(
-                    WatchedPlace(open_place(task.location)),
+                lambda: JournalReader(
+                    open_place(task.location),
                     task.description,
                     monotonic=process.monotonic,
                     since=task.seen,
@@ -199,16 +184,20 @@ class TaskJournal(KnownAnswers):
         reader.pace()
         if not reader.has_files and not reader.is_due():
             return [ABSENT] * len(keys)
+        read = asyncio.wrap_future(beside(partial(self._read, keys, reader), self._process.start))
         try:
-            answers = await _beside(self._process, partial(self._read, keys, reader), reader.place)
+            await _while_it_goes_on(read, reader.place)
+            answers = read.result()
         except JournalError:
             # The next task begins anew: a thread that hangs would hold this one.
             self._reader = None
             raise
+        finally:
+            read.cancel()
         reader.count(len(answers) - answers.count(ABSENT))
         return answers
 
-    def _read(self, keys: Sequence[Any], reader: LaterAnswers) -> Sequence[Any]:
+    def _read(self, keys: Sequence[Any], reader: JournalReader) -> Sequence[Any]:
         read = reader.read(_stored_keys(keys, self._task.description))
         names = self._found.names
         columns = [column.combine_chunks() for column in read.table.select(names).columns]
@@ -231,12 +220,7 @@ class TaskJournal(KnownAnswers):
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         """See `KnownAnswers`. The calls that such an answer took are not known."""
         if not self._writer.has_room:
-            if not self._was_full:
-                self._was_full = True
-                logger.warning(
-                    "the journal %s is too slow for the answers of the cache: some are not written yet",
-                    self._task.location,
-                )
+            self._warn("it does not keep up with the answers of the cache: some are not written yet")
             return False
         life = self._task.expire_after
         if life is None or came + life > self._wall():
@@ -244,70 +228,48 @@ class TaskJournal(KnownAnswers):
         return True
 
     def _note(self, some: list[Noted]) -> None:
-        if not self._noted:
-            assert self._timer is not None
-            self._timer.set(self._clock() + self._delay)
-        self._noted += some
-        if len(self._noted) >= TOGETHER:
-            self._hand_over()
+        count = len(some)
+        self._until_looked_at -= count
+        if self._until_looked_at < 0:
+            self._size, self._until_looked_at = ENTRY + size_of([some[0][1]]), SAMPLED
+        if self._reader is not None:
+            self._reader.count(count)
+        try:
+            self._writer.append(some, count, count * self._size)
+        except Exception as error:
+            # The writer has failed: `room` and `finish` raise its error.
+            self._warn(f"answers are not written: {describe_error(error)}")
+
+    def _warn(self, problem: str) -> None:
+        if problem not in self._warned:
+            self._warned.add(problem)
+            logger.warning("the journal %s: %s", self._task.location, problem)
 
     async def flush(self) -> None:
-        """See `KnownAnswers`. `finish` waits until it is written."""
-        self._hand_over()
+        """See `KnownAnswers`. `finish` waits until everything is written."""
         if self._reader is not None:
             self._process.readers.give_back(self._read_as, self._reader)
             self._reader = None
 
-    def _hand_over(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        noted, self._noted = self._noted, []
-        if noted:
-            if self._reader is not None:
-                self._reader.count(len(noted))
-            size = len(noted) * ENTRY + SAMPLED * size_of([one[1] for one in noted[::SAMPLED]])
-            try:
-                made = partial(noted_columns, noted, self._task.description, self._task.keep_missing)
-                self._writer.append(made, len(noted), size)
-            except Exception as error:
-                # The writer has failed: `room` and `finish` raise its error.
-                logger.warning("%d answers are not written: %s", len(noted), describe_error(error))
-
     @property
     def has_room(self) -> bool:
         """See `KnownAnswers`. After a failure there is none: `room` raises it."""
-        return self._writer.takes_more
+        return self._writer.has_room
 
     async def room(self) -> None:
-        """See `KnownAnswers`.
-
-        Raises:
-            JournalError: the journal cannot be written, or its place hangs.
-        """
+        """See `KnownAnswers`. It raises if the journal cannot be written, or its place hangs."""
         writer = self._writer
+        writer.check()
         while not writer.has_room:
             # Another call may wait for it too.
             room = self._room if self._room is not None and not self._room.done() else self._loop.create_future()
             self._room = room
-            for _ in goes_on(room.done, lambda: writer.progress):
-                await asyncio.wait([room], timeout=writer.hangs_after)
-            if not room.done():
-                raise writer.hanging(writer.hangs_after)
-        writer.check()
-
-    def _tell_of_room(self) -> None:
-        self._loop.call_soon_threadsafe(lambda: wake(self._room))
+            await _while_it_goes_on(room, self._place)
+            writer.check()
 
     def finish(self, failed: bool) -> None:
-        """Wait until everything is written. The run has ended.
-
-        Args:
-            failed: the task has an error, or Spark needs no more rows: then an error is only logged, and the wait is
-                short.
-
-        Raises:
-            JournalError: it could not be written.
-        """
+        """Wait until everything is written. The run has ended. It raises if that is not possible, unless the task has
+        failed, or Spark needs no more rows: then an error is only logged, and the wait is short."""
         try:
             self._writer.close(LAST_WRITE if failed else None)
         except JournalError as error:
@@ -316,21 +278,10 @@ class TaskJournal(KnownAnswers):
             logger.warning("%s", error)
 
 
-async def _beside(process: WorkerProcess, work: Callable[[], Sequence[Any]], place: WatchedPlace) -> Sequence[Any]:
-    """The result of a function that reads a place, beside the loop: a place that hangs must not hold up others.
-
-    Raises:
-        JournalError: it hangs.
-    """
-    done = asyncio.wrap_future(beside(work, process.start))
-    try:
-        for _ in goes_on(done.done, lambda: place.progress):
-            await asyncio.wait([done], timeout=storage.ONE_READ)
-        if not done.done():
-            raise place.hanging()
-        return done.result()
-    finally:
-        done.cancel()
+async def _while_it_goes_on(done: asyncio.Future[Any], place: Place) -> None:
+    """Wait on the loop for work on a place, which runs beside it: a place that hangs must not hold up others."""
+    for seconds in goes_on(done.done, place):
+        await asyncio.wait([done], timeout=seconds)
 
 
 def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table:

@@ -18,11 +18,10 @@ import pytest
 from pyspark import TaskContext
 
 from asyncio_operator import Journal
-from asyncio_operator.engine.timers import Timers
 from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.identity import open_journal, wanted_description
-from asyncio_operator.journal.later_answers import AHEAD, FEWEST, MOST, JournalReader, LaterAnswers
-from asyncio_operator.journal.storage import WatchedPlace, open_place
+from asyncio_operator.journal.later_answers import AHEAD, FEWEST, MOST, JournalReader
+from asyncio_operator.journal.storage import open_place
 from asyncio_operator.lookup.key_batch import PENDING
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark.worker.link import EnrichTask
@@ -117,7 +116,7 @@ def test_J4_two_attempts_of_a_task_at_once_lose_nothing_and_give_every_key_one_a
 
 def test_J1_a_task_asks_for_the_keys_of_half_a_second_of_calls_because_answers_of_others_come(tmp_path: Path) -> None:
     journal, clock = journal_of(tmp_path), ManualClock()
-    reader = LaterAnswers(WatchedPlace(open_place(journal.location)), journal.description, monotonic=clock)
+    reader = JournalReader(open_place(journal.location), journal.description, monotonic=clock)
     reader.begin()
 
     def most(answers: int, seconds: float) -> int:
@@ -177,7 +176,6 @@ async def test_J7_an_answer_of_a_cache_is_as_old_in_the_journal_as_it_is(tmp_pat
     task = replace(journal_of(tmp_path), expire_after=60.0)
     process = replace(this_process, loop=asyncio.get_running_loop, wall=ManualClock(1000.0))
     journal = TaskJournal(task, ADDED, False, "", process)
-    journal.begin(Timers(process.monotonic))
     assert journal.keep(1, {"x": 1}, came=950.0)
     assert journal.keep(2, {"x": 2}, came=940.0), "it has expired, and is not written"
     await journal.flush()
@@ -189,7 +187,6 @@ async def test_J7_an_answer_of_a_cache_is_as_old_in_the_journal_as_it_is(tmp_pat
 async def test_J3_L6_an_answer_is_written_with_what_it_took_and_is_not_known_to_a_refresh(tmp_path: Path) -> None:
     task, process = journal_of(tmp_path), replace(this_process, loop=asyncio.get_running_loop)
     journal, next_one = (TaskJournal(task, ADDED, False, "", process) for _ in range(2))
-    journal.begin(Timers(process.monotonic))
     journal.learn([1], [{"x": 1}], 3, [0.25], [{"tokens": 2.0}])
     await journal.flush()
     await asyncio.to_thread(journal.finish, False)
