@@ -261,9 +261,9 @@ class Enricher(ABC):
             if self.lookup_columns is None:
                 raise TypeError(f"{type(self).__qualname__} {NO_LOOKUP}")
             # Imported here: it loads pyarrow, which a class that answers in columns has loaded.
-            from asyncio_operator.arrow.answer_tables import answer_tables, ask
+            from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 
-            tables = answer_tables(self.key_schema(), self.schema(), optional_parts(self))
+            tables = AnswerTables(self.key_schema(), self.schema(), optional=optional_parts(self))
             return (await ask(self, tables, keys)).answers()
         lookups = [asyncio.ensure_future(self.lookup(key)) for key in keys]
         try:

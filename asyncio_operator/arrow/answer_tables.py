@@ -28,16 +28,21 @@ class AnswerTables:
     """What the tables of one enricher must look like.
 
     Args:
-        keys: names and types of the key columns, in the order of a key's parts. A type of null: that of the keys.
+        keys: names and types of the key columns, in the order of a key's parts. A type of null: that of the keys. None:
+            one column, "key", of the type of the keys.
         declared: the columns of the answer, as the enricher declares them.
         wanted: the same columns in the types that the caller takes. Default: as declared.
         optional: the parts of a key that may be null.
     """
 
     def __init__(
-        self, keys: pa.Schema, declared: pa.Schema, wanted: pa.Schema | None = None, optional: Collection[int] = ()
+        self,
+        keys: pa.Schema | None,
+        declared: pa.Schema,
+        wanted: pa.Schema | None = None,
+        optional: Collection[int] = (),
     ) -> None:
-        self._keys = keys
+        self._keys = pa.schema([("key", pa.null())]) if keys is None else keys
         self._optional = optional
         self._declared = declared
         # The types decide: rows of another nullability need no cast, and a cast needs a copy of them.
@@ -151,13 +156,8 @@ class AnswerTables:
         return pa.StructArray.from_arrays(parts, self._keys.names)
 
     def _parts(self, keys: pa.Array) -> list[pa.Array]:
+        # Not `key_parts`: the only part may be a struct.
         return [keys] if len(self._keys) == 1 else keys.flatten()
-
-
-def answer_tables(keys: pa.Schema | None, declared: pa.Schema, optional: Collection[int] = ()) -> AnswerTables:
-    """The tables of an enricher with that `key_schema` and `schema`, for keys that are Python's. Without a key schema
-    the key column is named "key", and has the type of the keys."""
-    return AnswerTables(pa.schema([("key", pa.null())]) if keys is None else keys, declared, None, optional)
 
 
 async def ask(

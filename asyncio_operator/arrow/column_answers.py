@@ -61,21 +61,13 @@ class ColumnAnswers(Sequence[Any]):
         return slice(positions.start, positions.stop) if type(positions) is range else np.asarray(positions), self
 
     def answers(self) -> list[Any]:
-        """Those of the keys, as mappings, lists of mappings, and None.
-
-        Raises:
-            ResultError: Python cannot hold a value.
-        """
+        """Those of the keys: mappings, lists of mappings, and None. ResultError: Python cannot hold a value."""
         found = self.compact()
         rows, spans = _rows(found.table), zip(found.starts.tolist(), found.counts.tolist(), strict=True)
         return [rows[start] if count == 1 else rows[start : start + count] if count else None for start, count in spans]
 
     def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """That of one key, as a mapping or a list of mappings.
-
-        Raises:
-            ResultError: Python cannot hold a value.
-        """
+        """That of one key, as a mapping or a list of mappings. Raises ResultError if Python cannot hold a value."""
         rows = _rows(self.table.slice(self.starts, self.counts))
         return rows[0] if self.counts == 1 else rows
 

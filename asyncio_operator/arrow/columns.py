@@ -156,7 +156,13 @@ def row_reader(
                     continue
             elif value is None:
                 continue
-            _check_value(value, field)
+            try:
+                array_of([value], field.type)
+            except Exception as error:
+                raise ResultError(
+                    f"column {name!r} is {shown_type(field.type)}, which the answer does not fit: {describe(value)} "
+                    f"({in_ddl(describe_error(error))})"
+                ) from error
         if absent:
             _check_names(row, declared or schema.names)
         return own
@@ -207,41 +213,48 @@ def misspelt(fields: Collection[str], names: Collection[str]) -> tuple[str, str]
     return None
 
 
-def _check_value(value: Any, field: pa.Field) -> None:
-    try:
-        array_of([value], field.type)
-    except Exception as error:
-        raise ResultError(
-            f"column {field.name!r} is {shown_type(field.type)}, which the answer does not fit: "
-            f"{describe(value)} ({in_ddl(describe_error(error))})"
-        ) from error
+@lru_cache(maxsize=1000)
+def _class_of(data_type: pa.DataType) -> type | None:
+    """The class of the values that Arrow takes for a type without a change; None: of no class, or of several."""
+    return next((kind for is_kind, kind in _CLASSES if is_kind(data_type)), None)
+
+
+_CLASSES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
+    (kinds.is_string, str),
+    (kinds.is_large_string, str),
+    (kinds.is_boolean, bool),
+    (kinds.is_integer, int),
+    (kinds.is_float64, float),
+    (kinds.is_decimal, Decimal),
+    (kinds.is_binary, bytes),
+    (kinds.is_timestamp, datetime.datetime),
+    (kinds.is_date, datetime.date),
+    (kinds.is_time, datetime.time),
+    (kinds.is_duration, datetime.timedelta),
+)
+
+_STEPS = {"ms": 1_000, "s": 1_000_000}
+"""The microseconds of the units that are coarser than Python's times."""
 
 
 @lru_cache(maxsize=1000)
 def _sure(data_type: pa.DataType) -> tuple[type | None, Callable[[Any], bool] | None]:
     """A quick check for a type: a value fits if it is of the class and, if there is a function, the function is true
     for it. Other values may fit too. The class is None if there is no quick check."""
-    if kinds.is_string(data_type) or kinds.is_large_string(data_type):
+    kind = _class_of(data_type)
+    if kind is str:
         # Text with a lone surrogate has no UTF-8. Python knows without a search whether a text is ASCII.
-        return str, str.isascii
-    if kinds.is_signed_integer(data_type):
+        return kind, str.isascii
+    if kind is int and kinds.is_signed_integer(data_type):
         limit = 1 << (data_type.bit_width - 1)
-        return int, lambda value: -limit <= value < limit
-    if kinds.is_decimal(data_type):
-        return Decimal, lambda value: decimals_fit([value], data_type)
-    if kinds.is_timestamp(data_type) and data_type.unit == "us":
+        return kind, lambda value: -limit <= value < limit
+    if kind is Decimal:
+        return kind, lambda value: decimals_fit([value], data_type)
+    if kind is datetime.datetime and data_type.unit == "us":
         # Only microseconds, which are Python's own unit: a coarser one would lose digits.
         zones = _zones(data_type)
-        return datetime.datetime, lambda value: type(value.tzinfo) in zones
-    return next((kind for is_kind, kind in _EXACT if is_kind(data_type)), None), None
-
-
-_EXACT: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
-    (kinds.is_boolean, bool),
-    (kinds.is_float64, float),
-    (kinds.is_binary, bytes),
-    (kinds.is_date32, datetime.date),
-)
+        return kind, lambda value: type(value.tzinfo) in zones
+    return kind if kind in (bool, float, bytes, datetime.date) else None, None
 
 
 @lru_cache(maxsize=1000)
@@ -256,7 +269,8 @@ _LOSSY = (kinds.is_integer, kinds.is_decimal, kinds.is_temporal, kinds.is_float3
 
 def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
     """Whether the types of the values already show that Arrow loses nothing. If not, each value is checked."""
-    if not set(map(type, values)) <= _exact_types(data_type):
+    found = set(map(type, values)) - {type(None)}
+    if found and (found != {_class_of(data_type)} or getattr(data_type, "unit", None) in _STEPS):
         return False
     if kinds.is_decimal(data_type):
         return decimals_fit(values, data_type)
@@ -265,36 +279,9 @@ def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
     return {type(value.tzinfo) for value in values if value is not None} <= _zones(data_type)
 
 
-@lru_cache(maxsize=1000)
-def _exact_types(data_type: pa.DataType) -> set[type]:
-    """Types whose values Arrow converts without loss, except for the zones of datetimes."""
-    if kinds.is_integer(data_type):
-        return {int, type(None)}
-    if kinds.is_decimal(data_type):
-        return {Decimal, type(None)}
-    allowed = _temporal_class(data_type)
-    if allowed is None or getattr(data_type, "unit", None) in _STEPS:
-        return {type(None)}
-    return {allowed, type(None)}
-
-
-_STEPS = {"ms": 1_000, "s": 1_000_000}
-"""The microseconds of the units that are coarser than Python's times."""
-
-
 def _zones(data_type: pa.DataType) -> frozenset[type]:
     """The types of zones that are known to have an offset, for a column with a zone; else that of None."""
     return frozenset([datetime.timezone, ZoneInfo] if data_type.tz is not None else [type(None)])
-
-
-def _temporal_class(data_type: pa.DataType) -> type | None:
-    if kinds.is_timestamp(data_type):
-        return datetime.datetime
-    if kinds.is_date(data_type):
-        return datetime.date
-    if kinds.is_time(data_type):
-        return datetime.time
-    return datetime.timedelta if kinds.is_duration(data_type) else None
 
 
 def _check(value: Any, data_type: pa.DataType) -> None:
@@ -317,24 +304,17 @@ def _check(value: Any, data_type: pa.DataType) -> None:
         # Infinity is a float32. A larger finite number would become infinity.
         if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(float(value)) < float("inf"):
             raise ValueError("it is too large")
-    else:
-        _check_temporal(value, data_type)
-
-
-def _check_temporal(value: Any, data_type: pa.DataType) -> None:
-    allowed = _temporal_class(data_type)
-    if allowed is None:
-        return
-    # A datetime is a date for Python, and Arrow would drop its time of day.
-    is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
-    if not (is_date if allowed is datetime.date else isinstance(value, allowed)):
-        raise TypeError(f"it is of type {type(value).__name__}")
-    unit = getattr(data_type, "unit", "us")
-    if unit in _STEPS and (value.microseconds if allowed is datetime.timedelta else value.microsecond) % _STEPS[unit]:
-        raise ValueError(f"it is finer than a {unit}")
-    # Asked for its offset: a datetime may have a `tzinfo` that gives none, and is then one without a zone.
-    if allowed is datetime.datetime and (value.utcoffset() is not None) != (data_type.tz is not None):
-        raise ValueError(_NO_ZONE if data_type.tz is not None else _ZONE)
+    elif (allowed := _class_of(data_type)) is not None:
+        # A datetime is a date for Python, and Arrow would drop its time of day.
+        is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+        if not (is_date if allowed is datetime.date else isinstance(value, allowed)):
+            raise TypeError(f"it is of type {type(value).__name__}")
+        step = _STEPS.get(getattr(data_type, "unit", ""))
+        if step and (value.microseconds if allowed is datetime.timedelta else value.microsecond) % step:
+            raise ValueError(f"it is finer than a {data_type.unit}")
+        # Asked for its offset: a datetime may have a `tzinfo` that gives none, and is then one without a zone.
+        if allowed is datetime.datetime and (value.utcoffset() is not None) != (data_type.tz is not None):
+            raise ValueError(_NO_ZONE if data_type.tz is not None else _ZONE)
 
 
 _NO_ZONE = (

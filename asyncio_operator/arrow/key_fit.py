@@ -121,11 +121,7 @@ def _number(keys: pa.Array, kind: pa.DataType) -> pa.Array:
         return fit_decimals(keys, kind)
     if kinds.is_decimal(keys.type):
         return _cast(keys, kind)
-    return _integer(keys, kind)
-
-
-def _integer(keys: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Integers and floats as integers."""
+    # Integers and floats as integers.
     bits = kind.bit_width - kinds.is_signed_integer(kind)
     lowest, above = (-(1 << bits) if kinds.is_signed_integer(kind) else 0), 1 << bits
     values = keys.fill_null(0).to_numpy(zero_copy_only=False)

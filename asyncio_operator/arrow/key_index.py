@@ -26,7 +26,15 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.column_answers import runs
-from asyncio_operator.arrow.key_arrays import Ints, canonical_array, distinct, joint_numbers, key_values, python_keys
+from asyncio_operator.arrow.key_arrays import (
+    Ints,
+    canonical_array,
+    distinct,
+    joint_numbers,
+    key_parts,
+    key_values,
+    python_keys,
+)
 from asyncio_operator.arrow.key_fit import fit_keys
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
@@ -47,8 +55,8 @@ def match(asked: pa.Array, rows: pa.Array, optional: Collection[int] = ()) -> In
     Raises:
         TypeError: keys of these two types can never be equal.
     """
-    parts = list(map(canonical_array, _parts(rows)))
-    wanted = [fit_keys(part, own.type) for part, own in zip(_parts(asked), parts, strict=True)]
+    parts = list(map(canonical_array, key_parts(rows)))
+    wanted = [fit_keys(part, own.type) for part, own in zip(key_parts(asked), parts, strict=True)]
     needed = [part for i, part in enumerate(parts) if i not in optional]
     if all(map(pa.Array.equals, parts, wanted)) and _complete(needed) is None:
         return np.arange(len(rows))  # a row for each key, in their order
@@ -71,7 +79,7 @@ class KeyIndex:
     def __init__(self, keys: pa.Array) -> None:
         keys = canonical_array(keys)
         self._type = keys.type
-        self._parts = _parts(keys)
+        self._parts = key_parts(keys)
         # Kept for `find`: an index may be pickled, and another process has another word.
         self._secret = _SECRET
         hashes, self._exact = _hashes(self._parts, len(keys), self._secret)
@@ -121,7 +129,7 @@ class KeyIndex:
 
     def _places(self, keys: pa.Array) -> Ints:
         """The place of each key, or -1. With `_dense` and one row for each key: the row."""
-        parts = _parts(keys)
+        parts = key_parts(keys)
         hashes, _ = _hashes(parts, len(keys), self._secret)
         complete = _complete(parts)
         if self._dense is not None:
@@ -136,17 +144,14 @@ class KeyIndex:
         while len(asked) and len(self):
             hit = (self._search.hashes[places] == hashes) & (places < len(self))
             asked, hashes, places = asked[hit], hashes[hit], places[hit]
-            same = np.ones(len(asked), dtype=bool) if self._exact else self._are_same(places, parts, asked)
+            same = np.ones(len(asked), dtype=bool)
+            if not self._exact:
+                rows = self._rows[places if self._starts is None else self._starts[places]]
+                same = _equal(_taken(self._parts, rows), _taken(parts, asked))
             found[asked[same]] = places[same]
             # The others have met another key of their hash. The next place may have theirs.
             asked, hashes, places = asked[~same], hashes[~same], places[~same] + 1
         return found
-
-    def _are_same(self, places: Ints, parts: Sequence[pa.Array], asked: Ints) -> Mask:
-        """Whether the keys at places are these keys."""
-        rows = self._rows[places if self._starts is None else self._starts[places]]
-        own = _taken(self._parts, rows)
-        return _equal(own, _taken(parts, asked))
 
     def _grouped(self, hashes: Words, rows: Ints | None) -> tuple[Words, Ints, Mask]:
         """Hashes in order, their order, and whether each has the key before it. Rows of a key stay in their order."""
@@ -226,10 +231,6 @@ class _Search:
         return places
 
 
-def _parts(keys: pa.Array) -> list[pa.Array]:
-    return list(keys.flatten()) if kinds.is_struct(keys.type) else [keys]
-
-
 def _complete(parts: Sequence[pa.Array]) -> Ints | None:
     """The rows without a null, or None for all."""
     nulls = [part.is_null().to_numpy(zero_copy_only=False) for part in parts if part.null_count]
@@ -286,7 +287,7 @@ class ArrowKeys(Sequence[Any]):
 
     def same(self, places: Ints | Sequence[int], others: ArrowKeys, other_places: Ints | Sequence[int]) -> Mask:
         """Whether the keys at places are those of others at theirs."""
-        return _equal(_parts(self.at(places).array), _parts(others.at(other_places).array))
+        return _equal(key_parts(self.at(places).array), key_parts(others.at(other_places).array))
 
     def __len__(self) -> int:
         return len(self.array)
@@ -321,7 +322,7 @@ def key_hashes(keys: pa.Array) -> Words:
     Hashes of one version of this package are alike in all processes. They are not for files.
     """
     keys = canonical_array(keys)
-    hashes, _ = _hashes(_parts(keys), len(keys), np.uint64(0))
+    hashes, _ = _hashes(key_parts(keys), len(keys), np.uint64(0))
     return _mixed(np.zeros(len(keys), dtype=np.uint64), hashes)
 
 

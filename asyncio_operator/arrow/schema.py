@@ -52,25 +52,20 @@ def as_schema(schema: pa.Schema | str | StructType) -> pa.Schema:
     if isinstance(schema, str):
         schema = pa.schema(_Parser(schema).columns())
     elif not isinstance(schema, pa.Schema):
-        schema = _of_struct_type(schema)
+        is_struct = not isinstance(schema, type) and callable(getattr(schema, "json", None))
+        tree = json.loads(schema.json()) if is_struct and hasattr(schema, "simpleString") else None
+        if not isinstance(tree, dict) or tree.get("type") != "struct":
+            raise ConfigurationError(
+                f"schema is {describe(schema)}; it must be a pyarrow.Schema, a Spark StructType, or Spark DDL text, "
+                "like 'name string, age int'"
+            )
+        if not tree["fields"]:
+            raise ConfigurationError("schema is a StructType without a column; give it at least one")
+        schema = pa.schema(_of_json(tree, "schema"))
     for name in schema.names:
         if schema.names.count(name) > 1:
             raise ConfigurationError(f"schema: the column {name!r} occurs twice; give each column its own name")
     return schema
-
-
-def _of_struct_type(schema: Any) -> pa.Schema:
-    tree = None
-    if not isinstance(schema, type) and callable(getattr(schema, "json", None)) and hasattr(schema, "simpleString"):
-        tree = json.loads(schema.json())
-    if not isinstance(tree, dict) or tree.get("type") != "struct":
-        raise ConfigurationError(
-            f"schema is {describe(schema)}; it must be a pyarrow.Schema, a Spark StructType, or Spark DDL text, like "
-            "'name string, age int'"
-        )
-    if not tree["fields"]:
-        raise ConfigurationError("schema is a StructType without a column; give it at least one")
-    return pa.schema(_of_json(tree, "schema"))
 
 
 def _of_json(tree: Any, where: str) -> pa.DataType:
@@ -112,16 +107,18 @@ class _Parser:
             self._fail("no column")
         wrapped = self._is("struct") and self._is("<", self._tokens[1])
         fields = [*self._type()] if wrapped else self._fields()
-        if self._token.kind != "end":
-            self._fail("',' or the end was expected")
+        self._expect_end("',' or the end was expected")
         return fields
 
     def whole_type(self) -> pa.DataType:
         """The whole text as one type."""
         kind = self._type()
-        if self._token.kind != "end":
-            self._fail("the end was expected")
+        self._expect_end("the end was expected")
         return kind
+
+    def _expect_end(self, otherwise: str) -> None:
+        if self._token.kind != "end":
+            self._fail(otherwise)
 
     def _fields(self) -> list[pa.Field]:
         fields = [self._field()]
@@ -163,13 +160,29 @@ class _Parser:
         self._next += 1
         match token.text.lower():
             case "array":
-                return self._array()
+                self._expect("<")
+                element = self._type()
+                self._expect(">")
+                return pa.list_(pa.field("element", element))
             case "map":
-                return self._map()
+                self._expect("<")
+                key = self._type()
+                self._expect(",")
+                value = self._type()
+                self._expect(">")
+                return pa.map_(key, value)
             case "struct":
-                return self._struct()
+                self._expect("<")
+                fields = [] if self._is(">") else self._fields()
+                self._expect(">")
+                return pa.struct(fields)
             case "decimal" | "dec" | "numeric":
-                return self._decimal(token)
+                numbers = self._numbers(at_most=2) if self._is("(") else []
+                precision, scale = (*numbers, *(10, 0)[len(numbers) :])
+                if not 0 <= scale <= precision or not 1 <= precision <= MAX_PRECISION:
+                    digits = f"a decimal has 1 to {MAX_PRECISION} digits, and 0 to all of them after the point"
+                    self._fail(digits, token)
+                return pa.decimal128(precision, scale)
             case "char" | "character" | "varchar":
                 if not self._is("("):
                     self._fail(f"a length was expected, as in {token.text}(10)")
@@ -184,46 +197,17 @@ class _Parser:
             self._fail(f"unknown type; {remedy}", token)
         return TYPES[token.text.lower()]
 
-    def _array(self) -> pa.DataType:
-        self._expect("<")
-        element = self._type()
-        self._expect(">")
-        return pa.list_(pa.field("element", element))
-
-    def _map(self) -> pa.DataType:
-        self._expect("<")
-        key = self._type()
-        self._expect(",")
-        value = self._type()
-        self._expect(">")
-        return pa.map_(key, value)
-
-    def _struct(self) -> pa.DataType:
-        self._expect("<")
-        fields = [] if self._is(">") else self._fields()
-        self._expect(">")
-        return pa.struct(fields)
-
-    def _decimal(self, token: _Token) -> pa.DataType:
-        numbers = self._numbers(at_most=2) if self._is("(") else []
-        precision, scale = (*numbers, *(10, 0)[len(numbers) :])
-        if not 0 <= scale <= precision or not 1 <= precision <= MAX_PRECISION:
-            self._fail(f"a decimal has 1 to {MAX_PRECISION} digits, and 0 to all of them after the point", token)
-        return pa.decimal128(precision, scale)
-
     def _numbers(self, at_most: int) -> list[int]:
+        """Whole numbers in parentheses."""
         self._expect("(")
-        numbers = [self._number()]
-        while len(numbers) < at_most and self._take(","):
-            numbers.append(self._number())
+        numbers: list[int] = []
+        while not numbers or (len(numbers) < at_most and self._take(",")):
+            if not (self._token.kind == "word" and self._token.text.isdecimal()):
+                self._fail("a whole number was expected")
+            numbers.append(int(self._token.text))
+            self._next += 1
         self._expect(")")
         return numbers
-
-    def _number(self) -> int:
-        if not (self._token.kind == "word" and self._token.text.isdecimal()):
-            self._fail("a whole number was expected")
-        self._next += 1
-        return int(self._tokens[self._next - 1].text)
 
     @property
     def _token(self) -> _Token:

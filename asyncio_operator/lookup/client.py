@@ -292,10 +292,10 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
     tables = None
     if enricher.lookup_columns is not None:
         # Imported here: it loads pyarrow, which the enricher that gave the schema has loaded already.
-        from asyncio_operator.arrow.answer_tables import answer_tables
+        from asyncio_operator.arrow.answer_tables import AnswerTables
 
         # Keys of unknown type have Python's types.
-        tables = answer_tables(enricher.key_schema(), schema, optional_parts(enricher))
+        tables = AnswerTables(enricher.key_schema(), schema, optional=optional_parts(enricher))
     source = as_input(())
     pipeline = LookupPipeline(
         enricher, source, lambda *_: None, options, cache, check, tables=tables, limited=limited, single=True

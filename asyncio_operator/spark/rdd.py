@@ -33,7 +33,7 @@ from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
-from asyncio_operator.spark.worker.task_frame import Handoff, outputs_of, spark_frame, spark_watch
+from asyncio_operator.spark.worker.task_frame import one_by_one, outputs_of, spark_frame, spark_watch
 from asyncio_operator.telemetry.propagation import Propagated, inject
 
 if TYPE_CHECKING:
@@ -139,12 +139,8 @@ class PartitionTask:
         async def work(source: ToLoop, sink: FromLoop) -> None:
             if idempotent:
                 await pump(operator.process(source), sink)
-                return
-            # Law X15: each result when the reader has come back for it.
-            handoff = Handoff(sink)
-            async with contextlib.aclosing(operator.outputs_on_demand(source)) as outputs:
-                async for output in outputs:
-                    await handoff.give(output)
+            else:
+                await one_by_one(operator.outputs_on_demand(source), sink)
 
         grace = duration("grace_period", self.options.get("grace_period", TASK_GRACE_PERIOD))
         results = outputs_of(
@@ -156,7 +152,7 @@ class PartitionTask:
             watch=self.watch,
             check_taker=_look(),
             propagated=self.propagated,
-            one_by_one=not idempotent,
+            singly=not idempotent,
         )
         with contextlib.closing(results):
             for result in results:

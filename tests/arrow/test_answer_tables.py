@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.arrow.answer_tables import AnswerTables, answer_tables, row_finder
+from asyncio_operator.arrow.answer_tables import AnswerTables, row_finder
 from asyncio_operator.arrow.key_arrays import key_values
 from asyncio_operator.errors import ResultError
 
 
 @given(st.lists(st.integers(-(2**40), 2**40) | st.floats() | st.text(max_size=2) | st.booleans() | st.dates()))
 def test_A1_what_is_asked_is_distinct_and_has_a_place_for_each_key_that_fits(keys: list[Any]) -> None:
-    tables = answer_tables(pa.schema([("k", pa.int32())]), pa.schema([]))
+    tables = AnswerTables(pa.schema([("k", pa.int32())]), pa.schema([]))
     asked, places = tables.asked(keys)
     values = key_values(asked)
     assert len(set(values)) == len(values)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.arrow.answer_tables import answer_tables, ask
+from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
@@ -202,7 +202,7 @@ async def test_X12_a_double_of_a_dataframe_that_only_a_numeric_can_hold_is_an_er
     )
     for names in (["k"], ["i", "k"]):
         async with database.enricher(table="t", key=names, columns=["v"]) as enricher:
-            tables = answer_tables(enricher.key_schema(), enricher.schema())
+            tables = AnswerTables(enricher.key_schema(), enricher.schema())
             for number in (math.nan, 1e50):
                 keys = pa.array([1.5, number])
                 if len(names) > 1:

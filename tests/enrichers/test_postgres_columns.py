@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import EnricherError, ResultError
-from asyncio_operator.arrow.answer_tables import answer_tables, ask
+from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.arrow.columns import columns
 from enrichers import PostgresEnricher
 from enrichers.postgres.columns import MARKS, MOST_COLUMNS
@@ -34,7 +34,7 @@ def listed(rows: Any) -> list[dict[str, Any]]:
 
 
 async def in_columns(enricher: PostgresEnricher, keys: Sequence[Any]) -> list[list[dict[str, Any]]]:
-    answers = await ask(enricher, answer_tables(enricher.key_schema(), enricher.schema()), keys)
+    answers = await ask(enricher, AnswerTables(enricher.key_schema(), enricher.schema()), keys)
     return [[] if answer is None else listed(answer.answer()) for answer in answers]
 
 

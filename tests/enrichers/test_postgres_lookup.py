@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.arrow.answer_tables import answer_tables, ask
+from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.lookup import Lookup
 from enrichers import PostgresEnricher, span_attributes
 from enrichers.postgres.arrow_keys import asked_keys
@@ -146,7 +146,7 @@ async def test_a_key_of_a_type_that_cannot_match_is_an_error_that_names_it(
             assert caught.value.retryable is False
             assert all(text in str(caught.value) for text in (repr(key), type(key).__name__, '"t"'))
             with pytest.raises(EnricherError, match=re.escape(str(caught.value))):
-                await ask(enricher, answer_tables(enricher.key_schema(), enricher.schema()), [key])
+                await ask(enricher, AnswerTables(enricher.key_schema(), enricher.schema()), [key])
 
 
 @pytest.mark.parametrize("key", ["k", ["l", "k"]])

@@ -15,7 +15,7 @@ import pytest
 
 from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
 from asyncio_operator.arrow import column_answers
-from asyncio_operator.arrow.answer_tables import answer_tables, ask
+from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.arrow.column_answers import ColumnAnswers, compacted
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.lookup import Lookup
@@ -58,7 +58,7 @@ class Refusing(Columns):
 @pytest.mark.parametrize("in_arrow", [False, True])
 def test_A1_a_key_that_does_not_fit_may_be_refused_and_no_other_key_of_its_batch_fails(in_arrow: bool) -> None:
     enricher, keys = Refusing(), [2, 2**35, 2**40, 3]
-    tables = answer_tables(enricher.key_schema(), ROWS)
+    tables = AnswerTables(enricher.key_schema(), ROWS)
     with pytest.raises(EnricherError, match=f"the source may have {2**40}"):
         asyncio.run(ask(enricher, tables, ArrowKeys(pa.array(keys)) if in_arrow else keys))
     assert not enricher.asked

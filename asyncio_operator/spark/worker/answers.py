@@ -48,7 +48,13 @@ def read_answers(
         rows: the number of rows that have these keys, if it is known.
     """
     if isinstance(outcomes, ColumnAnswers):
-        return _gathered(outcomes, rows)
+        # To read many copies from a small table, whose rows are neighbours in memory, costs less than from a large one.
+        # Where a piece of the output could be too large, the bytes of each row are looked at.
+        if outcomes.rows is None or (
+            FEW * len(outcomes.rows) >= rows and widest_row(outcomes.table) * OUTPUT_ROWS <= OUTPUT_BYTES
+        ):
+            return outcomes
+        return outcomes.alone()
     # Most batches have one kind of answers. Their keys need no step in Python each.
     types = set(map(type, outcomes))
     if types <= {dict, ColumnAnswers, type(None)}:
@@ -64,15 +70,6 @@ def read_answers(
             if not _fail_misfits(keys, outcomes, bare, schema, declared, on_result_error):
                 # Each row fits alone, so no key is to blame, and another round would fail the same way.
                 raise
-
-
-def _gathered(found: ColumnAnswers, rows: int) -> ColumnAnswers:
-    if found.rows is None:
-        return found
-    # To read many copies from a small table, whose rows are neighbours in memory, costs less than from a large one.
-    # Where a piece of the output could be too large, the bytes of each row are looked at.
-    few = FEW * len(found.rows) < rows
-    return found.alone() if few or widest_row(found.table) * OUTPUT_ROWS > OUTPUT_BYTES else found
 
 
 def _bare(place: int, keys: Sequence[Any], outcomes: list[Any], on_result_error: OnResultError) -> Any:
@@ -167,16 +164,11 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
     if outcome.error is not None:
         error = first_of(outcome.error)
         status["error_type"] = type(error).__name__
-        status["error_message"] = _message(error)
+        try:
+            status["error_message"] = text_of(error)
+        except BaseException as second:  # It has no text that Arrow can hold.
+            status["error_message"] = f"making its text failed with {type(second).__name__}"
         status["retryable"] = verdict(outcome.error)["retryable"]
         code = code_of(error)
         status["http_status"] = code if type(code) is int else status_answered(outcome.error)
     return status
-
-
-def _message(error: BaseException) -> str:
-    """The text of an error, in a form that Arrow can hold."""
-    try:
-        return text_of(error)
-    except BaseException as second:
-        return f"making its text failed with {type(second).__name__}"

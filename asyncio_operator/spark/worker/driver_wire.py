@@ -72,12 +72,7 @@ class Wire:
         self._received = 0
 
     async def send(self, message: Any) -> None:
-        """Send a JSON value.
-
-        Raises:
-            WireError: it is too large.
-            OSError: the connection is lost.
-        """
+        """Send a JSON value. Raises WireError if it is too large, and OSError if the connection is lost."""
         payload = json.dumps(message, separators=(",", ":")).encode()
         if len(payload) > LARGEST:
             raise WireError(f"a message has {len(payload):,} bytes, and at most {LARGEST:,} are allowed")

@@ -42,11 +42,8 @@ if TYPE_CHECKING:
 
 
 class ChainTask:
-    """Lookups one after the other, as a function for `mapInArrow`. It is sent to the workers.
-
-    Attributes:
-        __name__: the label of the stage, which Spark shows in its plans.
-    """
+    """Lookups one after the other, as a function for `mapInArrow`, with a name for Spark's plans. It is sent to the
+    workers."""
 
     def __init__(self, tasks: Sequence[EnrichTask]) -> None:
         self.tasks = tuple(tasks)
@@ -54,12 +51,7 @@ class ChainTask:
         self.__name__ = f"enrich: {', '.join(names)} ({len(names)} lookup{'s' * (len(names) > 1)})"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of `batches`, enriched by each lookup in turn.
-
-        Raises:
-            FunctionError: a lookup failed, and its `on_error` is "fail".
-            MissingKeyError: a key has no row, and `how` is "required".
-        """
+        """The rows of `batches`, enriched by each lookup in turn."""
         return portable_errors(enriched(self.tasks, batches))
 
 
@@ -77,7 +69,10 @@ def enriched(
         takes_all: the caller takes every row, whatever Spark reads of its output.
         asks: see `outputs_of`: an `ASKED` comes among the batches.
     """
-    links = links_of(tasks, _place())
+    context = TaskContext.get()
+    # For people who read a journal.
+    place = f"{context.stageId()}.{context.partitionId()}.{context.attemptNumber()}" if context is not None else ""
+    links = links_of(tasks, place)
     last = links[-1]
     with contextlib.ExitStack() as ending:
         # Each link reports, even if the report of another one fails.
@@ -101,7 +96,7 @@ def enriched(
                 if taken is None:
                     yield from output
                 else:
-                    for row in _single(output):
+                    for row in (batch.slice(number, 1) for batch in output for number in range(batch.num_rows)):
                         yield row
                         taken()
                 # After Spark has taken the rows: room that is given earlier would not bound the memory.
@@ -111,13 +106,6 @@ def enriched(
 def changes_something(links: Sequence[Link]) -> bool:
     """Whether the calls of a link change something, so that none may be made ahead of the rows that Spark takes."""
     return not all(link.task.enricher.idempotent for link in links)
-
-
-def _single(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of batches, each as a batch."""
-    for batch in batches:
-        for number in range(batch.num_rows):
-            yield batch.slice(number, 1)
 
 
 def links_of(tasks: Sequence[EnrichTask], place: str, process: WorkerProcess = this_process) -> list[Link]:
@@ -134,12 +122,6 @@ def end_with(ending: contextlib.ExitStack, links: Sequence[Link]) -> None:
     for link in reversed(links):
         ending.push(link.report)
         ending.push(link.close_journal)
-
-
-def _place() -> str:
-    """The attempt of a task that runs here, for people who read a journal."""
-    task = TaskContext.get()
-    return "" if task is None else f"{task.stageId()}.{task.partitionId()}.{task.attemptNumber()}"
 
 
 def keyed(links: Sequence[Link], batches: Iterator[pa.RecordBatch]) -> Iterator[KeyBatch]:

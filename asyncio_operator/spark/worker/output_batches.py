@@ -72,7 +72,13 @@ def pieces_of(
         size = widest_row(answers.table) * OUTPUT_ROWS
     if size + _bytes(own) * most <= OUTPUT_BYTES:
         return whole
-    return cut(whole, row_bytes(own, len(starts)), _found_bytes(answers, found))
+    if answers.rows is not None:
+        # As many for each row, and for the row of nulls.
+        found_bytes = np.full(len(answers.rows) + 1, widest_row(answers.table))
+    else:
+        rows = int((answers.starts + answers.counts).max(initial=0))
+        found_bytes = np.append(row_bytes(found, len(found[0])) if found else np.zeros(rows, np.int64), 0)
+    return cut(whole, row_bytes(own, len(starts)), found_bytes)
 
 
 def _bytes(columns: Sequence[Column]) -> int:
@@ -107,18 +113,6 @@ def widest_row(table: pa.Table) -> int:
 
 _widest: dict[int, tuple[int, weakref.ref[Any]]] = {}
 """By the identity of tables, which have no hash, as long as they are there."""
-
-
-def _found_bytes(answers: ColumnAnswers, columns: Sequence[Column]) -> Ints:
-    """The bytes of each found row, or as many at least, and of the row of nulls.
-
-    Args:
-        columns: those of the answers that are needed.
-    """
-    if answers.rows is not None:
-        return np.full(len(answers.rows) + 1, widest_row(answers.table))
-    rows = int((answers.starts + answers.counts).max(initial=0))
-    return np.append(row_bytes(columns, len(columns[0])) if columns else np.zeros(rows, np.int64), 0)
 
 
 def columns_of(table: pa.Table, names: Sequence[str]) -> list[Column]:

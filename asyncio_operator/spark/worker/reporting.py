@@ -142,9 +142,6 @@ class Tracing:
     limit: int
 
 
-logger = logging.getLogger("asyncio_operator.metrics")
-
-
 @dataclass(frozen=True, slots=True)
 class Reporting:
     """Reports the figures of tasks. It is sent to the workers.

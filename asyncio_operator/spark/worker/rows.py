@@ -186,10 +186,15 @@ class Enrichment:
     def expect(self, rows: pa.Schema) -> pa.Schema:
         """Note the schema of the input, and return that of the output. It never changes: any thread may call this."""
         if self._schema is None:
-            fields = [*rows, *self.layout.added]
-            if self.layout.status:
-                fields.append(pa.field("status", STATUS))
-            self._schema = _distinctly_named(fields)
+            # All names differ. Spark reads columns by position, but its Arrow reader mixes up the buffers of two fields
+            # with the same name.
+            fields: dict[str, pa.Field] = {}
+            for field in [*rows, *self.layout.added, *([pa.field("status", STATUS)] if self.layout.status else [])]:
+                name = field.name
+                while name.lower() in fields:
+                    name += "'"
+                fields[name.lower()] = field.with_name(name)
+            self._schema = pa.schema(fields.values())
         return self._schema
 
     def nothing(self) -> Iterator[pa.RecordBatch]:
@@ -360,19 +365,6 @@ def _statuses(outcomes: list[Any], fates: Ints, codes: Ints, kinds: Ints) -> tup
         missed = statuses_of(outcomes, np.where(fates == FOUND, MISSING, fates))
         statuses = pa.concat_arrays([statuses, missed])
     return statuses, of_row
-
-
-def _distinctly_named(fields: list[pa.Field]) -> pa.Schema:
-    """A schema in which all names differ. Spark reads columns by position, but its Arrow reader mixes up the buffers of
-    two fields with the same name."""
-    taken: set[str] = set()
-    for i, field in enumerate(fields):
-        name = field.name
-        while name.lower() in taken:
-            name += "'"
-        taken.add(name.lower())
-        fields[i] = field.with_name(name)
-    return pa.schema(fields)
 
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -68,7 +68,7 @@ def table_function(analysis: Analysis, own: bytes) -> type:
         def terminate(self) -> Iterator[pa.RecordBatch]:
             # Whether it is called at the end of a partition, not of all rows. PySpark shows it in no other way.
             if sys._getframe(1).f_code.co_name == "_process_arrow_batch_by_partitions":
-                self._call.end_partition()
+                self._call.is_partitioned = True
                 return iter(())
             return self._call.finish()
 
@@ -86,7 +86,11 @@ class Analyzed(AnalyzeResult):  # type: ignore[misc]
 
 
 class Call:
-    """A call of the function: what its analysis has found, and, in a worker, the run of a Spark task."""
+    """A call of the function: what its analysis has found, and, in a worker, the run of a Spark task.
+
+    Attributes:
+        is_partitioned: the task has several partitions, and more may follow.
+    """
 
     def __init__(self, task: EnrichTask, schema: StructType) -> None:
         # With cloudpickle, because Spark's own pickle does not support lambdas.
@@ -97,7 +101,7 @@ class Call:
         self._schema: pa.Schema | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._rows_waiting = 0
-        self._partitioned = False
+        self.is_partitioned = False
         self._next_offset = -1
 
     def push(self, own: bytes, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -109,9 +113,12 @@ class Call:
         if self._outputs is None:
             layout, options = cloudpickle.loads(self._found)
             task: EnrichTask = cloudpickle.loads(own)
-            self._schema = self._announced(rows.schema)
+            # With their announced names: the table's columns in the types in which they come, then the added ones.
+            types = [*rows.schema.types, *(arrow_type(one.dataType) for one in self._fields[rows.num_columns :])]
+            named = zip(self._fields, types, strict=True)
+            self._schema = pa.schema([pa.field(one.name, kind, one.nullable) for one, kind in named])
             self._input = SimpleQueue()
-            outputs = enriched([replace(task, layout=layout, options=options)], _all_of(self._input), asks=True)
+            outputs = enriched([replace(task, layout=layout, options=options)], iter(self._input.get, None), asks=True)
             self._outputs = cast(Generator[Any], portable_errors(outputs))
         offset = rows.column(0).offset
         if offset != self._next_offset:
@@ -120,12 +127,8 @@ class Call:
         self._next_offset = offset + rows.num_rows
         self._waiting.append(rows)
         self._rows_waiting += rows.num_rows
-        if not self._partitioned or self._rows_waiting >= WORTH_A_TRIP:
+        if not self.is_partitioned or self._rows_waiting >= WORTH_A_TRIP:
             yield from self._push_waiting()
-
-    def end_partition(self) -> None:
-        """Note that the task has several partitions, and that more may follow."""
-        self._partitioned = True
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yields the remaining rows."""
@@ -155,17 +158,7 @@ class Call:
                 yield self._batch(batch)
             self._input.put(rows)
 
-    def _announced(self, rows: pa.Schema) -> pa.Schema:
-        """The columns with their announced names: the table's in the types in which they come, then the added ones."""
-        types = [*rows.types, *(arrow_type(field.dataType) for field in self._fields[len(rows) :])]
-        return pa.schema([pa.field(f.name, kind, f.nullable) for f, kind in zip(self._fields, types, strict=True)])
-
     def _batch(self, batch: pa.RecordBatch | None = None) -> pa.RecordBatch:
         if batch is None:
             return pa.RecordBatch.from_pylist([], self._schema)
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
-
-
-def _all_of(batches: SimpleQueue[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-    while (batch := batches.get()) is not None:
-        yield batch

@@ -25,6 +25,7 @@ read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import select
@@ -32,7 +33,8 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -62,7 +64,7 @@ def outputs_of(
     watch: float = WATCH_INTERVAL,
     check_taker: Callable[[], None] | None = None,
     propagated: Propagated | None = None,
-    one_by_one: bool = False,
+    singly: bool = False,
     asks: bool = False,
 ) -> Generator[Any]:
     """Yields what `main` puts into its channel, for the task's main thread. The caller must close it in any case.
@@ -79,7 +81,7 @@ def outputs_of(
         watch: seconds between two pulses.
         check_taker: raises if outputs are no longer read; by default the result of `spark_watch`.
         propagated: the driver's trace context, and the function that sets up OpenTelemetry.
-        one_by_one: `main` uses a `Handoff`: it gives the next output when Spark has read the one before (law X15).
+        singly: `main` hands outputs over with `one_by_one`.
         asks: an `ASKED` comes before each input is read.
 
     Raises:
@@ -88,7 +90,7 @@ def outputs_of(
     """
     thread = loop_thread()
     check = check_taker or spark_watch()
-    wait_until_read = until_spark_reads() if one_by_one else _nothing
+    wait_until_read = until_spark_reads() if singly else _nothing
 
     async def in_trace_context(source: ToLoop, sink: FromLoop) -> None:
         with extracted(propagated):
@@ -99,14 +101,11 @@ def outputs_of(
     )
     source, sink = frame.source, frame.sink
 
-    def ask() -> None:
-        call_on(thread.loop, lambda: sink.put_nowait(ASKED))
-
     def asking() -> Iterator[Any]:
-        ask()
+        call_on(thread.loop, lambda: sink.put_nowait(ASKED))
         for one in inputs:
             yield one
-            ask()
+            call_on(thread.loop, lambda: sink.put_nowait(ASKED))
 
     def still_read() -> None:
         if source.closed:
@@ -121,11 +120,11 @@ def outputs_of(
                 yield output
                 if check is not None:
                     check()
-            elif one_by_one:
-                handoff, one = output
+            elif singly:
+                taken, one = output
                 yield one
                 wait_until_read()
-                handoff.taken()
+                taken()
             else:
                 yield output
     # Spark's worker collects garbage next, if it is one that runs several tasks. It throws away one whose task failed.
@@ -240,31 +239,21 @@ def _closed_by_spark(output: Any) -> Callable[[], bool]:
     return lambda: bool(poll.poll(0))
 
 
-class Handoff:
-    """Hands outputs from the loop to the task's main thread one at a time: the next one when the thread has passed on
-    the one before.
+async def one_by_one(
+    outputs: AsyncGenerator[Any], sink: FromLoop, made: Callable[[Any], Any] = lambda output: output
+) -> None:
+    """Hand outputs from the loop to the task's main thread: the next one when Spark has read the one before (law X15).
 
     Args:
         sink: the channel between them.
+        made: makes of an output what the thread gets.
     """
-
-    def __init__(self, sink: FromLoop) -> None:
-        self._sink = sink
-        self._loop = asyncio.get_running_loop()
-        self._taken: asyncio.Future[None] | None = None
-
-    async def give(self, output: Any) -> None:
-        """Give the thread an output, and wait until it has called `taken`. Called on the loop."""
-        self._taken = self._loop.create_future()
-        self._sink.put_nowait((self, output))
-        await self._taken
-
-    def taken(self) -> None:
-        """The output was passed on. Called by the thread."""
-        call_on(self._loop, self._wake)
-
-    def _wake(self) -> None:
-        wake(self._taken)
+    loop = asyncio.get_running_loop()
+    async with contextlib.aclosing(outputs):
+        async for output in outputs:
+            taken = loop.create_future()
+            sink.put_nowait((partial(call_on, loop, partial(wake, taken)), made(output)))
+            await taken
 
 
 SOCK_DIAG: Final = 4
@@ -294,7 +283,7 @@ def unread_by(output: Any) -> Callable[[], int] | None:
         return None
     try:
         with socket.socket(fileno=os.dup(output.fileno())) as connection:
-            look = _undelivered(output)
+            look: Callable[[], int] = partial(_undelivered, output)
             if connection.family != socket.AF_UNIX:
                 look = _unread_in_tcp(connection, look)
         look()
@@ -303,16 +292,13 @@ def unread_by(output: Any) -> Callable[[], int] | None:
     return look
 
 
-def _undelivered(output: Any) -> Callable[[], int]:
+def _undelivered(output: Any) -> int:
     import fcntl
     import termios
 
-    def look() -> int:
-        answer = bytearray(4)
-        fcntl.ioctl(output.fileno(), termios.TIOCOUTQ, answer)
-        return int.from_bytes(answer, sys.byteorder)
-
-    return look
+    answer = bytearray(4)
+    fcntl.ioctl(output.fileno(), termios.TIOCOUTQ, answer)
+    return int.from_bytes(answer, sys.byteorder)
 
 
 def _unread_in_tcp(connection: socket.socket, undelivered: Callable[[], int]) -> Callable[[], int]:

@@ -43,7 +43,7 @@ from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
-from asyncio_operator.spark.worker.task_frame import READ_AHEAD, Handoff, outputs_of
+from asyncio_operator.spark.worker.task_frame import READ_AHEAD, one_by_one, outputs_of
 from asyncio_operator.telemetry.propagation import Propagated
 
 REMEDY = '; on_error="null" lets the job go on without'
@@ -73,11 +73,7 @@ class UdfTask:
     idempotent: bool = True
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
-        """The results for the rows of `batches`.
-
-        Raises:
-            FunctionError: a call failed, and failures are not to become null.
-        """
+        """The results for the rows of `batches`."""
         return portable_errors(self._arrays(batches))
 
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
@@ -88,7 +84,7 @@ class UdfTask:
             name=self.name,
             ahead=READ_AHEAD,
             propagated=self.propagated,
-            one_by_one=not self.idempotent,
+            singly=not self.idempotent,
         )
         with contextlib.closing(outputs):
             for output in outputs:
@@ -116,7 +112,10 @@ class _Life:
 
     async def run(self) -> None:
         try:
-            await (self._outputs() if self._task.idempotent else self._outputs_one_by_one())
+            if self._task.idempotent:
+                await self._outputs()
+            else:
+                await one_by_one(self._task.operator.outputs_on_demand(self._rows), self._sink, self._single)
         except FunctionError as error:
             cause = error.__cause__
             if cause is None:
@@ -138,13 +137,9 @@ class _Life:
                 elif self._timer is None:
                     self._arm()
 
-    async def _outputs_one_by_one(self) -> None:
-        """Each result when Spark has read the one before (law X15)."""
-        handoff = Handoff(self._sink)
-        async with contextlib.aclosing(self._task.operator.outputs_on_demand(self._rows)) as outputs:
-            async for result in outputs:
-                self._results.append(result)
-                await handoff.give(self._output())
+    def _single(self, result: Any) -> tuple[Batch, int, list[Any]]:
+        self._results.append(result)
+        return self._output()
 
     def _flush(self) -> None:
         """Hand over the ready results, unless the task's thread is still busy with earlier ones."""
@@ -190,11 +185,7 @@ class Results:
         self._read = row_reader(self._fields)
 
     def arrays(self, batch: Batch, start: int, results: list[Any]) -> Iterator[pa.Array]:
-        """The results for the rows of a batch from `start` on, in arrays of bounded size.
-
-        Raises:
-            FunctionError: a result does not fit, and failures are not to become null.
-        """
+        """The results for the rows of a batch from `start` on, in arrays of bounded size."""
         try:
             array = self._array(results)
         except Exception:
@@ -265,7 +256,7 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
         self._function = function
         self.idempotent = is_idempotent(function)
         if (weigh := weigh_of(function)) is not None:
-            self.weigh = partial(_of_arguments, weigh)  # type: ignore[method-assign]
+            self.weigh = partial(_weighed, weigh)  # type: ignore[method-assign]
 
     async def invoke(self, value: Sequence[Any]) -> Any:
         return await self._function(*value)
@@ -274,16 +265,12 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
         return function_name(self._function)
 
 
-def _of_arguments(weigh: Callable[[Sequence[Any]], Mapping[str, float]], rows: Sequence[Any]) -> Mapping[str, float]:
+def _weighed(weigh: Callable[[Sequence[Any]], Mapping[str, float]], rows: Sequence[Any]) -> Mapping[str, float]:
     return weigh([row[0] if len(row) == 1 else tuple(row) for row in rows])
 
 
 def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> None:
-    """Check that the function can be called with this number of columns.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
+    """Raise a ConfigurationError if the function cannot be called with this number of columns."""
     try:
         if not count:
             raise TypeError("pass at least one")
@@ -300,19 +287,17 @@ def arguments(name: str, spread: Callable[..., Any] | None, batches: Iterator[An
         arrays = batch if isinstance(batch, tuple) else (batch,)
         check_columns(name, spread, len(arrays))
         if len(arrays[0]):
-            yield Batch([_values(name, array) for array in arrays], len(arrays) == 1 and spread is None)
-
-
-def _values(name: str, array: pa.Array) -> list[Any]:
-    """The values of a column. Timestamps with a zone become datetimes in UTC."""
-    try:
-        values: list[Any] = in_utc(array).to_pylist(**_MAPS)
-    except Exception as error:
-        raise ConfigurationError(
-            f"{name} is given a {shown_type(array.type)} that Python cannot hold: {describe_error(error)}; filter such "
-            "rows out, or cast the column"
-        ) from error
-    return values
+            values = []
+            for array in arrays:
+                try:
+                    # Timestamps with a zone become datetimes in UTC.
+                    values.append(in_utc(array).to_pylist(**_MAPS))
+                except Exception as error:
+                    raise ConfigurationError(
+                        f"{name} is given a {shown_type(array.type)} that Python cannot hold: {describe_error(error)}; "
+                        "filter such rows out, or cast the column"
+                    ) from error
+            yield Batch(values, len(arrays) == 1 and spread is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,10 +316,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.columns[0])
-
-    def rows(self, first: Iterator[Any]) -> Iterator[Any]:
-        """The rows, with the values of their first column taken from this iterator."""
-        return first if self.bare else zip(first, *self.columns[1:], strict=True)
 
     def row(self, number: int) -> Any:
         return self.columns[0][number] if self.bare else tuple(column[number] for column in self.columns)
@@ -371,4 +352,4 @@ class Rows(Input):
                 return
             self.batches.append(batch)
             self._first = iter(batch.columns[0])
-            self._rows = batch.rows(self._first)
+            self._rows = self._first if batch.bare else zip(self._first, *batch.columns[1:], strict=True)

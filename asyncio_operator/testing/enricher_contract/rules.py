@@ -312,11 +312,11 @@ async def rule_lookup_columns(check: Check) -> None:
         assert not ordinary, "it is an ordinary function; it must be `async def lookup_columns`"
         import pyarrow as pa
 
-        from asyncio_operator.arrow.answer_tables import answer_tables, ask, row_finder
+        from asyncio_operator.arrow.answer_tables import AnswerTables, ask, row_finder
 
         find = row_finder(enricher)
         ways = {"lookup_columns()": None} | ({"lookup_rows()": find} if find else {})
-        tables = answer_tables(enricher.key_schema(), enricher.schema(), optional_parts(enricher))
+        tables = AnswerTables(enricher.key_schema(), enricher.schema(), optional=optional_parts(enricher))
         empty: dict[str, Any] = dict.fromkeys(enricher.schema().names)
         for order in (keys, keys[::-1], check.missing, keys[:1]):
             for start in range(0, len(order), enricher.max_batch):
@@ -370,9 +370,9 @@ async def rule_poison(check: Check) -> None:
 def _ways(enricher: Enricher) -> list[tuple[str, Ask]]:
     ways: list[tuple[str, Ask]] = [("lookup_many()", enricher.lookup_many)]
     if enricher.lookup_columns is not None:
-        from asyncio_operator.arrow.answer_tables import answer_tables, ask
+        from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 
-        tables = answer_tables(enricher.key_schema(), enricher.schema(), optional_parts(enricher))
+        tables = AnswerTables(enricher.key_schema(), enricher.schema(), optional=optional_parts(enricher))
 
         async def columns(keys: Sequence[Any]) -> Sequence[Any]:
             # A table has the rows of a key once, however often the batch has it.
