@@ -64,7 +64,18 @@ class AsOf:
             counts = np.bincount(key, minlength=len(counts))
         if not len(found):
             return np.full(len(key_of), -1)
-        values, moments = self._comparable(taken, times)
+        # Numbers in the order of the values. Any number for null.
+        kind = taken.type
+        if self.zone is not None:
+            values, moments = _moments(taken, self.zone), _moments(times, self.zone)
+        elif kinds.is_integer(kind) or kinds.is_temporal(kind):
+            values, moments = _integers(taken), _integers(times)
+        else:
+            both = canonical_array(pa.concat_arrays([taken, times.cast(kind)])).dictionary_encode()
+            ranks = np.empty(len(both.dictionary), np.int64)
+            ranks[pc.sort_indices(both.dictionary).to_numpy()] = np.arange(len(ranks))
+            ranked = ranks[both.indices.fill_null(0).to_numpy()]
+            values, moments = ranked[: len(taken)], ranked[len(taken) :]
         if not ((values[1:] >= values[:-1]) | (key[1:] != key[:-1])).all():
             # It is stable: of equal versions the enricher's last one stays the last.
             order = np.lexsort((values, key))
@@ -81,19 +92,6 @@ class AsOf:
         if times.null_count:
             is_there &= times.is_valid().to_numpy(zero_copy_only=False)
         return np.where(is_there, found[low - 1], -1)
-
-    def _comparable(self, versions: pa.Array, times: pa.Array) -> tuple[Ints, Ints]:
-        """Numbers in the order of the values. Any number for null."""
-        if self.zone is not None:
-            return _moments(versions, self.zone), _moments(times, self.zone)
-        kind = versions.type
-        if kinds.is_integer(kind) or kinds.is_temporal(kind):
-            return _integers(versions), _integers(times)
-        both = canonical_array(pa.concat_arrays([versions, times.cast(kind)])).dictionary_encode()
-        ranks = np.empty(len(both.dictionary), np.int64)
-        ranks[pc.sort_indices(both.dictionary).to_numpy()] = np.arange(len(ranks))
-        ranked = ranks[both.indices.fill_null(0).to_numpy()]
-        return ranked[: len(versions)], ranked[len(versions) :]
 
 
 def knows_zone(zone: str) -> bool:

@@ -125,7 +125,10 @@ def distinct(
         missing: the rows that have no key at all.
     """
     arrays = list(map(canonical_array, columns))
-    if ascend(arrays) or (missing is None and _one_ascends(arrays)):
+    # If a number or a time of the keys ascends, as in a log, no key is there twice, whatever the rest is.
+    ordered = [array for array in arrays if kinds.is_integer(array.type) or kinds.is_temporal(array.type)]
+    is_held = missing is None and not any(array.null_count for array in arrays)
+    if ascend(arrays) or (is_held and any(ascend([array]) for array in ordered)):
         return key_array(arrays), np.arange(len(arrays[0]))
     if len(arrays) == 1:
         codes, keys = _encode(arrays[0])
@@ -155,13 +158,6 @@ def ascend(columns: Sequence[pa.Array]) -> bool:
         return False
     # One comparison in C for each key, which is a small part of what it takes to search for equal keys.
     return bool(pc.all(pc.greater(columns[0][1:], columns[0][:-1]), min_count=0).as_py())
-
-
-def _one_ascends(columns: Sequence[pa.Array]) -> bool:
-    """Whether a number or a time of the keys ascends, as in a log. Then no key is there twice, whatever the rest is."""
-    return not any(column.null_count for column in columns) and any(
-        ascend([column]) for column in columns if kinds.is_integer(column.type) or kinds.is_temporal(column.type)
-    )
 
 
 _IN_ORDER = (kinds.is_integer, kinds.is_string, kinds.is_large_string, kinds.is_date32, kinds.is_timestamp)
