@@ -41,16 +41,6 @@ def test_A2_rows_of_a_table_are_not_copied_where_the_types_are_those_that_the_ca
     assert found.rows.tolist() == [2, 0]
 
 
-def test_A2_rows_of_a_table_are_cast_where_the_caller_takes_another_type() -> None:
-    declared, wanted = pa.schema([("n", pa.int32())]), pa.schema([("n", pa.int64())])
-    tables = AnswerTables(pa.schema([("k", pa.int64())]), declared, wanted)
-    table = pa.table({"n": [10, 20, 30]}, declared)
-    found = tables.read_rows((table, np.array([2, 0]), np.array([0, 1])), pa.array([7, 8]))
-    assert found.rows is None
-    assert found.table.schema == wanted
-    assert found.table["n"].to_pylist() == [30, 10]
-
-
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_A2_a_value_that_does_not_fit_the_type_that_the_caller_takes_is_an_error(by_rows: bool) -> None:
     declared, wanted = pa.schema([("n", pa.int64())]), pa.schema([("n", pa.int32())])

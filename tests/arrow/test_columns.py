@@ -296,11 +296,17 @@ def test_L9_a_row_that_cannot_be_read_is_a_result_error() -> None:
         row_reader(pa.schema([("v", pa.int64())]))(Detached())
 
 
-def test_a_misspelt_column_beside_right_ones_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    rows = [{"name": "a", "year": 1}, {"name": "b", "yaer": 2}, {"name": "c", "yaer": 3}]
+def test_a_misspelt_column_beside_right_ones_is_told_once_whatever_other_fields_rows_have(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = [
+        {"name": "a", "year": 1},
+        {"name": "b", "yaer": 2},
+        *({"name": "c", "yaer": 3, f"{i}": i} for i in range(9)),
+    ]
     for _ in range(2):
-        assert [part.to_pylist() for part in columns(rows, PLANE)] == [["a", "b", "c"], [1, None, None]]
-        assert [row_reader(PLANE)(row) for row in rows] == [rows[0], {"name": "b"}, {"name": "c"}]
+        assert [part.to_pylist()[:3] for part in columns(rows, PLANE)] == [["a", "b", "c"], [1, None, None]]
+        assert [row_reader(PLANE)(row) for row in rows][:3] == [rows[0], {"name": "b"}, {"name": "c"}]
     assert [record.getMessage() for record in caplog.records] == [
         "an answer has the field 'yaer', which is not a column, and no 'year', which is one: its column is null. "
         "If one of them is misspelt, correct the schema or the answer. This is logged once"
@@ -316,12 +322,6 @@ def test_other_absent_columns_and_other_fields_are_no_news(
     columns([row], PLANE)
     row_reader(PLANE)(row)
     assert caplog.records == []
-
-
-def test_a_misspelt_column_is_told_once_though_other_fields_vary(caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(20):
-        columns_module.tell_misspelt({"prize": 1.0, f"note {number}": 1}, ["price", "seats"])
-    assert caplog.text.count("'prize'") == 1
 
 
 def test_a_row_with_very_many_fields_is_not_searched_for_misspelt_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Coroutine, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -34,7 +33,7 @@ from asyncio_operator.spark.worker.rows import key_batch
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop
-from enrichers import TableEnricher, enricher
+from enrichers import TableEnricher
 from tests.lookup.helpers import Recorded, look_up
 
 NEW_YEAR = datetime(2024, 1, 1)
@@ -354,31 +353,7 @@ def beyond(key: Any) -> bool:
     return isinstance(key, datetime) and bool(key.utcoffset())
 
 
-# -- what was wrong
-
-
-async def test_L10_a_lookup_keeps_apart_what_differs_in_fold() -> None:
-    @enricher("epoch double")
-    async def epoch(key: Any) -> Any:
-        await asyncio.sleep(0.01)
-        return {"epoch": key.timestamp()}
-
-    first = datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
-    second = first.replace(fold=1)
-    truth: list[Any] = [{"epoch": 1729989000.0}, {"epoch": 1729992600.0}]
-    async with Lookup(epoch, cache=Cache()) as lookup:
-        assert [await lookup.get(first), await lookup.get(second)] == truth
-    async with Lookup(epoch) as lookup:
-        assert [*await asyncio.gather(lookup.get(first), lookup.get(second))] == truth
-
-
-async def test_L10_a_table_is_found_in_the_hour_that_comes_twice(tmp_path: Path) -> None:
-    hours = [datetime(2024, 10, 26, 23, tzinfo=UTC) + timedelta(hours=n) for n in range(4)]
-    table = pa.table({"hour": pa.array(hours, pa.timestamp("us", "Europe/Berlin")), "n": range(4)})
-    index = TableEnricher(table, "hour")
-    await index.open()
-    for zone in (UTC, BERLIN):
-        assert await index.lookup_many([hour.astimezone(zone) for hour in hours]) == [{"n": n} for n in range(4)]
+# -- values of other types, and other places
 
 
 @pytest.mark.parametrize(

@@ -257,15 +257,6 @@ def test_R2_keys_of_a_batch_in_memory_pass_their_deadline_together() -> None:
     assert len(found) == 3
 
 
-def test_O6_the_error_of_a_batch_in_memory_names_a_key() -> None:
-    name = f"columns {next(_numbers)}"
-    options = LookupOptions(batching=Batching(100))
-    task = EnrichTask(InMemory(100), name, Layout((0,), ADDED), options, ADDED, name, tables=AnswerTables(KEYS, ADDED))
-    batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 13, 2], pa.int64())})
-    with pytest.raises(FunctionError, match=r"^InMemory failed for key 13: EnricherError: thirteen"):
-        list(ChainTask([task])(iter([batch])))
-
-
 class Failing(InMemory):
     def __init__(self) -> None:
         super().__init__(1000)

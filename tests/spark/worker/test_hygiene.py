@@ -178,32 +178,22 @@ def test_X7_a_cancelled_job_group_leaves_no_request(spark: SparkSession, outside
     assert_clean(spark, outside)
 
 
-def killed(spark: SparkSession, outside: Outside) -> str:
-    """What a job says whose Python worker is killed while its requests hang."""
+@pytest.mark.parametrize(
+    "settings", [None, {}, {"client_connection_check_interval": "1000"}], ids=["http", "sql", "looking"]
+)
+def test_X7_a_killed_python_worker_leaves_no_request_and_no_statement(
+    spark: SparkSession, request: pytest.FixtureRequest, settings: dict[str, str] | None
+) -> None:
+    """With that setting PostgreSQL looks for its clients itself, while a statement runs."""
+    server = request.getfixturevalue("http" if settings is None else "own_postgres")
+    outside: Outside = server if settings is None else Postgres(server, **settings)
     thread, outcome = in_background(hanging(spark, outside).collect)
     wait_until(lambda: outside.running() >= POOL or bool(outcome), 60, "requests hang")
     for pid in clients_of(outside.port):
         os.kill(pid, signal.SIGKILL)
     thread.join(60)
-    return str(outcome[0])
-
-
-def test_X7_a_killed_python_worker_leaves_no_request(spark: SparkSession, http: Http) -> None:
-    assert "crashed" in killed(spark, http)
-    assert_clean(spark, http)
-
-
-def test_X7_a_killed_python_worker_leaves_no_statement(spark: SparkSession, own_postgres: PostgresServer) -> None:
-    assert "crashed" in killed(spark, Postgres(own_postgres))
-    assert_clean(spark, Postgres(own_postgres))
-
-
-def test_X7_a_server_that_looks_for_its_clients_ends_the_statements_of_a_killed_worker(
-    spark: SparkSession, own_postgres: PostgresServer
-) -> None:
-    looking = Postgres(own_postgres, client_connection_check_interval="1000")
-    assert "crashed" in killed(spark, looking)
-    assert_clean(spark, looking)
+    assert "crashed" in str(outcome[0])
+    assert_clean(spark, outside)
 
 
 @FROM_4_1

@@ -31,28 +31,13 @@ from asyncio_operator.spark.worker import links
 from asyncio_operator.spark.worker.link import EnrichTask, Link
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
-from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from enrichers import FunctionEnricher, PostgresEnricher
-from tests.spark.helpers import wait_until
 from tests.spark.worker.reports import reporting
+from tests.spark.worker.tasks import ENDS, Batches, Gate, batches_of, numbers, same, task_of, wait_for
 
-ENDS = 20.0
-"""Seconds in which everything here must end, on however busy a machine."""
-
-Batches = Iterator[pa.RecordBatch]
-
-_numbers = iter(range(10**9))
-
-
-def task_of(name: str, function: Any, key: int = 0, *, reporting: Any = None, **options: Any) -> EnrichTask:
-    """A lookup that adds the column `name`. Options of the layout and of the lookup differ by their names."""
-    enricher = FunctionEnricher(function, f"{name} long")
-    layout = {option: options.pop(option) for option in Layout.__dataclass_fields__ if option in options}
-    made = Layout((key,), enricher.schema(), **layout)
-    fingerprint = f"link {next(_numbers)}"
-    return EnrichTask(enricher, fingerprint, made, LookupOptions(**options), enricher.schema(), fingerprint, reporting)
+pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
 
 def chained(tasks: list[EnrichTask], batches: Batches) -> Batches:
@@ -64,48 +49,8 @@ def separate(tasks: list[EnrichTask], batches: Batches) -> Batches:
     return reduce(lambda rows, task: ChainTask([task])(rows), tasks, batches)
 
 
-def batches_of(*sizes: int) -> Batches:
-    start = 0
-    for size in sizes:
-        yield pa.RecordBatch.from_pydict({"id": pa.array(range(start, start + size), pa.int64())})
-        start += size
-
-
 def rows_of(output: Batches) -> list[dict[str, Any]]:
     return [row for batch in output for row in batch.to_pylist()]
-
-
-async def same(key: int) -> Any:
-    return {"a": key, "b": key, "c": key}
-
-
-class Gate:
-    """Lookups wait in it for an event that a thread sets; it counts those that wait."""
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.cancelled = 0
-        self._event: asyncio.Event | None = None
-
-    async def wait(self) -> None:
-        self._event = self._event or asyncio.Event()
-        self.waiting += 1
-        try:
-            await self._event.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        finally:
-            self.waiting -= 1
-
-    def open(self) -> None:
-        wait_for(lambda: self._event is not None)
-        assert self._event is not None
-        loop_thread().loop.call_soon_threadsafe(self._event.set)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    wait_until(lambda: bool(condition()), ENDS, "the condition holds")
 
 
 @contextlib.contextmanager
@@ -124,24 +69,6 @@ def consumed(output: Batches) -> Iterator[list[dict[str, Any]]]:
     finally:
         thread.join(ENDS)
         assert not thread.is_alive()
-
-
-@pytest.fixture(params=[True, False], ids=["ordered", "unordered"])
-def ordered(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    yield
-    wait_for(lambda: not [one for one in threading.enumerate() if one.name == "asyncio-operator-feeder"])
-
-    async def others() -> int:
-        return len(asyncio.all_tasks()) - 1
-
-    wait_for(lambda: asyncio.run_coroutine_threadsafe(others(), loop_thread().loop).result(ENDS) == 0)
-    assert not this_process.caches._used
-    assert not this_process.clients._used
 
 
 # -- C1: the rows of separate stages
@@ -304,23 +231,18 @@ def test_C1_many_rows_of_a_key_reach_the_next_lookup_piece_by_piece(read: dict[s
 # -- C4: lookups that overlap, bounds, and ends
 
 
-def test_C4_the_next_lookup_has_rows_while_a_key_of_the_first_hangs(ordered: bool) -> None:
-    gate, asked, begun = Gate(), dict[int, float](), list[float]()
+@pytest.mark.parametrize("count", [1, 2])
+def test_X9_C4_rows_leave_while_a_key_of_the_first_lookup_hangs(ordered: bool, count: int) -> None:
+    gate = Gate()
 
     async def some(key: int) -> Any:
-        begun.append(time.monotonic())
         if key == 5:
             await gate.wait()
         return {"a": key}
 
-    async def note(key: int) -> Any:
-        asked[key] = time.monotonic()
-        return {"b": key}
-
-    tasks = [task_of("a", some, ordered=ordered), task_of("b", note, 1, ordered=ordered)]
+    tasks = [task_of("a", some, ordered=ordered), task_of("b", same, 1, ordered=ordered)]
     early = {0, 1, 2, 3, 4} if ordered else set(range(10)) - {5}
-    with consumed(chained(tasks, batches_of(10))) as came:
-        wait_for(lambda: asked.keys() == early)
+    with consumed(chained(tasks[:count], batches_of(10))) as came:
         wait_for(lambda: {row["id"] for row in came} == early)
         gate.open()
     assert {row["id"] for row in came} == set(range(10))
@@ -412,9 +334,9 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_C4_the_first_failure_ends_all_lookups_and_is_raised(
-    place: int, kind: str, ordered: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("place", "count"), [(0, 1), (0, 3), (1, 3), (2, 3)])
+def test_X5_C4_the_first_failure_ends_all_lookups_and_is_raised(
+    place: int, count: int, kind: str, ordered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     gates = [Gate() for _ in "abc"]
 
@@ -431,7 +353,7 @@ def test_C4_the_first_failure_ends_all_lookups_and_is_raised(
     error, text = ERRORS[kind]
     began = time.monotonic()
     with pytest.raises(error, match=rf"look_up, {'abc'[place]}\).*{text}"), caplog.at_level(logging.WARNING):
-        rows_of(chained(tasks, batches_of(10)))
+        rows_of(chained(tasks[:count], batches_of(10)))
     assert time.monotonic() - began < TASK_END
     assert [gate.waiting for gate in gates] == [0, 0, 0]
     if place and kind != "open":
@@ -439,19 +361,21 @@ def test_C4_the_first_failure_ends_all_lookups_and_is_raised(
     assert caplog.text == ""
 
 
-def test_C4_closed_early_all_lookups_are_cancelled(ordered: bool) -> None:
-    gates = [Gate(), Gate()]
+@pytest.mark.parametrize("count", [1, 2])
+def test_X7_C4_closed_early_all_lookups_are_cancelled(ordered: bool, count: int) -> None:
+    gates = [Gate() for _ in range(count)]
 
     async def some(number: int, key: int) -> Any:
         if key >= 5 * (2 - number):
             await gates[number].wait()
         return {"ab"[number]: key}
 
-    output = chained([task_of("ab"[i], partial(some, i), i, ordered=ordered) for i in range(2)], batches_of(12))
-    assert [row["id"] for row in next(output).to_pylist()] == list(range(5))
-    wait_for(lambda: [gate.waiting for gate in gates] == [2, 5])
+    output = chained([task_of("ab"[i], partial(some, i), i, ordered=ordered) for i in range(count)], batches_of(12))
+    assert [row["id"] for row in next(output).to_pylist()] == list(range(10 // count))
+    hanging = [2, 5][:count]
+    wait_for(lambda: [gate.waiting for gate in gates] == hanging)
     output.close()  # type: ignore[attr-defined]
-    assert [gate.cancelled for gate in gates] == [2, 5]
+    assert [gate.cancelled for gate in gates] == hanging
 
 
 def test_C4_calls_that_ignore_their_end_are_waited_for_side_by_side(caplog: pytest.LogCaptureFixture) -> None:
@@ -631,7 +555,57 @@ def test_A5_rows_take_their_own_way_whatever_else_an_enricher_says(
     in_memory: bool, cache: Cache | None, make: Callable[[int], Any]
 ) -> None:
     enricher = Rows(in_memory, make)
-    added, fingerprint = enricher.schema(), f"rows {next(_numbers)}"
+    added, fingerprint = enricher.schema(), f"rows {next(numbers)}"
     task = EnrichTask(enricher, fingerprint, Layout((0,), added), LookupOptions(cache=cache), added, fingerprint, None)
     keys = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 1], pa.int64())})
     assert rows_of(chained([task], iter([keys]))) == [{"id": key, "a": key, "b": None} for key in (1, 2, 1)]
+
+
+# -- one lookup: its input, and its end
+
+
+def test_X9_nothing_is_read_without_bound_ahead_of_a_consumer_that_rests(ordered: bool) -> None:
+    read = 0
+
+    def source() -> Batches:
+        nonlocal read
+        for batch in batches_of(*[10_000] * 60):
+            read += 1
+            yield batch
+
+    output = chained([task_of("a", same, ordered=ordered)], source())
+    seen = next(output).num_rows
+    settled(lambda: read)
+    assert read <= 8
+    assert seen + sum(batch.num_rows for batch in output) == 600_000
+
+
+def test_an_error_of_the_input_reaches_the_caller(ordered: bool) -> None:
+    def source() -> Batches:
+        yield from batches_of(3)
+        raise EOFError("Spark is gone")
+
+    with pytest.raises(EOFError, match="Spark is gone"):
+        rows_of(chained([task_of("a", same, ordered=ordered)], source()))
+    with pytest.raises((pa.ArrowException, NotImplementedError)):  # This has no keys.
+        rows_of(chained([task_of("a", same)], iter([pa.RecordBatch.from_pydict({"id": [{"a": 1}]})])))
+
+
+@pytest.mark.parametrize("waits", ["for room", "for its input"])
+def test_X7_closed_early_while_its_feeder_waits_it_leaves_no_thread(ordered: bool, waits: str) -> None:
+    more = threading.Event()
+
+    def source() -> Batches:
+        yield from batches_of(*[10] * (500 if waits == "for room" else 1))
+        more.wait(ENDS)
+
+    output = chained([task_of("a", same, ordered=ordered, buffer=10)], source())
+    assert next(output).num_rows == 10
+    output.close()  # type: ignore[attr-defined]
+    more.set()
+
+
+def test_X7_a_task_that_is_never_started_starts_nothing() -> None:
+    output = chained([task_of("a", same)], batches_of(10))
+    assert "asyncio-operator-feeder" not in [thread.name for thread in threading.enumerate()]
+    output.close()  # type: ignore[attr-defined]

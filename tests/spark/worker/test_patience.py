@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql.types import StructType
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Retry
-from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD, longest_end
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
@@ -23,7 +22,7 @@ from asyncio_operator.spark.rdd import PartitionTask
 from asyncio_operator.spark.worker.links import ChainTask
 from enrichers import FunctionEnricher
 from tests.operator.helpers import now, virtual
-from tests.spark.helpers import wait_until
+from tests.spark.worker.tasks import wait_for
 
 
 class Deaf(AsyncFunction[Any, Any]):
@@ -108,6 +107,7 @@ FACES: dict[str, Callable[[Deaf], Iterator[Any]]] = {
 }
 
 
+@pytest.mark.usefixtures("nothing_is_left_behind")
 @pytest.mark.parametrize("face", FACES)
 def test_X7_every_face_has_that_grace(face: str, caplog: pytest.LogCaptureFixture) -> None:
     function = Deaf()
@@ -117,10 +117,4 @@ def test_X7_every_face_has_that_grace(face: str, caplog: pytest.LogCaptureFixtur
         outputs.close()
     assert f"ignored its cancellation for the grace period of {TASK_GRACE_PERIOD} s and is left behind" in caplog.text
     function.let_go.set()
-
-    async def others() -> int:
-        return len(asyncio.all_tasks()) - 1
-
-    loop = loop_thread().loop
-    wait_until(lambda: asyncio.run_coroutine_threadsafe(others(), loop).result(20) == 0, 20, "no task is left")
-    assert not function.running
+    wait_for(lambda: not function.running)

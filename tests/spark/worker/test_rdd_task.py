@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
 
 from asyncio_operator import AsyncFunction
-from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.rdd import PartitionTask
 from tests.spark.helpers import wait_until
+from tests.spark.worker.tasks import ENDS
 
-SOON = 20.0
-"""Seconds in which everything here must end, on however busy a machine."""
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    yield
-
-    async def others() -> int:
-        return len(asyncio.all_tasks()) - 1
-
-    def readers() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name == "asyncio-operator-feeder"]
-
-    wait_until(lambda: not readers(), SOON, "no reader is left")
-    loop = loop_thread().loop
-    wait_until(lambda: asyncio.run_coroutine_threadsafe(others(), loop).result(SOON) == 0, SOON, "no task is left")
+pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
 
 class Counted(AsyncFunction[int, int]):
@@ -78,8 +60,8 @@ def test_X7_a_task_ends_with_the_one_that_reads_its_results(between: bool) -> No
     first = PartitionTask(Counted("first", hangs=3), {}, watch=0.01)(range(100))
     second = PartitionTask(Counted("second"), {})(map(int, first) if between else first)
     assert [next(second) for _ in range(3)] == [0, 1, 2]
-    wait_until(lambda: Counted.done["first hangs"] == 97, SOON, "the first task waits")
+    wait_until(lambda: Counted.done["first hangs"] == 97, ENDS, "the first task waits")
     second.close()  # type: ignore[attr-defined]
-    wait_until(lambda: Counted.done["first closed"] == 1, SOON, "the first task has ended")
+    wait_until(lambda: Counted.done["first closed"] == 1, ENDS, "the first task has ended")
     assert Counted.done["first cancelled"] == 97
     assert Counted.done["second closed"] == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import ConfigurationError
-from asyncio_operator.spark.worker.rows import Gate, Segmenter
+from asyncio_operator import Batching, ConfigurationError
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.spark import enrich
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
+from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
+from asyncio_operator.spark.worker.rows import Gate, Layout, Segmenter
+from enrichers import FunctionEnricher
 
 TIMES = st.lists(st.lists(st.integers(0, 30) | st.none(), max_size=6), max_size=6)
 
@@ -79,47 +83,13 @@ def test_X2_segments_are_as_long_as_can_be(times: list[list[int | None]], delay:
             assert max(grown) - min(grown) > delay
 
 
-def test_X2_what_is_answered_waits_for_the_end_of_an_earlier_segment() -> None:
-    from asyncio_operator.lookup.options import LookupOptions
-    from asyncio_operator.spark.worker.link import EnrichTask
-    from asyncio_operator.spark.worker.links import ChainTask
-    from asyncio_operator.spark.worker.rows import Layout
-    from enrichers import FunctionEnricher
-
-    release = threading.Event()
-
-    async def all_but_the_first(key: int) -> Any:
-        if key == 0:
-            await asyncio.to_thread(release.wait, 10)
-        return {"x": key}
-
-    enricher = FunctionEnricher(all_but_the_first, "x long")
-    layout = Layout((0,), enricher.schema(), event_time=0, delay=2)
-    options = LookupOptions(ordered=False)
-    task = EnrichTask(enricher, "segments", layout, options, enricher.schema(), "")
-    output = ChainTask([task])(iter([pa.record_batch({"id": range(10 * i, 10 * i + 10)}) for i in range(3)]))
-    ids: list[int] = next(output).column(0).to_pylist()
-    assert ids == [1, 2]
-    release.set()
-    for batch in output:
-        ids += batch.column(0).to_pylist()
-    assert sorted(ids) == list(range(30))
-    assert all(before - after <= 2 for i, before in enumerate(ids) for after in ids[i:])
+async def look_up(key: Any) -> Any:
+    return {"x": key} if isinstance(key, int) else [{"x": one} for one in key]
 
 
 @pytest.mark.parametrize("buffer", [1, 2, 3])
 @pytest.mark.parametrize("batching", [1, 2])
 def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_for(buffer: int, batching: int) -> None:
-    from asyncio_operator import Batching
-    from asyncio_operator.lookup.options import LookupOptions
-    from asyncio_operator.spark.worker.link import EnrichTask
-    from asyncio_operator.spark.worker.links import ChainTask
-    from asyncio_operator.spark.worker.rows import Layout
-    from enrichers import FunctionEnricher
-
-    async def look_up(key: int) -> Any:
-        return {"x": key} if isinstance(key, int) else [{"x": one} for one in key]
-
     enricher = FunctionEnricher(look_up, "x long")
     enricher.lookup_many = look_up  # type: ignore[assignment,method-assign]
     layout = Layout((0,), enricher.schema(), event_time=1)
@@ -132,20 +102,7 @@ def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_
     assert times == list(range(36))
 
 
-def _layout(schema: Any, enricher: Any, mode: Any, **options: Any) -> Any:
-    from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
-
-    task, _ = enrich_task(schema, enricher, EnrichOptions(on="value", mode=mode, **options))
-    return task.layout
-
-
 def test_X4_event_time_and_delay_are_checked_on_the_driver(spark: Any) -> None:
-    from asyncio_operator.spark import enrich
-    from enrichers import FunctionEnricher
-
-    async def look_up(key: int) -> Any:
-        return {"x": key}
-
     enricher = FunctionEnricher(look_up, "x long")
     df = spark.range(5).selectExpr("id", "timestamp_millis(id) AS at", "CAST(id AS int) AS small")
     for mode in ("ordered", "unordered"):
@@ -164,7 +121,8 @@ def test_X4_event_time_and_delay_are_checked_on_the_driver(spark: Any) -> None:
                 enrich(df, enricher, on="id", mode=mode, **options)
         stream = spark.readStream.format("rate").load().withWatermark("timestamp", "7 seconds")
         for said, delay in ((None, 7_000_000), (0.5, 500_000)):
-            layout = _layout(stream.schema, enricher, mode, event_time="timestamp", watermark_delay=said)
+            given_options = EnrichOptions(on="value", mode=mode, event_time="timestamp", watermark_delay=said)
+            layout = enrich_task(stream.schema, enricher, given_options)[0].layout
             assert (layout.event_time, layout.delay) == ((None, 0) if mode == "ordered" else (0, delay))
         for column in ("at", "id"):
             rows = enrich(df, enricher, on="id", mode=mode, event_time=column, watermark_delay=timedelta(seconds=1))

@@ -1,0 +1,72 @@
+"""Tasks without Spark: hand-made batches in, batches out, on the real loop thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.spark.worker.rows import Layout
+from enrichers import FunctionEnricher
+from tests.spark.helpers import wait_until
+
+ENDS = 20.0
+"""Seconds in which everything here must end, on however busy a machine."""
+
+Batches = Iterator[pa.RecordBatch]
+
+numbers = iter(range(10**9))
+
+
+def task_of(name: str, function: Any, key: int = 0, *, reporting: Any = None, **options: Any) -> EnrichTask:
+    """A lookup that adds the column `name`. Options of the layout and of the lookup differ by their names."""
+    enricher = FunctionEnricher(function, f"{name} long")
+    layout = {option: options.pop(option) for option in Layout.__dataclass_fields__ if option in options}
+    made = Layout((key,), enricher.schema(), **layout)
+    fingerprint = f"link {next(numbers)}"
+    return EnrichTask(enricher, fingerprint, made, LookupOptions(**options), enricher.schema(), fingerprint, reporting)
+
+
+def batches_of(*sizes: int) -> Batches:
+    start = 0
+    for size in sizes:
+        yield pa.RecordBatch.from_pydict({"id": pa.array(range(start, start + size), pa.int64())})
+        start += size
+
+
+async def same(key: int) -> Any:
+    return {"a": key, "b": key, "c": key}
+
+
+class Gate:
+    """Lookups wait in it for an event that a thread sets; it counts those that wait."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.cancelled = 0
+        self._event: asyncio.Event | None = None
+
+    async def wait(self) -> None:
+        self._event = self._event or asyncio.Event()
+        self.waiting += 1
+        try:
+            await self._event.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.waiting -= 1
+
+    def open(self) -> None:
+        wait_for(lambda: self._event is not None)
+        assert self._event is not None
+        loop_thread().loop.call_soon_threadsafe(self._event.set)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    wait_until(lambda: bool(condition()), ENDS, "the condition holds")
