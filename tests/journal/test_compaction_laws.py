@@ -20,9 +20,10 @@ from asyncio_operator.journal.compaction import Compactor
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import ABOUT
 from asyncio_operator.journal.identity import wanted_description
+from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place
 from asyncio_operator.testing import ManualClock
-from tests.journal.helpers import NOW, batch, compact, described, read, seen_at, write
+from tests.journal.helpers import NOW, answers_of, batch, compact, described, read, seen_at, write
 
 DESCRIPTION = wanted_description("x", pa.schema([("id", pa.string())]), pa.schema([("v", pa.string())]))
 
@@ -72,11 +73,6 @@ def test_J7_compaction_changes_no_view_at_any_later_time(
         assert view(back, later, None) == view(everything, later, None)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path))
-
-
 def names(place: Place) -> set[str]:
     return {entry.name.split("-")[0] for entry in list_journal(place).files}
 
@@ -101,17 +97,6 @@ def test_J7_many_files_become_few_and_the_old_ones_stay_for_grace(place: Place, 
     assert list((tmp_path / "_journal").glob("compaction-*")) == [], "nothing is left of what it names"
 
 
-@pytest.mark.parametrize("buckets", [1, 3, 50])
-def test_J5_compaction_in_buckets_gives_the_same(place: Place, buckets: int) -> None:
-    description = described(place)
-    write(place, description, *(batch({key: [str(n)] for key in range(n, n + 30)}, NOW + n) for n in range(5)))
-    before = read(place, description, range(40))
-    done = compact(place, description, grace=0, buckets=buckets, clock=lambda: NOW)
-    assert read(place, description, range(40)) == before
-    assert (done.files_written > 1) is (buckets > 1)
-    assert done.rows_written == 34
-
-
 def test_J7_a_task_that_knows_the_replaced_files_does_not_read_their_successor(place: Place) -> None:
     description = described(place)
     write(place, description, batch({1: ["a"]}))
@@ -125,9 +110,6 @@ def test_J7_a_task_that_knows_the_replaced_files_does_not_read_their_successor(p
 
 
 def test_J7_a_reader_finds_the_successor_of_a_file_that_is_gone(place: Place) -> None:
-    from asyncio_operator.journal.later_answers import JournalReader
-    from tests.journal.helpers import answers_of
-
     description = described(place)
     write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
     reader = JournalReader(place, description, clock=lambda: NOW, monotonic=lambda: 0.0)
@@ -210,8 +192,7 @@ def test_J3_the_columns_of_the_format_are_those_of_its_page() -> None:
     assert sorted(name for row in rows for name in row.replace("`", "").replace(",", "").split()) == sorted(ABOUT.names)
 
 
-def test_J4_J7_a_clock_that_goes_back_loses_no_answer_and_deletes_no_file_that_is_needed(tmp_path: Path) -> None:
-    place = Place(str(tmp_path))
+def test_J4_J7_a_clock_that_goes_back_loses_no_answer_and_deletes_no_file_that_is_needed(place: Place) -> None:
     description = described(place)
     write(place, description, batch({1: ["ahead"], 2: ["ahead"]}, NOW + 3600), clock=lambda: NOW + 3600)
     write(place, description, batch({2: ["later"], 3: ["later"]}, NOW), clock=lambda: NOW)

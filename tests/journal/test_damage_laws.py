@@ -27,8 +27,7 @@ def seen_of(place: Place, description: Description, entry: Entry) -> str:
     return f"{found[1][0]}, {'whole' if whole else 'half-written'}"
 
 
-def test_Y5_a_changed_page_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    place = Place(str(tmp_path))
+def test_Y5_a_changed_page_is_an_error_that_names_the_file(place: Place, tmp_path: Path) -> None:
     description = described(place)
     write(place, description, batch({1: ["first"], 2: ["second"]}))
     [path] = tmp_path.glob("*.parquet")
@@ -38,8 +37,7 @@ def test_Y5_a_changed_page_is_an_error_that_names_the_file(tmp_path: Path) -> No
         read(place, description, [1, 2])
 
 
-def test_Y5_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    place = Place(str(tmp_path))
+def test_Y5_a_changed_footer_is_an_error_that_names_the_file(place: Place, tmp_path: Path) -> None:
     description = described(place)
     write(place, description, batch({1: ["first"], 2: ["second"]}))
     [path] = tmp_path.glob("*.parquet")
@@ -57,8 +55,7 @@ def test_Y5_a_changed_footer_is_an_error_that_names_the_file(tmp_path: Path) -> 
             is_whole(place, entry, description)
 
 
-def test_Y5_no_flipped_bit_of_the_end_takes_an_answer_away(tmp_path: Path) -> None:
-    place = Place(str(tmp_path))
+def test_Y5_no_flipped_bit_of_the_end_takes_an_answer_away(place: Place, tmp_path: Path) -> None:
     description = described(place)
     write(place, description, batch({1: ["older"]}))
     write(place, description, batch({1: ["latest"]}, NOW + 1))
@@ -78,8 +75,7 @@ def test_Y5_no_flipped_bit_of_the_end_takes_an_answer_away(tmp_path: Path) -> No
     assert errors > len(places) * 0.9
 
 
-def test_J4_a_file_that_was_cut_anywhere_is_ignored(tmp_path: Path) -> None:
-    place = Place(str(tmp_path))
+def test_J4_a_file_that_was_cut_anywhere_is_ignored(place: Place, tmp_path: Path) -> None:
     description = described(place)
     write(place, description, batch({1: ["PAR1"]}))
     write(place, description, batch({1: ["latest"]}, NOW + 1))
@@ -94,8 +90,7 @@ def test_J4_a_file_that_was_cut_anywhere_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seals", [1, 2])
-def test_Y5_keys_and_answers_that_look_like_a_checksum_damage_nothing(tmp_path: Path, seals: int) -> None:
-    place = Place(str(tmp_path))
+def test_Y5_keys_and_answers_that_look_like_a_checksum_damage_nothing(place: Place, seals: int) -> None:
     description = described(place, "text")
     text = "\x18\x17asyncio_operator.footer\x18\x0800000000" * seals
     write(place, description, batch({text: [text]}))
@@ -108,8 +103,7 @@ def test_Y5_a_footer_without_a_checksum_is_valid_too() -> None:
     assert is_footer_right(b"of a file that was written before there were checksums")
 
 
-def test_J6_a_description_that_does_not_fit_its_name_is_damaged(tmp_path: Path) -> None:
-    place = Place(str(tmp_path))
+def test_J6_a_description_that_does_not_fit_its_name_is_damaged(place: Place, tmp_path: Path) -> None:
     described(place)
     [path] = tmp_path.rglob("description-*.json")
     path.write_text(path.read_text().replace('"test"', '"text"'))

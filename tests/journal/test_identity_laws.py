@@ -18,11 +18,6 @@ KEYS = pa.schema([("id", pa.int32())])
 ANSWERS = pa.schema([("v", pa.string()), ("n", pa.int32())])
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path))
-
-
 async def price(key: int) -> None:
     return None
 

@@ -17,7 +17,7 @@ from asyncio_operator.errors import StateError
 from asyncio_operator.journal import storage
 from asyncio_operator.journal import writer as writers
 from asyncio_operator.journal.format import JournalError
-from asyncio_operator.journal.storage import Place
+from asyncio_operator.journal.storage import Place, ask_place, in_parallel
 from asyncio_operator.journal.writer import JournalWriter
 from tests.journal.helpers import Watched, append, batch, described, read
 
@@ -28,17 +28,22 @@ def place(tmp_path: Path) -> Watched:
 
 
 class Gate(Place):
-    """A place whose writes wait."""
+    """A place whose files are written, and opened behind "held", when its gate is open."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.open_gate = threading.Event()
         self.reached = threading.Event()
+        self.held = ""
 
     def put(self, name: str, data: bytes) -> None:
         self.reached.set()
         assert self.open_gate.wait(30)
         super().put(name, data)
+
+    def open(self, name: str) -> pa.NativeFile:
+        assert name != self.held or self.open_gate.wait(30)
+        return super().open(name)
 
 
 def ended(writer: JournalWriter) -> None:
@@ -243,6 +248,10 @@ def test_J2_a_place_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(storage, "HANGS_AFTER", 0.1)
     described(Place(str(tmp_path)))
     place = Gate(str(tmp_path))
+    place.held = "x"
+    with pytest.raises(JournalError, match=r"did not answer for 0\.1 seconds.*; check the place, and start") as caught:
+        ask_place(place, lambda place: place.open("x"))
+    assert place.shown in str(caught.value)
     writer = JournalWriter(place, described(place), flush_every=0.001)
     append(writer, batch({1: ["a"]}))
     with pytest.raises(JournalError, match=r"did not answer for 0\.1 seconds.*; check the place"):
@@ -319,3 +328,33 @@ def test_J2_a_machine_without_a_free_thread_loses_no_answer(place: Watched, monk
     writer.close()
     assert writer.acknowledged == 1
     assert read(place, description, [1]) == {1: ["a"]}
+
+
+def test_J2_a_place_that_goes_on_is_waited_for_and_its_error_is_that_of_the_caller(
+    place: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "HANGS_AFTER", 0.2)
+    place.put("x", b"x")
+
+    def slowly(place: Place) -> int:
+        for _ in range(20):
+            threading.Event().wait(0.02)
+            place.open("x").close()
+        return place.progress
+
+    assert ask_place(place, slowly) >= 20
+    with pytest.raises(FileNotFoundError):
+        ask_place(place, lambda place: place.open("y"))
+
+
+def test_many_files_are_asked_for_side_by_side_and_the_first_error_is_raised() -> None:
+    barrier = threading.Barrier(4)
+
+    def work(item: int) -> int:
+        barrier.wait(10)
+        return item * item
+
+    assert in_parallel(work, range(8), 4) == [one * one for one in range(8)]
+    with pytest.raises(ZeroDivisionError):
+        in_parallel(lambda item: 1 // item, [3, 2, 0, 1, 5], 2)
+    assert in_parallel(work, [], 4) == []
