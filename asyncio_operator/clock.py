@@ -36,12 +36,8 @@ def time_left() -> float | None:
     The number is negative after the limit. None means that there is no limit, or that this code does not run in a call
     of the operator.
     """
-    left = running_call.get(_no_limit)()
-    return None if left == inf else left
-
-
-def _no_limit() -> float:
-    return inf
+    left = running_call.get(None)
+    return None if left is None or (seconds := left()) == inf else seconds
 
 
 def milliseconds(clock: Clock | None) -> Callable[[], int]:

@@ -41,21 +41,15 @@ def missing_here(error: BaseException) -> Missing | None:
 
 def not_installed(what: str, library: str, extra: str) -> ConfigurationError:
     """The error for something that needs a library; `extra` is the extra of this package that installs it."""
-    if _is_found(library):
-        problem = f"{what} needs {library}, of which a part is missing in {sys.executable}"
-    else:
-        problem = f"{what} needs {library}, which is not installed in {sys.executable}"
-    return ConfigurationError(
-        f"{problem}: pip install 'asyncio-operator[{extra}]'; with Spark, in the Python of every worker"
-    )
-
-
-def _is_found(library: str) -> bool:
-    """Whether a library is installed, perhaps in a version that is too old. False for one with an extra."""
     try:
-        return find_spec(library) is not None
+        is_old = find_spec(library) is not None
     except (ImportError, ValueError):
-        return False
+        is_old = False  # Such as one that is named with an extra.
+    problem = "of which a part is missing" if is_old else "which is not installed"
+    return ConfigurationError(
+        f"{what} needs {library}, {problem} in {sys.executable}: pip install 'asyncio-operator[{extra}]'; with Spark, "
+        "in the Python of every worker"
+    )
 
 
 def remedy(error: BaseException) -> str:

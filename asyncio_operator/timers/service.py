@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from asyncio_operator.checks import plain_function, positive_int
 from asyncio_operator.clock import Clock, milliseconds
@@ -55,7 +55,7 @@ Output = Callable[[Record[Any]], object]
 Q = TypeVar("Q", bound=PriorityQueue[Timer])
 
 
-class DrivenTimers(ABC):
+class DrivenTimers:
     """What a service and a manager of services have in common: a watermark, one driver, and one operator."""
 
     _watermark = MIN_TIMESTAMP
@@ -63,9 +63,9 @@ class DrivenTimers(ABC):
     _output: Output | None = None
 
     @property
-    @abstractmethod
-    def services(self) -> Sequence[DrivenTimers]:
-        """The services, in the order of their names: a driver takes services and managers alike."""
+    def services(self) -> Sequence[Any]:
+        """The service itself, or those of a manager in the order of their names: a driver takes both alike."""
+        return (self,)
 
     @property
     def current_watermark(self) -> int:
@@ -123,7 +123,7 @@ class DrivenTimers(ABC):
             setattr(each, attribute, owner)
 
 
-class TimerService(DrivenTimers, Generic[Q]):
+class TimerService(DrivenTimers, ABC, Generic[Q]):
     """What the timer services have in common: timers of the current key are registered, deleted and listed."""
 
     checkpoint_kind: ClassVar[str]
@@ -176,25 +176,15 @@ class TimerService(DrivenTimers, Generic[Q]):
         """The processing-time timers, of all namespaces or of one, in any order."""
         return of_namespace(self._processing, namespace)
 
-    @property
-    def services(self) -> tuple[Self, ...]:
-        """The service itself, alone."""
-        return (self,)
-
     def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> bool:
         """Whether the timer may be the first now."""
         return queue.add(current_timer(self.current_key, timestamp, namespace))
 
 
-class GroupedTimers(DrivenTimers):
+class GroupedTimers(DrivenTimers, ABC):
     """Timers of a range of key groups: those of one service, or of all services of a manager, as one."""
 
     _queues: TimerQueues
-
-    @property
-    @abstractmethod
-    def services(self) -> Sequence[InternalTimerService]:
-        """The services, in the order of their names."""
 
     @property
     def state_backend(self) -> StateBackend | None:

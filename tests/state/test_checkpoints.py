@@ -182,21 +182,6 @@ def test_S15_a_checkpoint_restores_into_every_kind_of_backend(source, target, ne
     assert [path.name for path in (tmp_path / "some").iterdir()] == ["checkpoint"]
 
 
-def test_S15_the_timers_of_a_batch_fire_after_it_was_restored(new, tmp_path):
-    job = new("heap")
-    job.fill()
-    job.save(tmp_path / "checkpoint")
-    again = new("heap")
-    again.load(tmp_path / "checkpoint")
-    again.batch.current_key = KEYS[-1]
-    assert again.fired == []
-    again.batch.current_key = "next"
-    assert [(timer.timestamp, timer.key, timer.namespace) for timer in again.fired] == [
-        (9, KEYS[-1], "n"),
-        (8, KEYS[-1], None),
-    ]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_S15_a_checkpoint_is_read_without_pickle_and_without_the_job(kind, new, tmp_path):
     job = new(kind)

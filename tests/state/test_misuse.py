@@ -110,25 +110,6 @@ def test_a_contract_check_names_the_law(monkeypatch):
         check_state_backend(HeapStateBackend)
 
 
-@pytest.mark.parametrize("wrong", [None, [1], (1, None), "outside"])
-def test_S1_a_refused_key_leaves_no_key(wrong, make):
-    backend = make(key_groups=KeyGroupRange(0, 0), max_parallelism=128)
-    inside = next(number for number in range(10_000) if state.key_group(number, 128) == 0)
-    value = backend.value_state(VALUE)
-    for key in (inside, inside):
-        backend.set_current_key(key)
-        value.update("mine")
-    with pytest.raises(StateError):
-        backend.set_current_key(wrong)
-    assert backend.current_key is None
-    with pytest.raises(StateError, match="set_current_key"):
-        value.value()
-    with pytest.raises(StateError, match="set_current_key"):
-        value.update("another's")
-    backend.set_current_key(inside)
-    assert value.value() == "mine"
-
-
 @pytest.mark.parametrize("serializer", [None, state.BuiltinSerializer()])
 def test_P6_a_serializer_that_does_not_sort_is_refused(serializer, tmp_path):
     with pytest.raises(ConfigurationError, match=r"sort.*KeySerializer"):

@@ -105,15 +105,6 @@ def test_S6_a_map_has_every_key_whatever_its_bytes_begin_with(make, namespace):
     assert not entries.is_empty()
 
 
-@pytest.mark.parametrize("ttl", [None, StateTtlConfig(60)])
-def test_S6_put_all_takes_none_for_a_value(make, ttl):
-    backend = make()
-    entries = backend.map_state(MapStateDescriptor("m", ttl=ttl))
-    backend.set_current_key("k")
-    entries.put_all({"a": 1, "b": None})
-    assert list(entries.items()) == [("a", 1), ("b", None)]
-
-
 class InPlace:
     """Collects numbers in one list, which it changes, returns, and gives as the result."""
 
@@ -182,16 +173,3 @@ def test_S7_a_reduce_that_changes_its_arguments_changes_no_other_key(make):
     for key in ("a", "b"):
         backend.set_current_key(key)
         assert state.get() == [0, ord(key)]
-
-
-def test_S5_adding_nothing_changes_nothing(make):
-    backend = make()
-    backend.set_current_key("a")
-    state = backend.list_state(ListStateDescriptor("list"))
-    state.add_all([])
-    assert state.get() == []
-    assert backend.num_entries() == 0
-    state.add_all([3, 4])
-    state.add_all(())
-    state.add_all([5])
-    assert state.get() == [3, 4, 5]

@@ -80,19 +80,6 @@ def test_P1_a_priority_that_is_no_number_is_refused_and_changes_nothing(kind, wr
     assert [element[0] for element in drain(queue)] == [0.5, 1.5, 2.5]
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY, ids=name_of)
-def test_P2_heap_queues_answer_exactly(kind, tmp_path):
-    queue = make_queue(kind, tmp_path)
-    first, second, third = (2, 1), (2, 1 if kind is BatchPriorityQueueSet else 2), (3, 1)
-    assert [queue.add(first), queue.add(third)] == [True, False]
-    assert queue.add_all([(4, 1), (5, 1)]) is False
-    assert queue.remove(third) is False
-    if kind is not BatchPriorityQueueSet:
-        assert queue.add(second) is False
-        assert queue.remove(second) is False
-    assert queue.remove(first) is True
-
-
 def test_P3_elements_of_keys_that_python_calls_equal_are_different():
     for kind in HEAP_SETS:
         queue = make_queue(kind, None)
@@ -571,7 +558,7 @@ class QueueMachine(RuleBasedStateMachine):
     ("kind", "block"),
     [(kind, block) for kind in KINDS for block in (2, 512) if block > 2 or not isinstance(kind, ON_DISK)],
 )
-def test_P_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatch):
+def test_P1_P2_P4_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatch):
     # Small blocks and parts are split and joined all the time.
     monkeypatch.setattr(ordered_entries, "BLOCK", block)
     for module in (heap_queue, heap_set, ordered_entries):

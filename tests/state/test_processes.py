@@ -234,22 +234,6 @@ def test_S13_a_child_of_a_process_that_has_used_rocksdb_opens_no_directory(close
     assert not (tmp_path / "new").exists()
 
 
-def test_S13_a_child_that_lives_on_does_not_keep_the_directory(tmp_path):
-    """The lock of a directory ends with its owner, also where a child has copies of the owner's files."""
-    backend = RocksDBStateBackend(tmp_path / "state")
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(write)
-        os.read(read, 1)
-        os._exit(0)
-    os.close(read)
-    backend.close()
-    RocksDBStateBackend(tmp_path / "state").close()
-    os.close(write)
-    os.waitpid(child, 0)
-
-
 def test_S13_a_lock_ends_with_its_release_whatever_copies_of_its_file_there_are(tmp_path):
     """A child has such a copy until it has begun, or for ever if it was not forked by Python."""
     lock = DirectoryLock(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -229,15 +228,6 @@ def test_who_takes_options_refuses_others(tmp_path) -> None:
     with pytest.raises(ConfigurationError, match=r'rocksdb is .*, and store is "heap"'):
         Cache(rocksdb=RocksDBOptions())
     assert not list(tmp_path.iterdir())
-
-
-def test_they_are_values_that_travel(tmp_path) -> None:
-    options = RocksDBOptions(max_log_bytes=1 << 21)
-    assert pickle.loads(pickle.dumps(options)) == options
-    cache = Cache(store="rocksdb", directory=tmp_path, rocksdb=options)
-    assert pickle.loads(pickle.dumps(cache)) == cache
-    with pytest.raises(AttributeError):
-        options.max_log_bytes = 5  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "lz4", "zstd"])

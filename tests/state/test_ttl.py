@@ -6,7 +6,6 @@ import operator
 import tempfile
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,7 +18,6 @@ from asyncio_operator.state import (
     CleanupInCompaction,
     CleanupIncrementally,
     HeapStateBackend,
-    KeyGroupRange,
     ListStateDescriptor,
     MapStateDescriptor,
     MigratingMapState,
@@ -88,79 +86,6 @@ def test_E10_time_is_the_clocks_in_whole_milliseconds(make):
     assert value.value() == 2
     clock.set(-4.999)
     assert value.value() is None
-
-
-actions = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["put", "add", "update"]), st.integers(0, 7)),
-        st.tuples(st.sampled_from(["remove", "clear", "is_empty", "get", "count"]), st.integers(0, 7)),
-        st.tuples(st.just("advance"), st.sampled_from([1, 1, 1, 2, 3, 5])),
-    ),
-    max_size=50,
-)
-
-
-@pytest.mark.parametrize("kind", ["heap", "rocksdb"])
-def test_E5_as_many_accesses_later_what_is_over_is_gone_and_nothing_else(kind):
-    @settings(max_examples=150 if kind == "heap" else 15, deadline=None)
-    @given(actions, st.integers(1, 3), st.booleans())
-    def run(taken, size, every_record):
-        with tempfile.TemporaryDirectory() as directory:
-            clock = ManualClock()
-            with make_in(kind, directory, clock=clock) as backend:
-                cleans_up(backend, clock, taken, CleanupIncrementally(size, every_record=every_record))
-
-    run()
-
-
-def cleans_up(backend, clock, taken, cleanup):
-    """Takes the actions beside a model of when each entry was written, then as many accesses as look at all entries."""
-    ttl = StateTtlConfig(0.004, cleanup=cleanup)
-    entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
-    items = backend.list_state(ListStateDescriptor("list", ttl=ttl))
-    value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
-    model: dict[Any, int] = {}
-    now = 0
-
-    def alive(name):
-        return sum(cell[0] == name and written + 4 > now for cell, written in model.items())
-
-    for number, (action, argument) in enumerate(taken):
-        key = argument % 2
-        backend.set_current_key(argument if action == "update" else key)
-        match action:
-            case "put":
-                entries.put(argument, number)
-                model["map", key, argument] = now
-            case "add":
-                items.add_all([number, number])
-                model["list", key, number] = model["list", key, -number - 1] = now
-            case "update":
-                value.update(number)
-                model["value", argument, 0] = now
-            case "remove":
-                entries.remove(argument)
-                model.pop(("map", key, argument), None)
-            case "clear":
-                items.clear()
-                model = {cell: written for cell, written in model.items() if cell[:2] != ("list", key)}
-            case "is_empty":
-                entries.is_empty()
-            case "get":
-                items.get()
-            case "count":
-                for name in ("map", "list", "value"):
-                    assert alive(name) <= backend.num_entries(name) <= sum(cell[0] == name for cell in model)
-            case "advance":
-                clock.advance(argument / 1000)
-                now += argument
-    backend.set_current_key("absent")
-    for _ in range(backend.num_entries() // cleanup.size + 1):
-        entries.get("absent"), items.get(), value.value()
-    for name in ("map", "list", "value"):
-        assert backend.num_entries(name) == alive(name)
-        if isinstance(table := backend.table(name), HeapTable | HeapValueTable):
-            table._check()
 
 
 @given(
@@ -364,7 +289,7 @@ class Model:
 
 
 @pytest.mark.parametrize("kind", ["heap", "rocksdb"])
-def test_E_against_a_model(kind):
+def test_E1_E2_E8_against_a_model(kind):
     @settings(max_examples=60 if kind == "heap" else 12, deadline=None)
     @given(steps, st.sampled_from(CONFIGURATIONS))
     def run(taken, ttl):
@@ -515,28 +440,3 @@ def test_S9_E5_cleaning_up_changes_no_snapshot(make):
     for key in range(40):
         restored.set_current_key(key)
         assert entries.get("x") == key
-
-
-def test_E7_E8_compaction_after_a_rescale_drops_what_is_over_and_nothing_else(make):
-    clock = ManualClock()
-    returning = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
-    ttl = StateTtlConfig(10, visibility=returning, cleanup=CleanupInCompaction())
-    source = make(clock=clock)
-    items = source.list_state(ListStateDescriptor("list", ttl=ttl))
-    for key in range(20):
-        clock.set(5 if key % 2 else 0)
-        source.set_current_key(key)
-        items.add_all([key, key])
-    snapshot = source.snapshot()
-    halves = [make(clock=clock, key_groups=groups) for groups in (KeyGroupRange(0, 63), KeyGroupRange(64, 127))]
-    for half in halves:
-        half.restore([snapshot])
-        half.list_state(ListStateDescriptor("list", ttl=ttl))
-    for now, left in ((8, 40), (12, 20), (15, 0)):
-        clock.set(now)
-        for half in halves:
-            half.compact()
-            for key in set(half.keys("list")):
-                half.set_current_key(key)
-                assert half.list_state(ListStateDescriptor("list", ttl=ttl)).get() == [key, key]
-        assert sum(half.num_entries() for half in halves) == left

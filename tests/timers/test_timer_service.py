@@ -78,33 +78,6 @@ def test_T1_unique_per_kind_key_namespace_and_timestamp(world):
     assert len(world.take()) == 12
 
 
-def test_T2_the_watermark_is_set_first_and_timers_fire_in_order(world):
-    service = world.service
-    for timestamp, key in [(30, "a"), (-10, "b"), (20, "c"), (40, "d"), (-(2**63), "e")]:
-        service.current_key = key
-        service.register_event_time_timer(timestamp)
-    watermarks: list[int] = []
-    world.react = lambda kind, timer: watermarks.append(service.current_watermark)
-    service.advance_watermark(30)
-    assert [at for _, at, _, _ in world.take()] == [-(2**63), -10, 20, 30]
-    assert watermarks == [30] * 4
-    assert [timer.timestamp for timer in service.event_time_timers()] == [40]
-
-
-def test_T3_behind_the_watermark_it_fires_at_the_next_advance(world):
-    service = world.service
-    assert service.current_watermark == -(2**63)
-    service.advance_watermark(100)
-    service.current_key = "a"
-    service.register_event_time_timer(50)
-    assert world.take() == []
-    service.advance_watermark(99)
-    assert world.take() == []
-    assert service.current_watermark == 100
-    service.advance_watermark(100)
-    assert world.take() == [("event", 50, "a", None)]
-
-
 def test_T4_one_waking_time_that_of_the_earliest(world):
     service = world.service
     assert service.next_processing_time() is None
@@ -123,19 +96,6 @@ def test_T4_one_waking_time_that_of_the_earliest(world):
     assert service.next_processing_time() == 2000
     service.delete_processing_time_timer(2000)
     assert service.next_processing_time() is None
-
-
-def test_T4_a_timer_that_a_callback_registers_is_the_next_waking_time(world):
-    service = world.service
-    world.react = lambda kind, timer: service.register_processing_time_timer(timer.timestamp + 10)
-    service.current_key = "a"
-    service.register_processing_time_timer(10)
-    for milliseconds in (10, 20, 30):
-        assert service.next_processing_time() == milliseconds
-        world.clock.set(milliseconds / 1000)
-        service.advance_processing_time()
-        assert [timer.timestamp for timer in service.processing_time_timers()] == [milliseconds + 10]
-    assert [at for _, at, _, _ in world.take()] == [10, 20, 30]
 
 
 def test_T4_a_pass_has_one_time_so_a_periodic_timer_lets_it_end(world):
