@@ -428,7 +428,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/lookup": 4_179,
     "asyncio_operator/loop": 854,
     "asyncio_operator/operator": 1_731,
-    "asyncio_operator/policies": 1_301,
+    "asyncio_operator/policies": 1_282,
     "asyncio_operator/queues": 409,
     "asyncio_operator/services": 1_364,
     "asyncio_operator/spark": 8_467,

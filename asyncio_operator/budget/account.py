@@ -102,7 +102,14 @@ def answer(
         return state, {"statistics": statistics(state, now)}
     if message["kind"] == "check":
         return state, {"error": _conflict(state, message, now)}
-    if error := _other_version(message) or _conflict(state, message, now):
+    error = None
+    if (version := message["version"]) == VERSION:
+        error = _conflict(state, message, now)
+    else:
+        error = (
+            f"this worker speaks version {version} of the protocol of budgets, and its coordinator version {VERSION}"
+        )
+    if error:
         return state, {"error": error, "now": now, "seq": message["seq"]}
     if state.terms.definition != message["budget"]:
         state.adopt(message["budget"])
@@ -173,12 +180,6 @@ def _apply(state: State, report: Json, now: float) -> None:
 
 def _epoch(message: Json, now: float) -> str:
     return f"{now!r} {message.get('worker', '')}"
-
-
-def _other_version(message: Json) -> str | None:
-    if (version := message["version"]) == VERSION:
-        return None
-    return f"this worker speaks version {version} of the protocol of budgets, and its coordinator version {VERSION}"
 
 
 def _conflict(state: State, message: Json, now: float) -> str | None:

@@ -23,9 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from asyncio_operator.checks import (
-    positive_int,
-)
+from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError
 
 BUFFER_FACTOR = 64
@@ -147,7 +145,9 @@ class Controller:
         if overload:
             # Calls that started before the last fall show the load of before: one overload must not cause many falls.
             if now - latency > self._fell_at:
-                self._fall(now)
+                self.limit = max(self._minimum, min(self.limit - 1, int(self.limit * _FALL)))
+                self._fell_at, self._step, self._test = now, _FIRST_STEP, None
+                self._begin(settle=0)
         elif self._settle > 0:
             self._settle -= 1
         else:
@@ -212,14 +212,11 @@ class Controller:
                 self._base += 0.1 * (latency - self._base)
             # A limit that was not reached says nothing about what the service can take.
             if self._peak >= self.limit and self._successes >= (1 - _FAILING) * self._calls:
-                self._rise()
+                self.limit = min(self._maximum, max(self.limit + 1, round(self.limit * (1 + self._step))))
+                self._step = min(1.0, 2 * self._step)
         else:
             self._step = _FIRST_STEP
         self._begin(settle=0)
-
-    def _rise(self) -> None:
-        self.limit = min(self._maximum, max(self.limit + 1, round(self.limit * (1 + self._step))))
-        self._step = min(1.0, 2 * self._step)
 
     def _try_lower(self, latency: float, limit: int, step: float) -> None:
         """Halve the limit, as a test. `limit` and `step` are restored if the test shows a slow service."""
@@ -245,13 +242,6 @@ class Controller:
             self._step = test.step
         self.limit = max(self.limit, min(test.limit, round(_HEADROOM * min(1.0, ratio) * test.in_flight)))
         self._begin(settle=self.limit)
-
-    def _fall(self, now: float) -> None:
-        self.limit = max(self._minimum, min(self.limit - 1, int(self.limit * _FALL)))
-        self._fell_at = now
-        self._step = _FIRST_STEP
-        self._test = None
-        self._begin(settle=0)
 
 
 def calls_at_first(capacity: int | AdaptiveCapacity) -> int:

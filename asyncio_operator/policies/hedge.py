@@ -134,7 +134,10 @@ class Hedger:
         self._new += 1
         if self._new >= self._wanted:
             self._new, self._wanted = 0, min(REFRESHED, len(self._latest))
-            self.delay = self._percentile(self._rank)
+            ordered = sorted(self._latest)
+            count = len(ordered)
+            highest = TIMES_MEDIAN * ordered[(count - 1) // 2] if self._cap is None else self._cap
+            self.delay = max(self._floor, min(highest, ordered[math.ceil(self._rank * count - ROUNDING) - 1]))
 
     def overloaded(self, now: float, wait: float) -> None:
         """The source refuses calls for `wait` seconds; 0: it names no time."""
@@ -148,12 +151,6 @@ class Hedger:
         if self._spent + 1 > self._extra * (calls + 1):
             return math.inf
         return max(now, self._calm_until)
-
-    def _percentile(self, rank: float) -> float:
-        ordered = sorted(self._latest)
-        count = len(ordered)
-        highest = TIMES_MEDIAN * ordered[(count - 1) // 2] if self._cap is None else self._cap
-        return max(self._floor, min(highest, ordered[math.ceil(rank * count - ROUNDING) - 1]))
 
 
 def _rank(after: str) -> float:

@@ -79,16 +79,13 @@ class ExponentialBackoff:
 
     def wait(self, attempts: int, random: Random) -> float:
         """Seconds to wait after `attempts` attempts."""
-        computed = self._computed(attempts)
-        return random() * computed if self.jitter else computed
-
-    def _computed(self, attempts: int) -> float:
         initial, maximum = seconds(self.initial), seconds(self.maximum)
         try:
-            return min(maximum, initial * self.multiplier ** (attempts - 1))
+            computed = min(maximum, initial * self.multiplier ** (attempts - 1))
         except OverflowError:
             # A power of floats that is too large raises, and does not become infinity.
-            return maximum if initial and self.multiplier > 1 else initial
+            computed = maximum if initial and self.multiplier > 1 else initial
+        return random() * computed if self.jitter else computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +153,10 @@ class Retry:
 
         One member of a group that may not be repeated ends it (law X14), unless `on` names groups.
         """
-        if isinstance(error, BaseExceptionGroup) and said(error, "retryable") is not False and not self._named(error):
-            return all(self.retries(one) for one in members(error))
+        if isinstance(error, BaseExceptionGroup) and said(error, "retryable") is not False:
+            kinds = () if self.on == RETRYABLE or _is_predicate(self.on) else _kinds(self.on)
+            if not any(issubclass(kind, BaseExceptionGroup) and isinstance(error, kind) for kind in kinds):
+                return all(self.retries(one) for one in members(error))
         if isinstance(error, ResultError) or said(error, "retryable") is False:
             return False
         if self.on == RETRYABLE:
@@ -170,11 +169,6 @@ class Retry:
         if isinstance(error, Exception):
             return isinstance(error, kinds)
         return _is_cancellation(type(error)) and (isinstance(error, kinds) or Exception in kinds)
-
-    def _named(self, group: BaseException) -> bool:
-        """Whether `on` has a class of groups that this one has."""
-        kinds = () if self.on == RETRYABLE or _is_predicate(self.on) else _kinds(self.on)
-        return any(issubclass(kind, BaseExceptionGroup) and isinstance(group, kind) for kind in kinds)
 
     def refusal(self, error: BaseException, attempts: int) -> str:
         """For a message: why no attempt follows one that ended in this error; empty if the attempts were used up."""
