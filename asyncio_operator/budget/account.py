@@ -102,13 +102,10 @@ def answer(
         return state, {"statistics": statistics(state, now)}
     if message["kind"] == "check":
         return state, {"error": _conflict(state, message, now)}
-    error = None
     if (version := message["version"]) == VERSION:
         error = _conflict(state, message, now)
     else:
-        error = (
-            f"this worker speaks version {version} of the protocol of budgets, and its coordinator version {VERSION}"
-        )
+        error = f"this worker speaks version {version} of the protocol, and its coordinator version {VERSION}"
     if error:
         return state, {"error": error, "now": now, "seq": message["seq"]}
     if state.terms.definition != message["budget"]:
