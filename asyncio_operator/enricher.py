@@ -403,6 +403,6 @@ if not TYPE_CHECKING:
         },
         needs={
             f"asyncio_operator.arrow.{one}": _PYARROW
-            for one in ("decimals", "key_arrays", "key_fit", "key_index", "schema")
+            for one in ("decimals", "key_arrays", "key_fit", "key_index", "schema", "type_names")
         },
     )
