@@ -8,7 +8,7 @@ True are two elements.
 set of its own, of any kind: the queues of a RocksDB backend are made so. `BatchPriorityQueueSet` holds
 the elements of one key at a time, so it has one key group and no snapshot, and hashes no keys.
 
-An entry is ``(priority, number, name, key group)``, and the entries are kept in order (`ordered_entries`). The name is
+An entry is ``(priority, number, name, key group)``, and the entries are kept in order (`heap_queue`). The name is
 the element itself if the element is a tuple and its key is an int or a text, because equal tuples then have the same
 key; otherwise it is a `_Named`. So most entries hold nothing that the garbage collector has to follow. The index of a
 key group finds an entry by its name.
@@ -24,10 +24,9 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.heap_queue import HeapPriorityQueue
+from asyncio_operator.state.heap_queue import PART, SLIM_EVERY, HeapPriorityQueue, OrderedEntries, PartedDict
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, key_hash
 from asyncio_operator.state.keys import Key, serialize_key
-from asyncio_operator.state.ordered_entries import PART, SLIM_EVERY, OrderedEntries, PartedDict
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function, check_priority
 
 T = TypeVar("T")

@@ -34,7 +34,6 @@ from asyncio_operator.state import (
     heap_set,
     key_group,
     key_group_range,
-    ordered_entries,
 )
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN
@@ -388,13 +387,12 @@ def test_P4_no_removal_waits_for_those_before_it(kind, order, tmp_path):
         most = max(most, Counted.comparisons - before)
     assert queue.is_empty()
     # A comparison of two entries may compare their priorities twice. One block is sorted, whatever the size.
-    assert most < 2 * ordered_entries.BLOCK * math.log2(ordered_entries.BLOCK)
+    assert most < 2 * heap_queue.BLOCK * math.log2(heap_queue.BLOCK)
 
 
 @pytest.mark.parametrize("size", [10, 10_000])
 def test_P4_the_index_of_a_large_queue_is_in_small_parts(size, monkeypatch):
-    monkeypatch.setattr("asyncio_operator.state.heap_queue.PART", 64)
-    monkeypatch.setattr(ordered_entries, "PART", 64)
+    monkeypatch.setattr(heap_queue, "PART", 64)
     elements = [object() for _ in range(size)]
     queue = HeapPriorityQueue(id)
     queue.add_all(elements)
@@ -560,8 +558,8 @@ class QueueMachine(RuleBasedStateMachine):
 )
 def test_P1_P2_P4_state_machine_against_a_sorted_list(kind, block, tmp_path, monkeypatch):
     # Small blocks and parts are split and joined all the time.
-    monkeypatch.setattr(ordered_entries, "BLOCK", block)
-    for module in (heap_queue, heap_set, ordered_entries):
+    monkeypatch.setattr(heap_queue, "BLOCK", block)
+    for module in (heap_queue, heap_set):
         monkeypatch.setattr(module, "PART", block)
         monkeypatch.setattr(module, "SLIM_EVERY", block)
     machine = type("Machine", (QueueMachine,), {"kind": kind, "directory": tmp_path})
