@@ -190,7 +190,6 @@ class Attempts:
         return self._source.direct and (due or (self._hedging is not None and self._hedging.wanted))
 
     async def _wait(self) -> None:
-        """Wait until there may be something to start."""
         if self._reader.wanted:
             if self._source.alone:
                 await self._reader.ready()
@@ -474,7 +473,6 @@ class Attempts:
         self._end(flight, now, self._endings.timed_out, flight.attempts)
 
     def _fail(self, flights: list[Flight], error: BaseException, now: float) -> None:
-        """An attempt for these elements has failed."""
         for flight in flights:
             self.recorder.attempt_ended(flight, "error", now, error)
             self._judge(flight, error, now)
@@ -499,7 +497,6 @@ class Attempts:
         return self._retry.next_start(flight.attempts, error, now, deadline, random)
 
     def _back_off(self, flight: Flight, start: float, now: float) -> None:
-        """Wait for the next attempt, which starts at this time."""
         flight.call = None
         self.recorder.backing_off(flight, now, start)
         flight.wakes = start

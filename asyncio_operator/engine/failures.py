@@ -132,7 +132,6 @@ class FailingBatches:
             self._pairs.update(dict.fromkeys(elements, (error, [])))
 
     def answered(self, elements: Sequence[Any]) -> None:
-        """A call for elements has succeeded."""
         if not self._watching:
             return
         if len(elements) > 1:

@@ -244,7 +244,6 @@ class Lanes:
         return sum(lane.slot is not IDLE for lane in list(self._lanes))
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks of the lanes."""
         return [lane.task for lane in self._lanes]
 
     def resize(self, capacity: int) -> None:

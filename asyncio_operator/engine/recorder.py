@@ -29,7 +29,6 @@ class Recorder:
         self._circuit: str | None = "closed"
 
     def admitted(self, flight: Flight) -> None:
-        """A record was admitted."""
         self._trace.admitted(flight.admitted, flight.number, flight.value, getattr(flight.entry, "key", None))
 
     def watermark(self, entry: object, timestamp: int, number: int, now: float) -> None:
@@ -38,7 +37,6 @@ class Recorder:
         self._trace.record("watermark", now, number, timestamp)
 
     def attempt_started(self, flight: Flight, now: float) -> None:
-        """A call starts for the element."""
         self._running[flight] = None
         # A lane reads the clock before it takes the element, and traces of tasks are joined by time.
         self._trace.record("attempt_started", max(now, flight.admitted), flight.number, flight.attempts + 1)
@@ -66,11 +64,9 @@ class Recorder:
             self._trace.record("copy_ended", now, flight.number, flight.attempts + 1, outcome, text_of_error(error))
 
     def backing_off(self, flight: Flight, now: float, until: float) -> None:
-        """The element waits for its next attempt."""
         self._trace.record("backing_off", now, flight.number, until)
 
     def completed(self, flight: Flight, outcome: Any, now: float) -> None:
-        """The element has its outcome."""
         self._trace.record("completed", now, flight.number, outcome)
 
     def call_returned(self, flight: Flight, now: float) -> None:

@@ -87,7 +87,6 @@ class Schedule:
             self.forming -= 1
 
     def again(self, flight: Flight) -> None:
-        """The element is due for its next attempt."""
         self.due.append(flight)
 
     def split(self, flights: list[Flight]) -> None:
@@ -182,7 +181,6 @@ class Schedule:
             self.closes = inf
 
     def _take_run(self, most: int, now: float) -> Call | None:
-        """New elements."""
         run = self._source.take_run(most, now)
         if run is not None:
             self.unfinished += run.count

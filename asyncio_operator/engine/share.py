@@ -20,7 +20,6 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from asyncio_operator.budget.caps import problem
@@ -256,7 +255,16 @@ class Share:
         try:
             async with asyncio.timeout(LONGEST_ASK):
                 reply = await self._coordinator.ask(message)
-            self._answered(reply, sent)
+            now = self.now()
+            if self.permits.answered(reply, reply.get("sent", sent), now):
+                self._unanswered_since = self._gone = None
+                self._end_of_patience.cancel()
+            else:
+                self.permits.lost(now)
+                self._problem = (
+                    f"{self._coordinator.shown}: its last answer took {now - sent:.2g} s, and permits end earlier; "
+                    "take a coordinator that is nearer, or longer windows"
+                )
         except asyncio.CancelledError:
             # The loop ends, or a function has cancelled tasks that are not its own.
             self.permits.lost(self.now())
@@ -272,7 +280,14 @@ class Share:
                 seat.fail(error)
             self._rest()
         except Exception as error:
-            self._lost(error)
+            self.permits.lost(self.now())
+            named = isinstance(error, CoordinatorError)
+            self._problem = str(error) if named else f"{self._coordinator.shown}: {describe_error(error)}"
+            if isinstance(error, CoordinatorError) and error.lasting:
+                self._give_up()
+            elif not self.seats:
+                # Nothing needs it. What was granted lapses.
+                self._rest()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -282,28 +297,6 @@ class Share:
         # With the next message goes back what no run has taken by then.
         self._not_before = self.now() + (A_TURN if self.waiting else 0.0)
         self._arrange()
-
-    def _answered(self, reply: dict[str, Any], sent: float) -> None:
-        now = self.now()
-        if not self.permits.answered(reply, reply.get("sent", sent), now):
-            self.permits.lost(now)
-            self._problem = (
-                f"{self._coordinator.shown}: its last answer took {now - sent:.2g} s, and permits end earlier; take a "
-                "coordinator that is nearer, or longer windows"
-            )
-            return
-        self._unanswered_since = self._gone = None
-        self._end_of_patience.cancel()
-
-    def _lost(self, error: Exception) -> None:
-        self.permits.lost(self.now())
-        named = isinstance(error, CoordinatorError)
-        self._problem = str(error) if named else f"{self._coordinator.shown}: {describe_error(error)}"
-        if isinstance(error, CoordinatorError) and error.lasting:
-            self._give_up()
-        elif not self.seats:
-            # Nothing needs it. What was granted lapses.
-            self._rest()
 
     def _give_up(self, since: str = "") -> None:
         """From now on every call that would have to wait fails, until there is a reply."""

@@ -152,7 +152,6 @@ class Reminder:
         self._timers.set(due, self._rang)
 
     def cancel(self) -> None:
-        """Do not call."""
         if self._due < inf:
             self._timers.delete(self._due, self._rang)
             self._due = inf

@@ -55,7 +55,6 @@ class LoopThread:
 
     @property
     def ident(self) -> int | None:
-        """The identifier of the thread."""
         return self._thread.ident
 
     def stop(self) -> None:

@@ -95,7 +95,6 @@ class Firing:
             return None
 
     def end(self) -> None:
-        """Let go of the timers."""
         if not self._ended:
             self._ended = True
             self._timers.collect_into(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.schedule import Schedule
@@ -31,11 +31,10 @@ def looks(flight: Counted) -> int:
 
 
 class Coming:
-    """A source that gives what was put into it, and may give more at any time."""
+    """What a schedule asks of its source, which gives what was put into it, and may give more at any time."""
 
     waiting = 0
-    over = direct = alone = False
-    keyed = None
+    over = False
 
     def __init__(self) -> None:
         self.flights: deque[Flight] = deque()
@@ -43,26 +42,8 @@ class Coming:
     def take_run(self, most: int, now: float) -> Call | None:
         return Call([self.flights.popleft()]) if self.flights else None
 
-    def window(self) -> None:
-        return None
-
-    def values(self, call: Call) -> Any:
-        return call.values
-
-    def store(self, call: Call, results: Any, now: float) -> bool:
-        return False
-
-    def prepare(self, now: float) -> None:
-        """There is nothing to prepare."""
-
     def is_full(self) -> bool:
         return False
-
-    async def wait(self, news: Any) -> None:
-        await news
-
-    def stop(self) -> None:
-        """There is nothing to stop."""
 
 
 def batch_of(schedule: Schedule, now: float) -> list[Flight] | None:
@@ -73,7 +54,7 @@ def batch_of(schedule: Schedule, now: float) -> list[Flight] | None:
 def test_B1_an_element_costs_the_same_in_a_batch_of_any_size() -> None:
     """It comes alone, as from an asynchronous input: whatever waits already is not looked at again."""
     coming = Coming()
-    schedule = Schedule(coming, Batching(SIZE, linger=10.0), retrying=False)
+    schedule = Schedule(cast("Any", coming), Batching(SIZE, linger=10.0), retrying=False)
     flights = [Counted(number) for number in range(SIZE)]
     for flight in flights[:-1]:
         coming.flights.append(flight)

@@ -350,17 +350,6 @@ async def test_G7_after_patience_the_calls_that_wait_fail_and_the_error_names_th
 
 
 @virtual
-async def test_G7_an_error_that_no_wait_mends_is_told_at_once():
-    coordinator = Coordinator()
-    coordinator.error = CoordinatorError("redis://cache.test/3: wrong password", lasting=True)
-    run = Run(Share(budget(Limit(10)), coordinator, 0.0))
-    with pytest.raises(CoordinatorError, match="wrong password"):
-        await run.start()
-    assert now() == 0
-    run.seat.leave()
-
-
-@virtual
 async def test_G7_a_function_that_gives_no_address_is_an_error_at_once():
     def address() -> str:
         raise KeyError

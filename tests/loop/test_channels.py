@@ -250,16 +250,6 @@ def test_X7_elements_that_never_stop_coming_do_not_keep_the_pulses_away():
         assert next(elements) == seen
 
 
-def test_pulses_come_only_to_whom_asks_for_them():
-    async def write(sink: FromLoop) -> None:
-        for i in range(3):
-            await asyncio.sleep(0.001)
-            sink.put_nowait(i)
-
-    with outputs_of(write) as sink:
-        assert list(sink) == [0, 1, 2]
-
-
 def test_stopping_a_task_before_its_first_step_ends_it():
     blocked, go = threading.Event(), threading.Event()
 

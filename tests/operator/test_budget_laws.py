@@ -31,7 +31,7 @@ from asyncio_operator import (
 from asyncio_operator.enricher import Hint, hint, settle
 from asyncio_operator.errors import ConfigurationError, EnricherError
 from asyncio_operator.testing import VirtualTimeLoop
-from tests.operator.attempts import BAD, OK, Batches, Script, retry, stop
+from tests.operator.attempts import BAD, OK, Batches, Script, retry
 from tests.operator.helpers import (
     collect,
     collect_timed,
@@ -304,28 +304,6 @@ async def test_O12_a_call_that_ignores_its_cancellation_keeps_its_slot_until_it_
     assert meter.times == [0, 23]
     # What the late call says counts too: it was paid.
     assert [(at, settled) for at, _, settled in meter.returns] == [(23, {"tokens": 5}), (46, {"tokens": 5})]
-
-
-@pytest.mark.parametrize("turns", range(40))
-@virtual
-async def test_G1_a_run_that_is_closed_at_any_turn_leaves_nothing_behind(turns):
-    """Between any two turns of the loop: nothing is in flight afterwards, and the run has left."""
-
-    meter = Meter(per=2.0, calls=2, in_flight=2)
-
-    async def call(value):
-        await asyncio.sleep(0)
-        settle({"tokens": 1})
-        await asyncio.sleep(value % 2)
-        return value
-
-    run = under(meter, call, capacity=3, retry=retry()).process(range(6))
-    reading = asyncio.ensure_future(collect(run))
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    await stop(run, reading)
-    assert meter.joined == meter.running == 0
-    assert len(meter.starts) == len(meter.returns)
 
 
 @virtual

@@ -47,22 +47,6 @@ async def test_O6_the_outputs_of_one_input_stop_at_the_failure_too():
     assert got in ([0, 1], [0, 1, 2])
 
 
-@virtual
-async def test_O6_what_a_cancelled_call_raises_is_not_told_instead(mode):
-    async def call(value):
-        if value == 0:
-            await asyncio.sleep(1)
-            raise ValueError("first")
-        try:
-            await forever()
-        finally:
-            raise KeyError("while cancelled")
-
-    with pytest.raises(FunctionError) as failure:
-        await process(call, range(5), mode=mode)
-    assert isinstance(failure.value.__cause__, ValueError)
-
-
 ENDING = [KeyboardInterrupt, SystemExit, GeneratorExit]
 
 

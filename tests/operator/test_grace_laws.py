@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, RateLimit, Retry
+from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Retry
 from asyncio_operator.policies.shutdown import longest_end
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.helpers import (
@@ -220,23 +220,6 @@ def test_the_loop_may_end_while_some_lanes_are_idle_and_others_busy(mode, loop, 
         run_on(loop, main())
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_loop_that_is_closed_carelessly_makes_no_noise_of_ours(mode, capfd):
-    """Only asyncio's own complaint about destroyed tasks, which is the user's to mend."""
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)
-    function = Life(one_then_forever)
-    run = AsyncWaitOperator(function, mode=mode, on_error="skip", capacity=2).process(range(9))
-    assert loop.run_until_complete(anext(run)) == 0
-    loop.close()
-    loop.set_exception_handler(lambda *_: None)
-    del run
-    gc.collect()
-    out, err = capfd.readouterr()
-    assert "ignored GeneratorExit" not in err
-    assert out == ""
-
-
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="comes with Python 3.12")
 def test_O18_tasks_may_start_eagerly(mode):
     """Thousands of lanes, each of which would appoint the next one inside of itself. uvloop knows no eager tasks."""
@@ -250,28 +233,6 @@ def test_O18_tasks_may_start_eagerly(mode):
             await process(one_then_forever, range(6_000), **options)
 
     run_on(asyncio.new_event_loop, main())
-
-
-@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="comes with Python 3.12")
-@pytest.mark.parametrize(
-    "options",
-    [{"retry": Retry()}, {"rate_limit": RateLimit(1000)}, {"mode": "key_ordered", "key": lambda value: value}],
-    ids=["retry", "rate_limit", "key_ordered"],
-)
-def test_O18_also_where_elements_may_need_more_than_a_call(options):
-    """`make loops` runs every test of the operator with eager tasks."""
-
-    async def in_time():
-        for value in range(3):
-            await asyncio.sleep(0)
-            yield value
-
-    async def main():
-        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
-        for elements in (range(3), in_time()):
-            assert sorted(await process(same, elements, **options)) == [0, 1, 2]
-
-    run_on(VirtualTimeLoop, main())
 
 
 @virtual

@@ -44,20 +44,6 @@ def test_O16_every_element_crosses_both_ways(mode, count):
     assert list(AsyncWaitOperator(same, mode=mode)(range(count))) == list(range(count))
 
 
-def test_O16_the_iterable_is_read_on_a_thread_of_its_own(mode):
-    threads = set()
-
-    def source():
-        for value in range(1000):
-            threads.add(threading.current_thread())
-            yield value
-
-    caller = threading.current_thread()
-    list(AsyncWaitOperator(same, mode=mode)(source()))
-    assert len(threads) == 1
-    assert threads.isdisjoint({caller, loop_thread()._thread})
-
-
 def test_O16_a_blocking_input_does_not_stop_the_loop(mode):
     """The input waits for a result of this very run."""
     arrived = threading.Event()
