@@ -1,8 +1,10 @@
-"""R1 to R3 and R5 to R7, O7 and O12: which attempts are made again, and when."""
+"""R1 to R9, O5 to O15: which attempts are made again, when, and what an element in back-off holds."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +15,16 @@ from asyncio_operator import (
     AsyncWaitOperator,
     EnricherError,
     ExponentialBackoff,
+    FixedBackoff,
     FunctionError,
+    ResultError,
     Retry,
+    StateError,
 )
+from asyncio_operator.testing import VirtualTimeLoop
+from asyncio_operator.trace import Trace
 from tests.operator.attempts import BAD, OK, Act, Script, retry
-from tests.operator.helpers import Life, block, collect, collect_timed, late, now, process, virtual
+from tests.operator.helpers import Life, block, collect, collect_timed, forever, late, now, process, run_on, virtual
 
 # -- R1, R2: one deadline over everything
 
@@ -179,3 +186,267 @@ async def test_R7_retry_after_replaces_the_computed_delay(mode, asked):
     script = Script({1: [Act(error=error), BAD, OK]})
     assert await process(script, [1], mode=mode, retry=retry()) == [1]
     assert script.times(1) == [0, 4, 5]
+
+
+# -- R8: what an element in back-off holds, and what not
+
+
+@virtual
+async def test_R8_an_element_in_back_off_holds_no_call_slot():
+    script = Script({0: [BAD, OK]})
+    operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry(delay=10.0))
+    got = await collect_timed(operator.process(range(100)))
+    assert got == [*[(value, 0.0) for value in range(1, 100)], (0, 10.0)]
+
+
+@virtual
+async def test_R8_when_it_is_due_it_goes_before_new_input():
+    script = Script({0: [BAD, OK], 1: [Act(4.0)], 2: [Act(4.0)]})
+    operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry(delay=1.0))
+    await collect(operator.process(range(4)))
+    assert script.starts == [(0, 0), (1, 0), (0, 4), (2, 4), (3, 8)]
+
+
+@virtual
+async def test_R8_also_if_it_is_due_at_once_and_the_calls_do_not_wait():
+    script = Script({0: [BAD, BAD, OK]})
+    operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry(delay=0.0))
+    assert await collect(operator.process(range(3))) == [0, 1, 2]
+    assert [value for value, _ in script.starts] == [0, 0, 0, 1, 2]
+
+
+@virtual
+async def test_R8_those_that_are_due_go_in_the_order_they_became_so():
+    script = Script({value: [Act(error=EnricherError("", retry_after=9 - value)), OK] for value in range(4)})
+    script.acts[9] = [Act(10.0)]  # type: ignore[index]
+    operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry())
+    await collect(operator.process([0, 1, 2, 3, 9]))
+    assert [value for value, _ in script.starts] == [0, 1, 2, 3, 9, 3, 2, 1, 0]
+
+
+@virtual
+async def test_O12_a_swallowed_cancellation_holds_its_slot_and_its_late_result_is_dropped(caplog):
+    script = Script({1: [Act(10.0, deaf=10.0, result="late result"), OK]})
+    operator = AsyncWaitOperator(
+        script, mode="unordered", capacity=1, timeout=100.0, attempt_timeout=2.0, retry=retry()
+    )
+    run = operator.process([1])
+    first = asyncio.ensure_future(anext(run))
+    with caplog.at_level(logging.WARNING, "asyncio_operator"):
+        await asyncio.sleep(5)
+        assert operator.metrics.in_flight == 1
+        assert await first == 1
+        assert await collect(run) == []
+    assert script.times(1) == [0, 12]
+    assert script.most == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "element: 1" in caplog.text
+
+
+@virtual
+async def test_O14_metrics_count_attempts_and_elements():
+    script = Script({0: [BAD, Act(2.0)], 1: [Act(3.0)], 2: [BAD, BAD]})
+    operator = AsyncWaitOperator(script, mode="ordered", retry=retry(2, 4.0), on_error="skip")
+    run = operator.process(range(3))
+    first = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(1)
+    assert (operator.metrics.backing_off, operator.metrics.in_flight, operator.metrics.retries) == (2, 1, 0)
+    await asyncio.sleep(4)
+    assert (operator.metrics.backing_off, operator.metrics.in_flight, operator.metrics.retries) == (0, 1, 2)
+    assert [await first, *await collect(run)] == [0, 1]
+    metrics = operator.metrics
+    assert (metrics.admitted, metrics.emitted, metrics.retries) == (3, 3, 2)
+    assert (metrics.failures, metrics.skipped, metrics.timeouts) == (1, 1, 0)
+    assert metrics.latency.max == 6.0
+    assert metrics.attempt_latency.max == 3.0
+
+
+# -- O: the run around them
+
+
+# -- O15: hooks
+
+
+class Broken(BaseException):
+    pass
+
+
+def broken(*_: Any) -> Any:
+    raise Broken("broken")
+
+
+def forgets(*_: Any) -> Any:
+    return forever()
+
+
+HOOKS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "retry.if_result": lambda hook: {"retry": retry(if_result=hook)},
+    "on_timeout": lambda hook: {"on_timeout": hook},
+    "on_error": lambda hook: {"on_error": hook, "attempt_timeout": 1.0},
+    "key": lambda hook: {"key": hook, "mode": "key_ordered"},
+}
+
+
+@pytest.mark.parametrize(
+    ("hook", "cause", "says"),
+    [
+        (broken, Broken, "Broken: broken"),
+        (forgets, ResultError, "ResultError: .* returned a coroutine; hooks are ordinary functions: "),
+    ],
+)
+@pytest.mark.parametrize("what", HOOKS)
+@virtual
+async def test_O15_what_a_hook_raises_ends_the_run_and_names_it(what, hook, cause, says):
+    script = Script({"element": [Act(0.0 if what == "retry.if_result" else 9.0)]})
+    options: dict[str, Any] = {"timeout": 2.0, "retry": retry(1)}
+    operator = AsyncWaitOperator(script, **options | HOOKS[what](hook))
+    with pytest.raises(FunctionError, match=f"^{what} failed for element 'element'.* with {says}") as failure:
+        await collect(operator.process(["element"]))
+    assert isinstance(failure.value.__cause__, cause)
+    assert failure.value.element == "'element'"
+
+
+@virtual
+async def test_O15_what_the_functions_timeout_raises_names_it(mode):
+    class Function(AsyncFunction[Any, Any]):
+        async def invoke(self, value: Any) -> Any:
+            await asyncio.sleep(10)
+
+        def timeout(self, value: Any) -> Any:
+            raise ValueError("broken")
+
+    with pytest.raises(FunctionError, match=r"^the function's timeout failed for element 7 in attempt 1") as failure:
+        await process(Function(), [7], mode=mode, timeout=1.0, retry=retry())
+    assert isinstance(failure.value.__cause__, ValueError)
+
+
+@virtual
+async def test_O15_a_truth_that_if_result_cannot_tell_is_an_error_of_it(mode):
+    class Neither:
+        def __bool__(self) -> bool:
+            raise ValueError("neither true nor false")
+
+    with pytest.raises(FunctionError, match=r"^retry.if_result failed for element 1 in attempt 1"):
+        await process(Script({}), [1], mode=mode, retry=retry(if_result=lambda result: Neither()))
+
+
+# -- what blocks the loop, and odd clocks
+
+
+@virtual
+async def test_R3_no_attempt_starts_after_a_deadline_that_passed_with_the_back_off_while_the_loop_was_blocked():
+    starts: list[Any] = []
+
+    async def call(value):
+        starts.append(value)
+        if value == "retried":
+            raise ConnectionError
+        await asyncio.sleep(0.5)
+        block(10.0)
+        return value
+
+    operator = AsyncWaitOperator(
+        call, capacity=2, timeout=5.0, retry=retry(delay=1.0), on_timeout=lambda value: f"late: {value}"
+    )
+    # The call that blocks is late too, and its result is there.
+    assert await collect(operator.process(["retried", "blocks"])) == ["late: retried", "blocks"]
+    assert starts == ["retried", "blocks"]
+
+
+def test_R8_back_offs_end_by_a_clock_below_zero_too():
+    async def main():
+        assert await process(Script({0: [BAD, OK]}), [0], timeout=5.0, retry=retry(delay=1.0)) == [0]
+        assert now() == -999.0
+
+    run_on(lambda: VirtualTimeLoop(-1000.0), main())
+
+
+@virtual
+async def test_R8_calls_that_fail_at_once_let_the_loop_turn_where_the_clock_stands_still():
+    up: list[int] = []
+
+    async def call(value):
+        if not up:
+            raise ConnectionError
+        return value
+
+    async def service():
+        for _ in range(20):
+            await asyncio.sleep(0)
+        up.append(1)
+
+    serving = asyncio.ensure_future(service())
+    assert await process(call, [1], retry=retry(10**9, delay=0)) == [1]
+    await serving
+
+
+@virtual
+async def test_O14_nobody_backs_off_once_the_run_is_over():
+    script = Script({0: [BAD, OK]})
+    operator = AsyncWaitOperator(script, mode="unordered", retry=retry(delay=10.0))
+    outputs = operator.process([0, 1])
+    assert await anext(outputs) == 1
+    assert operator.metrics.backing_off == 1
+    await outputs.aclose()
+    assert operator.metrics.backing_off == 0
+
+
+@virtual
+async def test_O6_after_a_failure_no_element_ends_by_its_deadline():
+    late: list[Any] = []
+    script = Script({0: [BAD] * 3, 1: [Act(1.5, KeyError())], 2: [Act(100.0, deaf=20.0)]})
+    operator = AsyncWaitOperator(
+        script,
+        capacity=2,
+        timeout=10.0,
+        retry=Retry(3, FixedBackoff(1.2), on=ValueError),
+        on_timeout=late.append,
+    )
+    with pytest.raises(FunctionError, match="element 1"):
+        await collect(operator.process(range(3)))
+    assert (late, operator.metrics.timeouts) == ([], 0)
+
+
+@virtual
+async def test_O10_nothing_is_read_once_the_run_is_being_closed(mode):
+    elements: asyncio.Queue[int] = asyncio.Queue()
+    for element in range(3):
+        elements.put_nowait(element)
+
+    async def source():
+        while True:
+            yield await elements.get()
+
+    script = Script({0: [Act(1.0)], 1: [Act(100.0, deaf=5.0)], 2: [Act(100.0)]})
+    outputs = AsyncWaitOperator(script, mode=mode, retry=retry()).process(source())
+    assert await anext(outputs) == 0
+    asyncio.get_running_loop().call_later(1.0, elements.put_nowait, 3)
+    await outputs.aclose()
+    assert elements.qsize() == 1
+
+
+@virtual
+async def test_a_second_run_that_is_refused_leaves_the_trace_of_the_first():
+    trace = Trace()
+    operator = AsyncWaitOperator(Script({0: [Act(1.0)]}), trace=trace)
+    outputs = operator.process(range(3))
+    await anext(outputs)
+    events = len(trace.events())
+    with pytest.raises(StateError, match="is running"):
+        await anext(operator.process([7]))
+    assert len(trace.events()) >= events
+    assert await collect(outputs) == [1, 2]
+    assert operator.metrics.emitted == 3
+
+
+@virtual
+async def test_R3_an_error_after_which_the_deadline_leaves_no_attempt_says_so():
+    def operator(**options: Any) -> AsyncWaitOperator:
+        return AsyncWaitOperator(Script({0: [BAD, BAD]}), **options)
+
+    with pytest.raises(FunctionError, match=r"in attempt 1 .*; there was no time left for another attempt; on_error"):
+        await collect(operator(timeout=1.0, retry=retry(delay=5.0)).process([0]))
+    for options in ({}, {"retry": Retry(2, FixedBackoff(0.0))}):
+        with pytest.raises(FunctionError) as caught:
+            await collect(operator(timeout=1.0, **options).process([0]))
+        assert "no time" not in str(caught.value)
