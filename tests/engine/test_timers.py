@@ -243,21 +243,6 @@ async def test_closed_timers_never_ring_and_hold_nothing() -> None:
     assert rang == []
 
 
-@virtual
-async def test_a_reminder_is_set_for_one_time() -> None:
-    timers, rang = Timers(now), []
-    reminder = timers.reminder(lambda: rang.append(now()))
-    for due in (5.0, 2.0, 3.0):
-        reminder.set(due)
-    await asyncio.sleep(4)
-    reminder.set(6.0)
-    await asyncio.sleep(4)
-    reminder.set(9.0)
-    reminder.cancel()
-    await asyncio.sleep(4)
-    assert rang == [3.0, 6.0]
-
-
 # -- the deadlines of lanes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 import uvloop
@@ -90,6 +90,22 @@ async def nap(seconds: Any) -> Any:
     """The value is the seconds it takes."""
     await asyncio.sleep(seconds)
     return seconds
+
+
+async def turns_during(call: Awaitable[Any]) -> int:
+    """How often the loop turns until it has returned."""
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    turning = asyncio.ensure_future(turn())
+    await call
+    turning.cancel()
+    return turns
 
 
 def late(value: Any) -> Any:

@@ -65,39 +65,25 @@ async def test_R11_it_rises_while_calls_run():
     assert script.most > 50
 
 
+@pytest.mark.parametrize(
+    ("act", "options", "limit"),
+    [
+        (Act(1.0, error=OVERLOAD), {}, 2),
+        (Act(1.0, error=EnricherError("later", retry_after=0)), {}, 2),
+        (Act(1.0, error=EnricherError("later", retry_after=2.5)), {}, 2),
+        (Act(9.0), {"timeout": 1.0}, 2),
+        (Act(9.0), {"attempt_timeout": 1.0}, 2),
+        (Act(1.0, error=ValueError()), {}, 20),
+    ],
+)
 @virtual
-async def test_R11_it_falls_on_errors_that_say_overload_and_never_below_minimum(mode):
-    operator, script = watched(
-        lambda value, attempt: Act(1.0, error=OVERLOAD), AdaptiveCapacity(initial=20, minimum=2, maximum=50), mode=mode
-    )
-    await collect(operator.process(range(300)))
-    assert script.limit == 2
-    assert operator.metrics.skipped == 300
-
-
-@virtual
-@pytest.mark.parametrize("wait", [0, 2.5])
-async def test_R11_it_falls_on_errors_that_ask_to_wait(wait):
-    operator, script = watched(
-        lambda value, attempt: Act(1.0, error=EnricherError("later", retry_after=wait)), AdaptiveCapacity(initial=20)
-    )
-    await collect(operator.process(range(300)))
-    assert script.limit == 1
-
-
-@virtual
-async def test_R11_it_falls_on_timeouts(mode):
-    for option in ("timeout", "attempt_timeout"):
-        operator, script = watched(lambda *_: Act(9.0), AdaptiveCapacity(initial=20), mode=mode, **{option: 1.0})
-        await collect(operator.process(range(200)))
-        assert script.limit == 1
-
-
-@virtual
-async def test_R11_ordinary_errors_make_it_neither_fall_nor_rise(mode):
-    operator, script = watched(lambda *_: Act(1.0, error=ValueError()), AdaptiveCapacity(initial=20), mode=mode)
+async def test_R11_it_falls_on_overload_and_timeouts_to_the_minimum_and_not_on_ordinary_errors(
+    mode, act, options, limit
+):
+    operator, script = watched(lambda *_: act, AdaptiveCapacity(20, 2, 50), mode=mode, **options)
     await collect(operator.process(range(500)))
-    assert script.limit == script.most == 20
+    assert script.limit == limit
+    assert script.most == 20
 
 
 @virtual

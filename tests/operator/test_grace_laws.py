@@ -23,7 +23,6 @@ from tests.operator.helpers import (
     one_then_forever,
     others,
     process,
-    raising,
     run_on,
     same,
     virtual,
@@ -131,14 +130,6 @@ async def test_O9_close_is_bounded_by_the_grace_period_too(mode):
     with pytest.raises(TimeoutError, match=r"closing the function took longer than grace_period=3.0 s"):
         await process(Doors(closing=forever), [1], mode=mode, grace_period=3.0)
     assert now() == 3
-
-
-@virtual
-async def test_a_timeout_error_of_close_is_its_own(mode):
-    error = TimeoutError("mine")
-    with pytest.raises(TimeoutError) as failure:
-        await process(Doors(closing=raising(error)), [1], mode=mode)
-    assert failure.value is error
 
 
 @virtual

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from asyncio_operator import AsyncWaitOperator, Record, Watermark
-from tests.operator.attempts import stop
+from tests.operator.attempts import Act, Script, stop
 from tests.operator.helpers import Life, Source, forever, nap, now, process, same, virtual
 
 # -- O1, O2: bounds
@@ -18,6 +18,15 @@ async def test_O1_at_most_capacity_calls_run(mode):
     function = Life(nap)
     await process(function, [3, 1, 2, 1, 3, 1, 2], mode=mode, capacity=3)
     assert function.most == 3
+
+
+@virtual
+async def test_O12_calls_that_outlive_their_deadline_count_too(mode):
+    function = Life(Script(lambda value, attempt: Act(10.0, deaf=5.0)))
+    got = await process(function, range(6), mode=mode, capacity=2, timeout=1.0, on_timeout=lambda value: value)
+    assert sorted(got) == list(range(6))
+    assert function.most == 2
+    assert now() == 3 * 6.0
 
 
 @virtual

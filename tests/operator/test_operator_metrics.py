@@ -17,7 +17,6 @@ from asyncio_operator import (
     AsyncWaitOperator,
     BatchAsyncFunction,
     Batching,
-    Latency,
     RateLimit,
 )
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
@@ -35,10 +34,6 @@ def histograms_of(operator: AsyncWaitOperator) -> list[Histogram]:
     run = operator._run
     assert run is not None
     return [run.lanes.direct, run.lanes.latency, run.outcomes.figures.latency]
-
-
-def test_an_empty_histogram_is_all_zero():
-    assert Histogram().percentiles() == Latency(0.0, 0.0, 0.0, 0.0)
 
 
 @given(st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=300))
@@ -154,7 +149,7 @@ def test_O14_threads_that_read_while_another_counts_cost_no_sample():
 
 
 @pytest.mark.parametrize("options", [{}, {"key": id, "mode": "key_ordered"}], ids=["direct", "flights"])
-@pytest.mark.parametrize("seconds", [None, 0, 1e-9, 1e-6, 0.001])
+@pytest.mark.parametrize("seconds", [None, 0, 1e-6])
 @virtual
 async def test_O14_durations_are_counted_a_thousand_at_a_time_whatever_the_clock_does(seconds, options):
     """Also where a turn of the loop takes no time, as on virtual time, or hardly any."""

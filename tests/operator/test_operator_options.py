@@ -165,12 +165,6 @@ async def test_what_makes_sense_only_at_second_sight_is_allowed(options):
     assert await collect(AsyncWaitOperator(Many(), flatten=True, **options).process([1, 2])) == [1, 1, 2, 2]
 
 
-@virtual
-async def test_a_BatchAsyncFunction_is_called_in_batches_whatever_else_is_given():
-    assert await collect(AsyncWaitOperator(Many(), batching=Batching(max_size=1)).process([1])) == [[1, 1]]
-    assert await collect(AsyncWaitOperator(Many()).process([1])) == [[1, 1]]
-
-
 def test_an_operator_with_every_option_travels_by_pickle():
     operator = AsyncWaitOperator(
         Many(), mode="key_ordered", key=hash, capacity=AdaptiveCapacity(), timeout=9.0, attempt_timeout=3.0,

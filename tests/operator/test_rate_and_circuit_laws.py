@@ -34,6 +34,7 @@ from tests.operator.helpers import (
     process,
     run_on,
     same,
+    turns_during,
     virtual,
 )
 
@@ -389,18 +390,7 @@ def test_R10_refusals_without_a_back_off_let_the_loop_turn():
             retry=retry(2000, delay=0),
             circuit_breaker=CircuitBreaker(minimum_calls=1, open_for=1e6),
         )
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += 1
-
-        counting = asyncio.ensure_future(count())
-        await collect(operator.process([0]))
-        counting.cancel()
-        assert turns >= 2000 // REFUSALS
+        assert await turns_during(collect(operator.process([0]))) >= 2000 // REFUSALS
 
     run_on(asyncio.new_event_loop, main())
 
