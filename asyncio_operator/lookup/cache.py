@@ -287,26 +287,23 @@ class LookupCache:
                 self._hold(table)
 
     def _hold(self, table: Any) -> None:
-        """Note a table with rows of answers in columns. All of it stays in memory while one of its rows is cached."""
+        """Note a table with rows of answers in columns. All of it stays in memory while one of its rows is cached, so
+        the answers are copied into a table of their own when too much is held."""
         if table is not self._table:
             # Once for a call: while its answers are written, each copy would leave its table in memory all the same.
             if self._held > HELD * max(len(self), self._copied, LEAST_HELD):
-                self._compact()
+                # Imported here: it loads pyarrow, which made these answers.
+                from asyncio_operator.arrow.column_answers import compacted
+
+                codec, kept = self._codec, self._written.table
+                entries = [(slot, stored, codec.unstamp(stored)) for slot, _, stored in kept.entries()]
+                in_columns = [entry for entry in entries if hasattr(entry[2], "table")]
+                copies = compacted([answer for _, _, answer in in_columns])
+                for (slot, stored, _), copy in zip(in_columns, copies, strict=True):
+                    kept.put_slot(slot, codec.stamp(codec.timestamp(stored), copy))
+                self._held = self._copied = int(copies.counts.sum())
             self._table = table
             self._held += table.num_rows
-
-    def _compact(self) -> None:
-        """Copy the answers in columns into a table of their own."""
-        # Imported here: it loads pyarrow, which made these answers.
-        from asyncio_operator.arrow.column_answers import compacted
-
-        codec, table = self._codec, self._written.table
-        entries = [(slot, stored, codec.unstamp(stored)) for slot, _, stored in table.entries()]
-        in_columns = [entry for entry in entries if hasattr(entry[2], "table")]
-        copies = compacted([answer for _, _, answer in in_columns])
-        for (slot, stored, _), copy in zip(in_columns, copies, strict=True):
-            table.put_slot(slot, codec.stamp(codec.timestamp(stored), copy))
-        self._held = self._copied = int(copies.counts.sum())
 
     def close(self) -> None:
         """Release files and memory. A second call does nothing."""

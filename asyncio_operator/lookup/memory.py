@@ -57,9 +57,6 @@ class KeyBlock:
     keys: list[Any] = field(default_factory=list)
     outcomes: list[Any] = field(default_factory=list)
 
-    def is_full(self) -> bool:
-        return len(self.keys) >= BLOCK or self.bytes * 16 >= MOST_BYTES
-
 
 class Memory:
     """The answers of a task.
@@ -160,7 +157,8 @@ class Memory:
         for start in range(0, len(keys), most):
             some = keys[start : start + most]
             block = self._blocks[-1] if self._blocks else None
-            if block is None or block.is_full() or now - block.begun > self._span:
+            is_full = block is None or len(block.keys) >= BLOCK or block.bytes * 16 >= MOST_BYTES
+            if block is None or is_full or now - block.begun > self._span:
                 self._blocks.append(block := KeyBlock(now, now))
             block.ended = now
             block.keys += some

@@ -225,6 +225,9 @@ class LookupPipeline(Asking):
             self._delivery.flush()
         finally:
             self._delivery.close()
+            for opened in self._opened:
+                # What was paid for is kept, however the run ends.
+                opened.learn()
             failure = await self.close(self._options.grace_period)
             self.timers.close()
             for memory in self._memories:
@@ -298,29 +301,25 @@ class LookupPipeline(Asking):
         return current, positions
 
     def _read(self) -> None:
-        """Read the input until there is a key to cut off."""
+        """Open batches of the input until there is a key to cut off."""
         while self._current is None and self._delivery.takes_a_batch():
-            batch = self._reader.read()
+            batch: KeyBatch = self._reader.read()
             if batch is NOTHING:
                 return
-            self._open(batch)
-
-    def _open(self, batch: KeyBatch) -> None:
-        places = self.pending.places
-        self._ascent.add(batch)
-        current = OpenBatch(batch, places.recall(batch), self)
-        earlier = () if self.slices else self._share(current)
-        self._delivery.take(batch, not current.missing)
-        self._current = current
-        self._opened[current] = self._apart[current] = None
-        if places.refreshes:
-            # A refresh looks for open keys too.
-            self._enter()
-        self._pass(current)
-        if not current.missing:
-            self.answered(current)
-        for opened in earlier:
-            opened.pass_on()
+            if not self.slices:
+                self._ascent.add(batch)
+            self._current = current = OpenBatch(batch, self.places.recall(batch), self)
+            earlier = () if self.slices else self._share(current)
+            self._delivery.take(batch, not current.missing)
+            self._opened[current] = self._apart[current] = None
+            if self.places.refreshes:
+                # A refresh looks for open keys too.
+                self._enter()
+            self._pass(current)
+            if not current.missing:
+                self.answered(current)
+            for opened in earlier:
+                opened.pass_on()
 
     def _share(self, current: OpenBatch) -> Iterable[OpenBatch]:
         """Let keys wait that are open already. Returns the batches for whose outcomes they wait."""
@@ -416,12 +415,6 @@ class LookupPipeline(Asking):
             owner.store(positions, some)
             start = stop
         return True
-
-    async def close(self, seconds: float) -> BaseException | None:
-        for opened in self._opened:
-            # What was paid for is kept, however the run ends.
-            opened.learn()
-        return await super().close(seconds)
 
     def is_full(self) -> bool:
         stuck = self._delivery.room() <= 0 or (self._current is None and not self._delivery.takes_a_batch())
