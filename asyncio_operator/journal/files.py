@@ -8,8 +8,8 @@ twice; that it counts once is the work of `answers`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -61,18 +61,13 @@ def _hash(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """All data files of a journal at one moment, and its records of compactions."""
+class Listing(NamedTuple):
+    """All data files of a journal at one moment, its records of compactions, and the files that must be read: all but
+    those that others in this listing replace. Older files come first."""
 
-    files: tuple[Entry, ...] = ()
-    records: tuple[Record, ...] = ()
-    _replaced: frozenset[str] = field(default=frozenset(), repr=False)
-
-    @property
-    def live(self) -> list[Entry]:
-        """The files that must be read: all but those that others in this listing replace. Older ones come first."""
-        return [entry for entry in self.files if entry.name not in self._replaced]
+    files: Sequence[Entry]
+    records: Sequence[Record]
+    live: Sequence[Entry]
 
     def known_from(self, seen: Seen) -> frozenset[str]:
         """The files that were seen, and those that hold nothing but the answers of such files."""
@@ -95,16 +90,6 @@ def check_description(place: Place, description: Description) -> None:
 
 def list_journal(place: Place) -> Listing:
     """The files of a journal. Records are read first: whatever they name was written before them."""
-    records = tuple(read_records(place))
-    files = [entry for entry in place.list() if DATA_NAME.fullmatch(entry.name)]
-    # By the time in their names, which follows the kind of the file.
-    files.sort(key=lambda entry: entry.name.split("-", 2)[1:])
-    names = frozenset(entry.name for entry in files)
-    return Listing(tuple(files), records, _covered(records, names))
-
-
-def read_records(place: Place) -> list[Record]:
-    """The records of compactions, older ones first."""
     records = []
     for entry in place.list(DIRECTORY):
         if not RECORD_NAME.fullmatch(entry.name):
@@ -118,22 +103,21 @@ def read_records(place: Place) -> list[Record]:
             continue  # Another compaction has deleted it, because nothing is left of what it names.
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"the journal's file {place.shown}/{name} is damaged ({error!r}): restore it") from error
-    return sorted(records, key=lambda record: (record.time, record.name))
-
-
-def _covered(records: Collection[Record], names: frozenset[str]) -> frozenset[str]:
-    """The replaced files whose answers are in other files of a listing."""
-    covered: set[str] = set()
+    records.sort(key=lambda record: (record.time, record.name))
+    files = [entry for entry in place.list() if DATA_NAME.fullmatch(entry.name)]
+    # By the time in their names, which follows the kind of the file.
+    files.sort(key=lambda entry: entry.name.split("-", 2)[1:])
+    names, covered = {entry.name for entry in files}, set[str]()
     # From the latest on: a file that took the place of others may have been replaced itself. Records of one moment
     # may be in any order, so it is repeated until nothing changes.
     changed = True
     while changed:
         changed = False
         for record in records:
-            if not record.replaced <= covered and all(one in names or one in covered for one in record.written):
+            if not record.replaced <= covered and record.written <= names | covered:
                 covered |= record.replaced
                 changed = True
-    return frozenset(covered)
+    return Listing(files, records, [entry for entry in files if entry.name not in covered])
 
 
 def read_file(place: Place, name: str) -> bytes:

@@ -19,9 +19,6 @@ from hypothesis import strategies as st
 
 from asyncio_operator import (
     AsyncFunction,
-    BatchAsyncFunction,
-    Batching,
-    BlockingFunction,
     ConfigurationError,
     FixedBackoff,
     FunctionError,
@@ -251,16 +248,6 @@ def test_a_function_with_a_life_is_opened_and_closed_once_on_the_loop_and_gets_o
     assert results(function, ints(1, None), ints(2)) == ["1", "None", "2"]
     assert client.life == ["open on asyncio-operator-loop", "close on asyncio-operator-loop"]
     assert results(function, (ints(1), pa.array(["a"]))) == ["(1, 'a')"]
-
-
-def test_blocking_and_batch_functions_work_too() -> None:
-    class Lengths(BatchAsyncFunction[str, int]):
-        async def invoke_batch(self, values: Any) -> list[int]:
-            return [100 * len(values) + len(value) for value in values]
-
-    words = pa.array(["tea", "coffee", "ink"])
-    assert results(async_udf("long", batching=Batching(max_size=3))(Lengths()), words) == [303, 306, 303]
-    assert results(async_udf("long")(BlockingFunction(len)), words) == [3, 6, 3]
 
 
 def test_large_results_leave_in_arrays_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
