@@ -58,15 +58,6 @@ async def test_H1_a_task_begins_with_the_latencies_of_the_one_before_it() -> Non
 
 
 @virtual
-async def test_H1_another_enricher_and_another_process_begin_anew() -> None:
-    hedgers = new_hedgers()
-    assert await task(hedgers, "a", 60) == 0
-    assert await task(hedgers, "b", 30, slow=3) == 0
-    hedgers.forget_all()
-    assert await task(hedgers, "a", 30, slow=3) == 0
-
-
-@virtual
 async def test_H1_tasks_at_the_same_time_have_one_each_and_few_are_kept() -> None:
     hedgers = new_hedgers()
     with lent(hedgers, "a") as first, lent(hedgers, "a") as second:

@@ -14,24 +14,21 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Retry
-from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD, longest_end
+from asyncio_operator import AsyncFunction
+from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.rdd import PartitionTask
 from asyncio_operator.spark.worker.links import ChainTask
 from enrichers import FunctionEnricher
-from tests.operator.helpers import now, virtual
 from tests.spark.worker.tasks import wait_for
 
 
 class Deaf(AsyncFunction[Any, Any]):
-    """The first call gives a result, the last one fails if it shall; all others, and `close`, ignore a cancellation
-    until they are let go: all copies of it together, for a task makes one."""
+    """The first call gives a result; all others, and `close`, ignore a cancellation until they are let go: all copies
+    of it together, for a task makes one."""
 
-    def __init__(self, fails: bool = False, opens: bool = True) -> None:
-        self.fails = fails
-        self.opens = opens
+    def __init__(self) -> None:
         self.let_go = threading.Event()
         self.running: set[object] = set()
 
@@ -43,42 +40,13 @@ class Deaf(AsyncFunction[Any, Any]):
                 await asyncio.sleep(0.05)
         self.running.remove(this)
 
-    async def open(self) -> None:
-        if not self.opens:
-            await self.hang()
-
     async def invoke(self, value: Any) -> Any:
-        if value == 5 and self.fails:
-            raise ValueError("enough")
         if value:
             await self.hang()
         return value
 
     async def close(self) -> None:
         await self.hang()
-
-
-@pytest.mark.parametrize("options", [{}, {"retry": Retry(), "capacity": 6}, {"timeout": 60.0}])
-@pytest.mark.parametrize("end", ["closed", "fails", "opening"])
-@virtual
-async def test_X7_a_run_ends_within_that_whatever_calls_and_close_do(options: dict[str, Any], end: str) -> None:
-    function = Deaf(fails=end == "fails", opens=end != "opening")
-    outputs = AsyncWaitOperator(function, grace_period=TASK_GRACE_PERIOD, **options).process(range(6))
-    if end == "opening":
-        first = asyncio.ensure_future(anext(outputs))
-        await asyncio.sleep(0.01)
-        start = now()
-        first.cancel()
-        await asyncio.wait([first])
-    else:
-        assert await anext(outputs) == 0
-        start = now()
-        with pytest.raises((TimeoutError, FunctionError)):
-            await (outputs.aclose() if end == "closed" else anext(outputs))
-    assert 0.0 < now() - start <= longest_end(TASK_GRACE_PERIOD)
-    function.let_go.set()
-    await asyncio.sleep(1)
-    assert not function.running
 
 
 def of_rows(task: Callable[[Any], Iterator[Any]], *names: str) -> Iterator[Any]:
