@@ -123,8 +123,13 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield store.url("journal")
 
 
-def kill_writers(path: str, seed: int, kills: int) -> None:
-    drawn = random.Random(seed)
+def many(kills: int) -> object:
+    return pytest.param(kills, marks=[pytest.mark.faults, pytest.mark.timeout(600)])
+
+
+@pytest.mark.parametrize("kills", [4, many(100)])
+def test_J2_of_killed_writers_none_loses_what_it_acknowledged(path: str, kills: int) -> None:
+    drawn = random.Random(kills)
     place = open_place(Journal(path).location)
     description = described(place)
     said: dict[int, int] = {}
@@ -136,7 +141,7 @@ def kill_writers(path: str, seed: int, kills: int) -> None:
             line = process.stdout.readline()
         lines = [line, *killed_after(process, drawn.uniform(0.0, 0.3))]
         said[number * EACH] = int(lines[-1] or 0)
-        assert check(place, description, number * EACH, said[number * EACH]) >= said[number * EACH], seed
+        assert check(place, description, number * EACH, said[number * EACH]) >= said[number * EACH]
         if drawn.random() < 0.3:
             compact(place, description, grace=drawn.choice([0.0, 60.0]))
     compact(place, description, grace=0)
@@ -147,19 +152,9 @@ def kill_writers(path: str, seed: int, kills: int) -> None:
     assert len(parts) <= kills
 
 
-def test_J2_a_killed_writer_loses_nothing_that_it_acknowledged(path: str) -> None:
-    kill_writers(path, 1, 4)
-
-
-@pytest.mark.faults
-@pytest.mark.timeout(600)
-def test_J2_of_a_hundred_killed_writers_none_loses_what_it_acknowledged(path: str) -> None:
-    kill_writers(path, 2, 100)
-
-
-def kill_compactions(path: str, seed: int, kills: int) -> None:
-    """Compactions are killed while a writer goes on and another compaction runs."""
-    drawn = random.Random(seed)
+@pytest.mark.parametrize("kills", [2, many(30)])
+def test_J7_killed_compactions_beside_others_and_a_writer_lose_nothing(path: str, kills: int) -> None:
+    drawn = random.Random(kills)
     place = open_place(Journal(path).location)
     description = described(place)
     writer = started(WRITER, path, "0")
@@ -172,13 +167,3 @@ def kill_compactions(path: str, seed: int, kills: int) -> None:
     compact(place, description, grace=0)
     check(place, description, 0, acknowledged)
     assert len(list_journal(place).live) == 1
-
-
-def test_J7_killed_compactions_beside_others_and_a_writer_lose_nothing(path: str) -> None:
-    kill_compactions(path, 1, 2)
-
-
-@pytest.mark.faults
-@pytest.mark.timeout(600)
-def test_J7_of_thirty_killed_compactions_none_loses_an_answer(path: str) -> None:
-    kill_compactions(path, 2, 30)
