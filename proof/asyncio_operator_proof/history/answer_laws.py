@@ -46,13 +46,10 @@ def law_l1_a_key_is_looked_up_for_a_row(book: Book, found: Finding) -> None:
         for row in run.rows.values():
             # Without calls it is not known whether the run is one of a function, whose rows need no keys.
             if row.key is None and row.outs and (run.calls or row.outs[0].source is not None):
-                _judge_null(run, row, row.outs[0], found)
-
-
-def _judge_null(run: Run, row: Row, out: Out, found: Finding) -> None:
-    if out.status == "found" or out.attempts or out.source not in ("none", None):
-        what = f"row {row.row} of {run.name} has a null key, and left as {out.status} from {out.source}"
-        found.broken(f"{what} after {out.attempts} attempts", out.at, row.event, out.event)
+                out = row.outs[0]
+                if out.status == "found" or out.attempts or out.source not in ("none", None):
+                    what = f"row {row.row} of {run.name} has a null key, and left as {out.status} from {out.source}"
+                    found.broken(f"{what} after {out.attempts} attempts", out.at, row.event, out.event)
 
 
 def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from math import inf
 
@@ -148,7 +149,7 @@ def _held(run: Run, row: Row, book: Book) -> bool:
     """Whether what left just before the row may have held it."""
     if run.setting.get("mode") == "unordered" and not run.watermarks_in:
         return False
-    position = run.emitted_before(row.outs[0])
+    position = bisect_left(run.emitted, row.outs[0].event, key=lambda one: one[0])
     if position == 0:
         return any(before[1] <= row.outs[0].at for before in run.watermarks_in)
     return run.emitted[position - 1][1] >= row.outs[0].at - book.moment

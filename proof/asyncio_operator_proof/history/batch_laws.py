@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable
 from math import inf
 
@@ -113,7 +114,7 @@ def _may_be_another_lookup(run: Run, key: Hashable, call: Call, after: Call) -> 
     if before is not None and number is not None:
         return number == 1 and (number != before or not splits(call))
     refreshes = after.refresh is None and "refresh_after" in run.setting.get("cache", {})
-    return refreshes or run.rows_before(key, after.event) != 1
+    return refreshes or bisect_right(run.rows_of.get(key, []), after.event, key=lambda row: row.event) != 1
 
 
 def _judge_whole(run: Run, call: Call, found: Finding) -> None:

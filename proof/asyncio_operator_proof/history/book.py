@@ -7,9 +7,9 @@ of the event: such a history is incomplete, and a verdict on it would be worth n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
 from asyncio_operator_proof.history.event_format import Event, wrong
 from asyncio_operator_proof.history.key_flights import flights_of
@@ -45,7 +45,7 @@ class Book:
         """What several laws make of the history, made once."""
         self._open: dict[Any, Call] = {}
         for number, event in enumerate(events):
-            self._READERS[event["event"]](self, number, event)
+            self._read(number, event)
             self.end = event.get("at", self.end)
         self.moment = MOMENT + 2 * self.slack
         for call in self.calls:
@@ -60,7 +60,28 @@ class Book:
         """By how much a time that a task measures may seem longer or shorter."""
         return self.moment + self.drift * seconds
 
+    def copies(self) -> Iterator[tuple[Call, Call]]:
+        """The second calls of hedges, each with the call that it repeats."""
+        return ((call, call.copy_of) for call in self.calls if call.copy_of is not None)
+
     # -- reading
+
+    def _read(self, number: int, event: Event) -> None:
+        match event["event"]:
+            case "opened":
+                self._run(number, event).opened.append((number, event["at"]))
+            case "closed":
+                self._run(number, event).closed.append((number, event["at"]))
+            case "watermark_in":
+                self._run(number, event).watermarks_in.append((number, event["at"], event["timestamp"]))
+            case "watermark_out":
+                self._run(number, event).emitted.append((number, event["at"], None, event["timestamp"]))
+            case "said":
+                self.said.append((number, event))
+            case "fault":
+                self.faults.append((number, event))
+            case kind:
+                getattr(self, f"_{kind}")(number, event)
 
     def _history(self, number: int, event: Event) -> None:
         if number or event.get("version", 1) != 1:
@@ -97,12 +118,6 @@ class Book:
         task.end, task.end_event, task.outcome = event["at"], number, event["outcome"]
         task.error = event.get("error")
 
-    def _opened(self, number: int, event: Event) -> None:
-        self._run(number, event).opened.append((number, event["at"]))
-
-    def _closed(self, number: int, event: Event) -> None:
-        self._run(number, event).closed.append((number, event["at"]))
-
     def _snapshot(self, number: int, event: Event) -> None:
         run = self._run(number, event)
         snapshot = Snapshot(number, event, run)
@@ -132,12 +147,6 @@ class Book:
         out = Out(number, event)
         row.outs.append(out)
         run.emitted.append((number, out.at, row, out))
-
-    def _watermark_in(self, number: int, event: Event) -> None:
-        self._run(number, event).watermarks_in.append((number, event["at"], event["timestamp"]))
-
-    def _watermark_out(self, number: int, event: Event) -> None:
-        self._run(number, event).emitted.append((number, event["at"], None, event["timestamp"]))
 
     def _call_started(self, number: int, event: Event) -> None:
         run = self._run(number, event)
@@ -187,12 +196,6 @@ class Book:
             raise wrong(number, f"call {call.id!r} belongs to task {call.run.task.name!r}")
         call.end(number, event)
 
-    def _said(self, number: int, event: Event) -> None:
-        self.said.append((number, event))
-
-    def _fault(self, number: int, event: Event) -> None:
-        self.faults.append((number, event))
-
     def _task(self, number: int, event: Mapping[str, Any]) -> Task:
         task = self.tasks.get(event["task"])
         if task is None:
@@ -210,24 +213,6 @@ class Book:
             run = task.runs[lookup] = Run(task, lookup, setting)
             self.runs.append(run)
         return run
-
-    _READERS: ClassVar[dict[str, Callable[[Book, int, Event], None]]] = {
-        "history": _history,
-        "setting": _setting,
-        "task_started": _task_started,
-        "task_ended": _task_ended,
-        "opened": _opened,
-        "closed": _closed,
-        "snapshot": _snapshot,
-        "row_in": _row_in,
-        "row_out": _row_out,
-        "watermark_in": _watermark_in,
-        "watermark_out": _watermark_out,
-        "call_started": _call_started,
-        "call_ended": _call_ended,
-        "said": _said,
-        "fault": _fault,
-    }
 
 
 def _note_beginnings(run: Run) -> None:

@@ -34,15 +34,12 @@ def _seen(book: Book, found: Finding) -> list[Scope]:
     """Caches of which it is seen what came into them: a row without a source may have had its answer from a journal."""
     seen = []
     for scope in _caches(book):
-        if "journal" in scope.setting and not _has_sources(scope):
+        sources = (row.outs[0].source for run in scope.runs for row in run.rows.values() if row.outs)
+        if "journal" in scope.setting and None in sources:
             found.undecided("an answer in the cache may come from the journal, and rows do not say their source")
         else:
             seen.append(scope)
     return seen
-
-
-def _has_sources(scope: Scope) -> bool:
-    return all(row.outs[0].source is not None for run in scope.runs for row in run.rows.values() if row.outs)
 
 
 def _from_journal(scope: Scope) -> dict[Hashable, list[tuple[Row, Out]]]:

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from asyncio_operator_proof.history import (
@@ -41,10 +40,6 @@ Law = Callable[[Book, Finding], None]
 NAME = re.compile(r"law_([a-z]\d+)_")
 
 
-def _laws_of(module: ModuleType) -> list[tuple[str, Law]]:
-    return [(found[1].upper(), value) for name, value in vars(module).items() if (found := NAME.match(name))]
-
-
 MODULES = (
     row_laws,
     order_laws,
@@ -65,7 +60,7 @@ MODULES = (
 )
 
 LAWS: list[tuple[str, Law]] = sorted(
-    (law for module in MODULES for law in _laws_of(module)),
+    ((one[1].upper(), law) for module in MODULES for name, law in vars(module).items() if (one := NAME.match(name))),
     key=lambda law: ("ORBLGHJQX".index(law[0][0]), int(law[0][1:])),
 )
 """Every function of a law, in the order of the laws."""

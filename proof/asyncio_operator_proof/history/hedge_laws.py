@@ -7,7 +7,7 @@ from math import inf
 
 from asyncio_operator_proof.history.book import Book
 from asyncio_operator_proof.history.key_flights import number_of
-from asyncio_operator_proof.history.parts import Call, Flight, Run
+from asyncio_operator_proof.history.parts import Call, Flight
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
 
@@ -19,26 +19,20 @@ NO_USE = "an answer that is of no use may win, or fail"
 
 def law_h1_a_copy_is_made_of_a_slow_call(book: Book, found: Finding) -> None:
     """A call is made a second time only after it ran for `after` (a percentile: at least `floor`), and only once."""
-    for run in book.runs:
-        hedge = run.setting.get("hedge")
-        for call in run.calls:
-            if call.copy_of is None:
-                continue
-            found.decided()
-            first = call.copy_of
-            if hedge is None:
-                found.broken(f"call {call.id!r} of {run.name} is a copy, and no hedge is set", call.start, call.event)
-                continue
-            after = hedge.get("after", "p98")
-            least = hedge.get("floor", 0.01) if type(after) is str else after
-            if call.start < first.start + least - book.near(least):
-                what = f"call {call.id!r} of {run.name} repeats call {first.id!r} after"
-                found.broken(
-                    f"{what} {call.start - first.start:.6f} s, not {least}", call.start, first.event, call.event
-                )
-            if first.copy_of is not None or first.copies[0] is not call:
-                what = f"call {call.id!r} of {run.name} is another copy of call {first.id!r}"
-                found.broken(what, call.start, first.event, call.event)
+    for copy, first in book.copies():
+        found.decided()
+        hedge = copy.run.setting.get("hedge")
+        if hedge is None:
+            found.broken(f"call {copy.id!r} of {copy.run.name} is a copy, and no hedge is set", copy.start, copy.event)
+            continue
+        after = hedge.get("after", "p98")
+        least = hedge.get("floor", 0.01) if type(after) is str else after
+        what, ran = f"call {copy.id!r} of {copy.run.name}", copy.start - first.start
+        if ran < least - book.near(least):
+            early = f"{what} repeats call {first.id!r} after {ran:.6f} s, not {least}"
+            found.broken(early, copy.start, first.event, copy.event)
+        if first.copy_of is not None or first.copies[0] is not copy:
+            found.broken(f"{what} is another copy of call {first.id!r}", copy.start, first.event, copy.event)
 
 
 def law_h1_copies_are_a_share_of_the_calls(book: Book, found: Finding) -> None:
@@ -63,75 +57,64 @@ def law_h1_copies_are_a_share_of_the_calls(book: Book, found: Finding) -> None:
 
 def law_h1_the_first_answer_wins(book: Book, found: Finding) -> None:
     """The first answer of a call and its copy is used, and if one fails the other is awaited."""
-    for run in book.runs:
-        for copy in run.calls:
-            first = copy.copy_of
-            if first is None or copy.outcome is None or first.outcome is None:
-                continue
-            if first.is_malformed or copy.is_malformed:
-                found.undecided(NO_USE)
-                continue
-            winner = min(
-                (call for call in (first, copy) if call.outcome == "result"), key=lambda c: c.stopped, default=None
-            )
-            if winner is None:
-                continue
-            loser = copy if winner is first else first
-            if abs(first.stopped - copy.stopped) <= book.moment:
-                continue
-            for position, key in enumerate(winner.keys):
-                _judge_winner(run, key, winner, loser, winner.answer_of(position), found)
+    for copy, first in book.copies():
+        if copy.outcome is None or first.outcome is None:
+            continue
+        if first.is_malformed or copy.is_malformed:
+            found.undecided(NO_USE)
+            continue
+        winners = sorted((call for call in (first, copy) if call.outcome == "result"), key=lambda call: call.stopped)
+        if not winners or abs(first.stopped - copy.stopped) <= book.moment:
+            continue
+        winner = winners[0]
+        for position, key in enumerate(winner.keys):
+            _judge_winner(key, winner, copy if winner is first else first, winner.answer_of(position), found)
 
 
 def law_h1_the_loser_is_cancelled(book: Book, found: Finding) -> None:
     """When a call or its copy has answered the other one is cancelled: it has returned `returns_within` later, where
     that is known."""
-    for run in book.runs:
-        within = run.setting.get("returns_within")
+    for copy, first in book.copies():
+        run, within = copy.run, copy.run.setting.get("returns_within")
         if within is None:
             continue
-        for copy in run.calls:
-            if copy.copy_of is None:
+        for winner, loser in (copy, first), (first, copy):
+            if winner.outcome != "result" or winner.stopped >= _cut(winner, book) or loser.start > winner.stopped:
                 continue
-            for winner, loser in (copy, copy.copy_of), (copy.copy_of, copy):
-                in_time = all(winner.stopped < winner.begun + limit - book.near(limit) for limit in run.limits)
-                if winner.outcome != "result" or not in_time or loser.start > winner.stopped:
-                    continue
-                if winner.is_malformed:
-                    found.undecided(NO_USE)
-                    continue
-                found.decided()
-                if min(loser.stopped, book.end) > winner.stopped + within + book.near(within):
-                    what = f"call {loser.id!r} of {run.name} runs on after {winner.stopped:.6f}, when call"
-                    what = f"{what} {winner.id!r} had answered"
-                    found.broken(what, winner.stopped, *winner.events, *loser.events)
+            if winner.is_malformed:
+                found.undecided(NO_USE)
+                continue
+            found.decided()
+            if min(loser.stopped, book.end) > winner.stopped + within + book.near(within):
+                what = f"call {loser.id!r} of {run.name} runs on after {winner.stopped:.6f}, when call"
+                found.broken(f"{what} {winner.id!r} had answered", winner.stopped, *winner.events, *loser.events)
 
 
 def law_h1_the_other_call_is_awaited(book: Book, found: Finding) -> None:
     """If a call or its copy fails while the other one runs, that one is awaited: it is not cancelled, and until it has
     ended its keys are not called again, and their rows do not fail."""
-    for run in book.runs:
-        for copy in run.calls:
-            if copy.copy_of is None or "asks_per_batch" in run.setting:
+    for copy, first in book.copies():
+        if "asks_per_batch" in copy.run.setting:
+            continue
+        for failed, other in (copy, first), (first, copy):
+            if failed.outcome != "error" or failed.error in NOT_AWAITED:
                 continue
-            for failed, other in (copy, copy.copy_of), (copy.copy_of, copy):
-                if failed.outcome != "error" or failed.error in NOT_AWAITED:
-                    continue
-                until = min(other.stopped, _cut(run, other, book))
-                if other.start < failed.stopped - book.moment and failed.stopped < until - book.moment:
-                    found.decided()
-                    _judge_awaited(run, failed, other, until - book.moment, book, found)
+            until = min(other.stopped, _cut(other, book))
+            if other.start < failed.stopped - book.moment and failed.stopped < until - book.moment:
+                found.decided()
+                _judge_awaited(failed, other, until - book.moment, book, found)
 
 
-def _cut(run: Run, call: Call, book: Book) -> float:
+def _cut(call: Call, book: Book) -> float:
     """The earliest moment at which a limit may cut a call."""
-    return min((call.begun + limit - book.near(limit) for limit in run.limits), default=inf)
+    return min((call.begun + limit - book.near(limit) for limit in call.run.limits), default=inf)
 
 
-def _judge_awaited(run: Run, failed: Call, other: Call, until: float, book: Book, found: Finding) -> None:
+def _judge_awaited(failed: Call, other: Call, until: float, book: Book, found: Finding) -> None:
+    run = failed.run
     why = f"call {failed.id!r} of {run.name} failed while call {other.id!r}, of the same attempt, ran, and"
     events = (*failed.events, *other.events)
-    if other.outcome == "cancelled" and run.task.outcome == "finished" and other.stopped < _cut(run, other, book):
+    if other.outcome == "cancelled" and run.task.outcome == "finished" and other.stopped < _cut(other, book):
         found.broken(f"{why} that was cancelled", other.stopped, *events)
     for key in other.keys:
         after = next((call for call in run.calls_of[key] if call.event > (failed.end_event or 0)), None)
@@ -147,7 +130,8 @@ def _judge_awaited(run: Run, failed: Call, other: Call, until: float, book: Book
                 found.broken(f"{why} row {rows[0].row} failed", out.at, *events, out.event)
 
 
-def _judge_winner(run: Run, key: Hashable, winner: Call, loser: Call, answer: object, found: Finding) -> None:
+def _judge_winner(key: Hashable, winner: Call, loser: Call, answer: object, found: Finding) -> None:
+    run = winner.run
     rows = run.rows_with(key)
     if len(rows) != 1 or len(run.calls_of[key]) != 2:
         found.undecided("which calls a row waited for cannot be seen")
@@ -171,25 +155,17 @@ def _judge_winner(run: Run, key: Hashable, winner: Call, loser: Call, answer: ob
 
 def law_h2_only_a_running_first_attempt_is_repeated(book: Book, found: Finding) -> None:
     """No call is hedged that has ended, whose element failed before, or that is not idempotent."""
-    for run in book.runs:
-        for copy in run.calls:
-            first = copy.copy_of
-            if first is None:
-                continue
-            found.decided()
-            events = (*first.events, copy.event)
-            if run.setting.get("idempotent") is False:
-                what = f"call {copy.id!r} of {run.name} is a copy, and calls must not be repeated"
-                found.broken(what, copy.start, *events)
-            if first.stopped < copy.start - book.moment:
-                what = f"call {copy.id!r} of {run.name} repeats call {first.id!r}, which has ended"
-                found.broken(what, copy.start, *events)
-            if not set(copy.keys) <= set(first.keys):
-                what = f"call {copy.id!r} of {run.name} has other keys than call {first.id!r}, which it repeats"
-                found.broken(what, copy.start, *events)
-            if first.refresh is True:
-                what = f"call {copy.id!r} of {run.name} repeats a refresh, for which no row waits"
-                found.broken(what, copy.start, *events)
+    for copy, first in book.copies():
+        found.decided()
+        what, events = f"call {copy.id!r} of {copy.run.name}", (*first.events, copy.event)
+        if copy.run.setting.get("idempotent") is False:
+            found.broken(f"{what} is a copy, and calls must not be repeated", copy.start, *events)
+        if first.stopped < copy.start - book.moment:
+            found.broken(f"{what} repeats call {first.id!r}, which has ended", copy.start, *events)
+        if not set(copy.keys) <= set(first.keys):
+            found.broken(f"{what} has other keys than call {first.id!r}, which it repeats", copy.start, *events)
+        if first.refresh is True:
+            found.broken(f"{what} repeats a refresh, for which no row waits", copy.start, *events)
 
 
 def law_h2_no_retry_and_no_half_is_repeated(book: Book, found: Finding) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator
 from functools import cached_property
 from itertools import accumulate
@@ -223,14 +223,6 @@ class Run:
     def rows_with(self, key: Hashable) -> list[Row]:
         """The rows with a key; of a run of a function, the row."""
         return [self.rows[key]] if self.of_rows else self.rows_of.get(key, [])  # type: ignore[index]
-
-    def rows_before(self, key: Hashable, event: int) -> int:
-        """How many rows with the key were read before an event."""
-        return bisect_right(self.rows_of.get(key, []), event, key=lambda row: row.event)
-
-    def emitted_before(self, out: Out) -> int:
-        """How many rows and watermarks were emitted before."""
-        return bisect_left(self.emitted, out.event, key=lambda one: one[0])
 
     @property
     def limits(self) -> list[float]:
