@@ -9,7 +9,7 @@ from math import inf
 
 from asyncio_operator_proof.history.book import Book
 from asyncio_operator_proof.history.known_flights import TIMER
-from asyncio_operator_proof.history.parts import Call, Out, Row, Run, may_be_refused
+from asyncio_operator_proof.history.parts import Call, Out, Row, Run, first_outs, may_be_refused
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
 from asyncio_operator_proof.history.usable_answers import CACHE_CLOCK, REMEMBERED, Answer, Scope, lifetime, scopes
@@ -19,14 +19,6 @@ REMEMBERED_LONGER = 1.05
 
 MAY_SHARE_MORE = ("journal", "budget", "circuit_breaker", "asks_per_batch")
 """Options with which a row may share an answer, or a refusal, that came from no call."""
-
-
-def _outs(scope: Scope) -> Iterator[tuple[Run, Row, Out]]:
-    """The first output of every row."""
-    for run in scope.runs:
-        for row in run.rows.values():
-            if row.outs:
-                yield run, row, row.outs[0]
 
 
 def law_l1_a_key_is_looked_up_for_a_row(book: Book, found: Finding) -> None:
@@ -55,7 +47,7 @@ def law_l1_a_key_is_looked_up_for_a_row(book: Book, found: Finding) -> None:
 def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
     """A row says truly where its answer came from: a call of its key, the cache, a shared call, or nowhere."""
     for scope in scopes(book):
-        for run, row, out in _outs(scope):
+        for run, row, out in first_outs(scope.runs):
             if row.key is None or out.status not in ("found", "missing"):
                 continue
             latest = scope.latest(row.key, out.at + book.moment)
@@ -146,7 +138,7 @@ def _was_left(before: Call, call: Call, limits: list[float], book: Book) -> bool
 def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
     """A row whose source is a call, its own or a shared one, has the answer that the call gave for its key."""
     for scope in scopes(book):
-        for run, row, out in _outs(scope):
+        for run, row, out in first_outs(scope.runs):
             if out.source not in ("call", "shared") or out.status not in ("found", "missing") or row.key is None:
                 continue
             if out.source == "shared" and ("journal" in run.setting or not scope.heap):
@@ -202,7 +194,7 @@ def _judge_sharing(book: Book, found: Finding, *, remembers: bool) -> None:
         remember = setting.get("remember", 0.0)
         if bool(remember) is not remembers:
             continue
-        for run, row, out in _outs(scope):
+        for run, row, out in first_outs(scope.runs):
             if out.source != "shared" or row.key is None:
                 continue
             if not scope.heap or any(name in setting for name in MAY_SHARE_MORE):
@@ -263,7 +255,7 @@ def law_l3_an_error_is_no_miss(book: Book, found: Finding) -> None:
     """An error is never taken for a miss, and never kept; misses are cached only if `cache_missing` says so."""
     for scope in scopes(book):
         ttl = scope.cache.get("missing_ttl")
-        for run, row, out in _outs(scope):
+        for run, row, out in first_outs(scope.runs):
             if row.key is None or out.status != "missing":
                 continue
             if out.source in ("call", "shared") or (out.source is None and "cache" not in run.setting):
@@ -304,17 +296,13 @@ def _judge_age(scope: Scope, run: Run, row: Row, out: Out, ttl: float, name: str
 
 def law_l9_no_rows_are_a_miss(book: Book, found: Finding) -> None:
     """An answer without rows is a miss, and one with rows is none."""
-    for run in book.runs:
-        if run.of_rows:
+    for run, row, out in first_outs(book.runs):
+        if run.of_rows or out.answer is None or out.status not in ("found", "missing"):
             continue
-        for row in run.rows.values():
-            for out in row.outs[:1]:
-                if out.answer is None or out.status not in ("found", "missing"):
-                    continue
-                found.decided()
-                if (out.answer == []) != (out.status == "missing"):
-                    what = f"row {row.row} of {run.name} is {out.status!r}, and its answer is {text_of(out.answer)}"
-                    found.broken(what, out.at, out.event)
+        found.decided()
+        if (out.answer == []) != (out.status == "missing"):
+            what = f"row {row.row} of {run.name} is {out.status!r}, and its answer is {text_of(out.answer)}"
+            found.broken(what, out.at, out.event)
 
 
 def law_l10_a_batch_has_no_key_twice(book: Book, found: Finding) -> None:

@@ -150,7 +150,7 @@ class Book:
 
     def _call_started(self, number: int, event: Event) -> None:
         run = self._run(number, event)
-        call = Call(number, event, run, self._keys(number, event, run))
+        call = Call.of(number, event, run, self._keys(number, event, run))
         if call.id in self._open:
             raise wrong(number, f"call {call.id!r} has started already, in event {self._open[call.id].event}")
         if "copy_of" in event:

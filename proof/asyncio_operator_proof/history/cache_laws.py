@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from math import inf
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.parts import Call, Out, Row, Run, is_invalid
+from asyncio_operator_proof.history.parts import Call, Out, Row, Run, first_outs, is_invalid
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
 from asyncio_operator_proof.history.sweeps import distinct_between
@@ -18,12 +18,7 @@ MOST_ROWS = 1000
 
 
 def _hits(scope: Scope, *sources: str) -> list[tuple[Run, Row, Out]]:
-    return [
-        (run, row, row.outs[0])
-        for run in scope.runs
-        for row in run.rows.values()
-        if row.outs and row.outs[0].source in sources and row.key is not None
-    ]
+    return [one for one in first_outs(scope.runs) if one[2].source in sources and one[1].key is not None]
 
 
 def _caches(book: Book) -> list[Scope]:
@@ -34,8 +29,7 @@ def _seen(book: Book, found: Finding) -> list[Scope]:
     """Caches of which it is seen what came into them: a row without a source may have had its answer from a journal."""
     seen = []
     for scope in _caches(book):
-        sources = (row.outs[0].source for run in scope.runs for row in run.rows.values() if row.outs)
-        if "journal" in scope.setting and None in sources:
+        if "journal" in scope.setting and any(out.source is None for _, _, out in first_outs(scope.runs)):
             found.undecided("an answer in the cache may come from the journal, and rows do not say their source")
         else:
             seen.append(scope)

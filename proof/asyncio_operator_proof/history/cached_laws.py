@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.parts import Call, Out, Row, Run
+from asyncio_operator_proof.history.parts import Call, Out, Row, Run, first_outs
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
 from asyncio_operator_proof.history.sweeps import distinct_between
@@ -126,11 +126,9 @@ def law_l13_a_cache_costs_no_calls(book: Book, found: Finding) -> None:
 
 def _failed(scope: Scope) -> Iterator[tuple[Run, Row, Out]]:
     """The rows that failed by a call, or by one that they share."""
-    for run in scope.runs:
-        for row in run.rows.values():
-            for out in row.outs[:1]:
-                if out.status in ("failed", "timed_out") and out.source in ("call", "shared") and row.key is not None:
-                    yield run, row, out
+    for run, row, out in first_outs(scope.runs):
+        if out.status in ("failed", "timed_out") and out.source in ("call", "shared") and row.key is not None:
+            yield run, row, out
 
 
 def _cases(scope: Scope, book: Book) -> Iterator[Case]:
@@ -198,10 +196,9 @@ Uses = tuple[list[float], list[float]]
 def _hits(scope: Scope) -> dict[Hashable, Uses]:
     """By key, when its rows from the cache left, and the latest time at which one of those until then was read."""
     rows: dict[Hashable, list[tuple[float, float]]] = {}
-    for run in scope.runs:
-        for row in run.rows.values():
-            if row.outs and row.outs[0].source == "cache":
-                rows.setdefault(row.key, []).append((row.outs[0].at, row.at))
+    for _, row, out in first_outs(scope.runs):
+        if out.source == "cache":
+            rows.setdefault(row.key, []).append((out.at, row.at))
     found = {}
     for key, times in rows.items():
         times.sort()

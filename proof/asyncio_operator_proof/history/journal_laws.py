@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.parts import Call, Out, Row, Run
+from asyncio_operator_proof.history.parts import Call, Out, Row, Run, first_outs
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
 from asyncio_operator_proof.history.usable_answers import CACHE_CLOCK, Answer, Kept, journals, scope_of
@@ -97,10 +97,9 @@ def law_j2_a_kill_costs_what_was_not_yet_written(book: Book, found: Finding) -> 
 def _from_journals(book: Book) -> Iterator[tuple[Run, Row, Out, list[Answer]]]:
     """Rows that came from a journal, with the answers that it had for their keys by then."""
     for kept in journals(book):
-        for run in kept.runs:
-            for row in run.rows.values():
-                if row.outs and row.outs[0].source == "journal":
-                    yield run, row, row.outs[0], kept.until(row.key, row.outs[0].at + book.moment)
+        for run, row, out in first_outs(kept.runs):
+            if out.source == "journal":
+                yield run, row, out, kept.until(row.key, out.at + book.moment)
 
 
 def law_j4_every_row_gets_the_latest_answer(book: Book, found: Finding) -> None:
@@ -142,14 +141,12 @@ def law_j7_an_expired_answer_is_not_used(book: Book, found: Finding) -> None:
 
 def law_j9_a_journal_hit_costs_nothing(book: Book, found: Finding) -> None:
     """A row from the journal says 0 attempts, and exists only where a journal is named."""
-    for run in book.runs:
-        for row in run.rows.values():
-            if not row.outs or row.outs[0].source != "journal":
-                continue
-            out = row.outs[0]
-            found.decided()
-            if out.attempts:
-                what = f"row {row.row} of {run.name} is from the journal, and says {out.attempts} attempts"
-                found.broken(what, out.at, row.event, out.event)
-            if "journal" not in run.setting:
-                found.broken(f"row {row.row} of {run.name} is from a journal, and none is named", out.at, out.event)
+    for run, row, out in first_outs(book.runs):
+        if out.source != "journal":
+            continue
+        found.decided()
+        if out.attempts:
+            what = f"row {row.row} of {run.name} is from the journal, and says {out.attempts} attempts"
+            found.broken(what, out.at, row.event, out.event)
+        if "journal" not in run.setting:
+            found.broken(f"row {row.row} of {run.name} is from a journal, and none is named", out.at, out.event)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from math import inf
@@ -19,6 +20,9 @@ LONGEST_WAIT = 3600.0
 
 FAILURE_RATIO, MINIMUM_CALLS = 0.5, 20
 """Defaults of a circuit breaker: the part of the calls that must fail before it opens, and how many there must be."""
+
+ENDINGS = {"answers", "error", "retryable", "retry_after", "overload", "lost", "settled", "free"}
+"""What the end of a call may say."""
 
 PARTS = "calls are recorded for each of their keys"
 """Why laws that count calls cannot be decided."""
@@ -63,6 +67,7 @@ class Row:
         return self.outs[-1].at if self.outs else None
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A call of the service. ``keys`` are keys, or the numbers of rows in a run of a function.
 
@@ -70,59 +75,38 @@ class Call:
     which the lookup of any of its keys may have begun: their deadlines are not before that plus the timeout.
     """
 
-    __slots__ = (
-        *("answers", "attempt", "copies", "copy_of", "end_event", "error", "event", "id", "keys", "lost", "outcome"),
-        *(
-            "begun",
-            "free",
-            "overload",
-            "refresh",
-            "retry_after",
-            "retryable",
-            "run",
-            "settled",
-            "start",
-            "stopped",
-            "weights",
-        ),
-    )
+    event: int
+    run: Run
+    keys: tuple[Hashable, ...]
+    start: float
+    id: Any
+    weights: dict[str, float]
+    attempt: Any
+    refresh: bool | None
+    begun: float = inf
+    stopped: float = inf
+    end_event: int | None = None
+    outcome: str | None = None
+    answers: list[Any] | None = None
+    error: str | None = None
+    retryable: bool | None = None
+    retry_after: float | None = None
+    overload: bool = False
+    lost: bool = False
+    settled: dict[str, float] = field(default_factory=dict)
+    free: bool = False
+    copy_of: Call | None = None
+    copies: list[Call] = field(default_factory=list)
 
-    def __init__(self, number: int, event: Event, run: Run, keys: tuple[Hashable, ...]) -> None:
-        self.event = number
-        self.id = event["call"]
-        self.run = run
-        self.keys = keys
-        self.start: float = event["at"]
-        self.begun: float = self.start
-        self.stopped = inf
-        self.end_event: int | None = None
-        self.outcome: str | None = None
-        self.answers: list[Any] | None = None
-        self.error: str | None = None
-        self.retryable: bool | None = None
-        self.retry_after: float | None = None
-        self.overload = False
-        self.lost = False
-        self.weights: dict[str, float] = event.get("weights", {})
-        self.settled: dict[str, float] = {}
-        self.free = False
-        self.attempt: Any = event.get("attempt")
-        self.copy_of: Call | None = None
-        self.copies: list[Call] = []
-        self.refresh: bool | None = event.get("refresh")
+    @classmethod
+    def of(cls, number: int, event: Event, run: Run, keys: tuple[Hashable, ...]) -> Call:
+        more = event.get("weights", {}), event.get("attempt"), event.get("refresh")
+        return cls(number, run, keys, event["at"], event["call"], *more, begun=event["at"])
 
     def end(self, number: int, event: Event) -> None:
-        self.end_event = number
-        self.stopped = event["at"]
-        self.outcome = event["outcome"]
-        self.answers = event.get("answers")
-        self.error = event.get("error")
-        self.retryable = event.get("retryable")
-        self.retry_after = event.get("retry_after")
-        self.overload = event.get("overload", False)
-        self.lost = event.get("lost", False)
-        self.settled = event.get("settled", {})
-        self.free = event.get("free", False)
+        self.end_event, self.stopped, self.outcome = number, event["at"], event["outcome"]
+        for name in ENDINGS & event.keys():
+            setattr(self, name, event[name])
 
     @property
     def events(self) -> tuple[int, ...]:
@@ -250,6 +234,11 @@ class Run:
         """For sentences."""
         chained = f", lookup {self.lookup}" if self.lookup else ""
         return f"task {self.task.name}{chained}"
+
+
+def first_outs(runs: Iterable[Run]) -> Iterator[tuple[Run, Row, Out]]:
+    """The rows that have left, each with the first that was emitted for it."""
+    return ((run, row, row.outs[0]) for run in runs for row in run.rows.values() if row.outs)
 
 
 def may_be_refused(run: Run, at: float) -> bool:

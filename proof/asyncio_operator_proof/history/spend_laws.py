@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.parts import Call
+from asyncio_operator_proof.history.parts import Call, first_outs
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.shared_limits import KNOWN, TROUBLE, Shared, budgets, outages
 
@@ -88,15 +88,13 @@ class _Known:
 
 def law_g6_a_spend_limit_ends_the_task(book: Book, found: Finding) -> None:
     """A call that the budget refuses fails its task, whatever `on_error` says: no row leaves with that error."""
-    for run in book.runs:
+    for run, row, out in first_outs(book.runs):
         if "budget" not in run.setting or run.setting.get("on_spent") == "null":
             continue
-        for row in run.rows.values():
-            for out in row.outs[:1]:
-                found.decided()
-                if out.error == REFUSED:
-                    what = f"row {row.row} of {run.name} leaves as {out.status!r}, and its budget refused a call"
-                    found.broken(what, out.at, row.event, out.event)
+        found.decided()
+        if out.error == REFUSED:
+            what = f"row {row.row} of {run.name} leaves as {out.status!r}, and its budget refused a call"
+            found.broken(what, out.at, row.event, out.event)
 
 
 def law_g12_a_row_without_money_is_over_budget(book: Book, found: Finding) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncio_operator_proof.history.book import Book
-from asyncio_operator_proof.history.parts import Call, Out, Row, Run, is_invalid
+from asyncio_operator_proof.history.parts import Call, Out, Row, Run, first_outs, is_invalid
 from asyncio_operator_proof.history.removed_rows import judge_removed
 from asyncio_operator_proof.history.report import Finding
 from asyncio_operator_proof.history.same_keys import text_of
@@ -24,10 +24,7 @@ HEAP = "heap"
 
 def _outs(book: Book, *statuses: str) -> Iterator[tuple[Run, Row, Out]]:
     """The rows with one of these statuses, and their first outputs."""
-    for run in book.runs:
-        for row in run.rows.values():
-            if row.outs and row.outs[0].status in statuses:
-                yield run, row, row.outs[0]
+    return (one for one in first_outs(book.runs) if one[2].status in statuses)
 
 
 def law_o4_a_removed_row_is_not_emitted(book: Book, found: Finding) -> None:
