@@ -17,7 +17,6 @@ from asyncio_operator_proof.simulation.scenario import (
     Coordinator,
     Lookup,
     Scenario,
-    Service,
     Task,
     changed,
     not_at_default,
@@ -196,22 +195,11 @@ def _smaller_lookup(lookup: Lookup) -> Iterator[Lookup]:
     for name, value in lookup.options.items():
         if is_dataclass(value) and not isinstance(value, type):
             yield from (replace(lookup, options={**lookup.options, name: one}) for one in _at_defaults(value))
-    yield from (replace(lookup, service=one) for one in _smaller_service(lookup.service))
+    yield from (replace(lookup, service=one) for one in _at_defaults(lookup.service))
+    for begin, end in lookup.service.outages:
+        if begin:
+            yield replace(lookup, service=replace(lookup.service, outages=((0.0, end),)))
     if lookup.batches > 1:
         left = {key: value for key, value in lookup.options.items() if key != "batching"}
         yield replace(lookup, batches=1, options=left)
-    if lookup.from_before:
-        yield replace(lookup, from_before=False)
-    if lookup.columns:
-        yield replace(lookup, columns=False)
-    if lookup.table:
-        yield replace(lookup, table=False)
-    if lookup.pair:
-        yield replace(lookup, pair=False)
-
-
-def _smaller_service(service: Service) -> Iterator[Service]:
-    yield from _at_defaults(service)
-    for begin, end in service.outages:
-        if begin:
-            yield replace(service, outages=((0.0, end),))
+    yield from _at_defaults(lookup, ("from_before", "columns", "table", "pair"))
