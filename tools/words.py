@@ -1,26 +1,20 @@
-"""Counts words that this project avoids, in source and pages: `python tools/words.py`, which `make lint` runs.
+"""Finds words that this project avoids, in source and pages: `python tools/words.py`, which `make lint` runs.
 
-Each of them makes a reader stop whose second language is English. `tools/words.txt` says how many of them a file still
-has. A file may have fewer, and never more; a file that is not listed has none.
-
-    python tools/words.py                 fails for new ones, and names file, line and what to write in their place
-    python tools/words.py --list docs     prints all of them in these files and folders
-    python tools/words.py --write         writes the list anew, after words or files have gone. It refuses more words.
+Each of them makes a reader stop whose second language is English. It fails if there are some, and names file, line and
+what to write in their place: of all files, or of those in the given places.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-BASELINE = Path(__file__).with_suffix(".txt")
 
 PLACES = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
@@ -97,61 +91,18 @@ def found_in(places: Sequence[str]) -> dict[str, list[Found]]:
     return {file: words for file, words in found.items() if words}
 
 
-def baseline(path: Path = BASELINE) -> dict[str, int]:
-    """How many words each file may have."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {file: int(count) for count, file in (line.split(maxsplit=1) for line in lines)}
-
-
-def new_words(found: Mapping[str, Sequence[Found]], allowed: Mapping[str, int]) -> list[Found]:
-    """The words of each file that has more than it may."""
-    return [word for file, words in found.items() if len(words) > allowed.get(file, 0) for word in words]
-
-
-def rewritten(found: Mapping[str, Sequence[Found]], allowed: Mapping[str, int]) -> str:
-    """The text of the list for these words.
-
-    Raises:
-        ValueError: there are more words than before, counted over all files: a file may move, and words may not come.
-    """
-    counts = {file: len(words) for file, words in sorted(found.items())}
-    before, after = sum(allowed.values()), sum(counts.values())
-    if after > before:
-        raise ValueError(f"there are {after} avoided words, and the list has {before}; it may only shrink")
-    return "".join(f"{count:4} {file}\n" for file, count in counts.items())
-
-
 def lines_of(words: Iterable[Found]) -> Iterator[str]:
     """What is printed of words."""
     for word in words:
         yield f"{word.file}:{word.line}: {word.word!r}: write {word.instead}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Check, list or write; the exit status."""
-    parser = argparse.ArgumentParser(prog="python tools/words.py", description=(__doc__ or "").partition(":")[0] + ".")
-    parser.add_argument(
-        "--list", nargs="*", metavar="PLACE", help="print the words of these files and folders, or of all"
-    )
-    parser.add_argument("--write", action="store_true", help="write tools/words.txt anew; it may only shrink")
-    options = parser.parse_args(arguments)
-    if options.list is not None:
-        found = found_in(options.list or PLACES)
-        print(*lines_of(word for words in found.values() for word in words), sep="\n")
-        return 0
-    found, allowed = found_in(PLACES), baseline()
-    if options.write:
-        try:
-            BASELINE.write_text(rewritten(found, allowed), encoding="utf-8")
-        except ValueError as error:
-            sys.exit(str(error))
-        return 0
-    new = new_words(found, allowed)
-    print(*lines_of(new), sep="\n", end="\n" if new else "")
-    if new:
-        print("These files have more avoided words than tools/words.txt allows: reword what is new.", file=sys.stderr)
-    return 1 if new else 0
+def main(places: Sequence[str]) -> int:
+    """Print what is found in these files and folders, or in all; the exit status."""
+    found = [word for words in found_in(places or PLACES).values() for word in words]
+    print(*lines_of(found), sep="\n", end="\n" if found else "")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
