@@ -444,11 +444,11 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator_proof/simulation": 4_040,
     "enrichers": 2_359,
     "enrichers/databases": 910,
-    "enrichers/http": 3_521,
+    "enrichers/http": 3_496,
     "enrichers/models": 986,
-    "enrichers/postgres": 2_469,
-    "enrichers/redis": 575,
-    "enrichers/sql": 1_835,
+    "enrichers/postgres": 2_460,
+    "enrichers/redis": 571,
+    "enrichers/sql": 1_820,
 }
 """Lines of a folder with its subfolders at most; the packages without theirs."""
 

@@ -39,7 +39,10 @@ def text_of(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float | Decimal):
         text = _number(value)
-        return _without_exponent(text) if "e" in text else text
+        if "e" in text:  # Only floats have a small e; decimals have E.
+            text = format(Decimal(text), "f")
+            text += "" if "." in text else ".0"
+        return text
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, datetime.date | datetime.time):
@@ -131,12 +134,6 @@ def _number(value: float | Decimal) -> str:
     if not value.is_finite():
         raise UnsendableError(f"{value!r} is not a number that can be written")
     return format(value, "f") if abs(value.adjusted()) < _LARGEST_EXPONENT else str(value)
-
-
-def _without_exponent(text: str) -> str:
-    """A float without an exponent, with a decimal point. (Only floats have a small e; decimals have E.)"""
-    text = format(Decimal(text), "f")
-    return text if "." in text else f"{text}.0"
 
 
 def _sendable(value: Any) -> str:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import base64
 import re
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 from urllib import request as environment
 from urllib.parse import unquote, urlsplit
@@ -70,23 +71,22 @@ class _Target(NamedTuple):
     address: _Address | None
 
 
-def _target(host_and_port: str) -> _Target:
-    host, _, port = host_and_port.rpartition(":")
-    host = host.strip("[]").partition("%")[0].rstrip(".").lower()
-    return _Target(host, port, _address(host))
-
-
 def _bypassed(host_and_port: str, listed: str) -> bool:
     """Whether an entry of ``no_proxy`` names the host."""
-    target = _target(host_and_port)
+    host, _, port = host_and_port.rpartition(":")
+    host = host.strip("[]").partition("%")[0].rstrip(".").lower()
+    target = _Target(host, port, _address(host))
     return any(_names(entry, target) for entry in listed.lower().replace(",", " ").split())
 
 
 def _names(entry: str, target: _Target) -> bool:
-    network = _network(entry.strip("[]"))
-    if network is not None:
-        return target.address is not None and target.address in network
-    name, port = _without_port(entry)
+    if "/" in entry:
+        with suppress(ValueError):
+            network = ip_network(entry.strip("[]"), strict=False)
+            return target.address is not None and target.address in network
+    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::(\d*))?", entry)
+    # Anything else with a colon is an IPv6 address without brackets.
+    name, port = (found[1].strip("[]"), found[2] or "") if found else (entry, "")
     if port not in ("", target.port):
         return False
     address = _address(name)
@@ -98,21 +98,8 @@ def _names(entry: str, target: _Target) -> bool:
     return re.fullmatch(".*".join(map(re.escape, name.split("*"))), target.host) is not None
 
 
-def _without_port(entry: str) -> tuple[str, str]:
-    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::(\d*))?", entry)
-    # Anything else with a colon is an IPv6 address without brackets.
-    return (found[1].strip("[]"), found[2] or "") if found else (entry, "")
-
-
 def _address(text: str) -> _Address | None:
     try:
         return ip_address(text)
-    except ValueError:
-        return None
-
-
-def _network(text: str) -> IPv4Network | IPv6Network | None:
-    try:
-        return ip_network(text, strict=False) if "/" in text else None
     except ValueError:
         return None

@@ -77,7 +77,10 @@ class Plan:
             if not (optional and lacks(optional, values)):
                 headers[name] = fill(pieces, values)
         if header and header.lower() not in map(str.lower, headers):
-            headers[header] = _idempotency_key(self._method, url, body, row_id)
+            # Equal for equal requests of a row, in whatever process and however often they are sent.
+            parts = [self._method.encode(), url.encode(), body or b"", row_id.encode()]
+            digest = hashlib.sha256(b"\0".join(parts)).digest()
+            headers[header] = str(uuid.UUID(bytes=digest[:16], version=5))
         return Request(self._method, url, headers, body)
 
 
@@ -144,8 +147,10 @@ class Planner:
         if self.batch_json_body is not None:
             method = "POST" if method == "GET" else method
             argument, body = "batch_json_body", self.batch_json_body
-        elif _names_used(self._names, body):
-            raise ConfigurationError("json_body is for one key; with a batch_url, pass batch_json_body too")
+        else:
+            json_pieces(self._names, body, "json_body", used := set[str]())
+            if used:
+                raise ConfigurationError("json_body is for one key; with a batch_url, pass batch_json_body too")
         names = Names(self.parts, one=False, many=True)
         plan, used = self._plan("batch_url", url, names, method, argument, body)
         if KEYS not in used:
@@ -270,13 +275,6 @@ def _is_fixed(pieces: Iterable[Piece]) -> bool:
     return all(isinstance(piece, str) for piece in pieces)
 
 
-def _names_used(names: Names, body: Any) -> set[str]:
-    """The names in braces in a JSON value."""
-    used: set[str] = set()
-    json_pieces(names, body, "json_body", used)
-    return used
-
-
 def _holds(value: Any, wanted: str) -> bool:
     """Whether a JSON value contains this string as a whole."""
     if isinstance(value, Mapping):
@@ -294,10 +292,3 @@ def _secrets_of_json(names: Names, value: Any, where: str, path: str) -> list[st
         return [text for item in value for text in _secrets_of_json(names, item, where, path)]
     pieces = names.take_apart(value, where) if isinstance(value, str) else [json_of(value)]
     return [text for piece in pieces if isinstance(piece, str) for text in of_named(path, piece)]
-
-
-def _idempotency_key(method: str, url: str, body: bytes | None, row_id: str) -> str:
-    """Equal for equal requests of a row, in whatever process and however often they are sent; different for all
-    others."""
-    digest = hashlib.sha256(b"\0".join([method.encode(), url.encode(), body or b"", row_id.encode()])).digest()
-    return str(uuid.UUID(bytes=digest[:16], version=5))

@@ -149,7 +149,10 @@ def _unpacked(record: Sequence[Any], number: int, field: pa.Field) -> pa.Array:
             return _fixed(first or b"", second, rows, width, data_type)
         if kinds.is_list(data_type):
             return _arrays(first or b"", second or b"", rows, data_type)
-        return _variable(first or b"", second or b"", rows, data_type)
+        ends, valid, nulls = _spans(second or b"", rows)
+        is_decimal = kinds.is_decimal(data_type)
+        array = _array(pa.string() if is_decimal else data_type, rows, valid, nulls, ends, pa.py_buffer(first or b""))
+        return _decimals(array, data_type) if is_decimal else array
     except MisfitError as error:
         error.path, error.type = field.name, data_type
         raise
@@ -196,17 +199,14 @@ def _numbers(numbers: Any, valid: Any, nulls: int, data_type: pa.DataType) -> pa
     if kinds.is_boolean(data_type):
         numbers = _bits(numbers == 1)
     elif kinds.is_temporal(data_type):
-        _check_finite(numbers if valid is None else np.where(valid, numbers, 0), width)
+        held = numbers if valid is None else np.where(valid, numbers, 0)
+        if rows and (held.min() < EARLIEST[width] or held.max() > LATEST[width]):
+            row = int(np.flatnonzero((held < EARLIEST[width]) | (held > LATEST[width]))[0])
+            raise MisfitError("", _shown(int(held[row]), width), pa.null(), "", row)
         numbers += DAYS if width == 4 else MICROSECONDS
     elif kinds.is_int16(data_type):
         numbers = numbers.astype(np.int16, copy=False)
     return _array(data_type, rows, valid, nulls, numbers)
-
-
-def _check_finite(numbers: np.ndarray[Any, np.dtype[np.int64]], width: int) -> None:
-    if len(numbers) and (numbers.min() < EARLIEST[width] or numbers.max() > LATEST[width]):
-        row = int(np.flatnonzero((numbers < EARLIEST[width]) | (numbers > LATEST[width]))[0])
-        raise MisfitError("", _shown(int(numbers[row]), width), pa.null(), "", row)
 
 
 def _shown(number: int, width: int) -> str:
@@ -228,13 +228,6 @@ def _spans(packed_lengths: bytes, rows: int) -> tuple[Any, Any, int]:
     ends = np.zeros(rows + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return ends, valid, nulls
-
-
-def _variable(packed: bytes, packed_lengths: bytes, rows: int, data_type: pa.DataType) -> pa.Array:
-    ends, valid, nulls = _spans(packed_lengths, rows)
-    is_decimal = kinds.is_decimal(data_type)
-    array = _array(pa.string() if is_decimal else data_type, rows, valid, nulls, ends, pa.py_buffer(packed))
-    return _decimals(array, data_type) if is_decimal else array
 
 
 def _arrays(packed: bytes, packed_lengths: bytes, rows: int, data_type: pa.ListType) -> pa.Array:

@@ -115,8 +115,12 @@ async def _describe(
                 error, selection.subject, selection.dsn, await _tables_instead(connection, selection)
             )
         except Exception as error:
-            several = _no_select(selection, "more than one statement") if _is_several(error) else None
-            problem = several or source_error(error, selection.subject, selection.dsn, _foreign_parameter(error, sql))
+            # The server reports several statements as a syntax error from this place.
+            place = getattr(error, "server_source_function", None)
+            if isinstance(error, asyncpg.PostgresSyntaxError) and place == "exec_parse_message":
+                problem = _no_select(selection, "more than one statement")
+            else:
+                problem = source_error(error, selection.subject, selection.dsn, _foreign_parameter(error, sql))
         else:
             attributes = prepared.get_attributes()
             if listener is None:
@@ -151,12 +155,6 @@ def _foreign_parameter(error: Exception, sql: str) -> str:
         f"; is {found[0]!r} a parameter? Here they are $1, $2, ..., one array for each key column, as in "
         "WHERE id = ANY ($1)"
     )
-
-
-def _is_several(error: Exception) -> bool:
-    """Whether the server found more than one statement. It reports that as a syntax error from this place."""
-    place = getattr(error, "server_source_function", None)
-    return isinstance(error, asyncpg.PostgresSyntaxError) and place == "exec_parse_message"
 
 
 def _no_select(selection: Selection, what: str) -> ConfigurationError:

@@ -6,7 +6,7 @@ deadline is cancelled from outside. Nothing is cached here. The URL is used to c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, flag, one_of, positive_int, shown_type
+from asyncio_operator.enricher import Found, as_schema, describe, duration, flag, one_of, positive_int, shown_type
 from asyncio_operator.services.redis_client import URL, Url, check_cluster_url, lookup_error, secrets_of
 from asyncio_operator.services.secret_source import shown_source
 from enrichers.names import names_of, opened
@@ -230,7 +230,8 @@ class RedisEnricher(Enricher):
         if self.kind == "string":
             return _of_one_column(self._schema.field(0), to_row)
         if self.kind == "hash":
-            return lambda value: to_row(_with_text_names(value))
+            # Names that are not UTF-8 are escaped: no column has such a name.
+            return lambda value: to_row({n.decode("utf-8", "backslashreplace"): item for n, item in value.items()})
 
         # Made once, because making it takes as long as reading a small object.
         decode = json_decoder(self._schema)
@@ -270,8 +271,3 @@ def _of_one_column(field: pa.Field, to_row: Convert) -> Convert:
         return {name: converted} if converted is not None else to_row({name: value})
 
     return from_text
-
-
-def _with_text_names(value: Mapping[bytes, bytes]) -> Row:
-    """The fields of a hash, without those whose name is not UTF-8: a column cannot have such a name."""
-    return {name.decode("utf-8", "backslashreplace"): item for name, item in value.items()}

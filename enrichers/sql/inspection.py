@@ -213,7 +213,6 @@ async def _check(
 ) -> frozenset[str]:
     """Run the statement without keys. Returns the columns of which the server would send six digits only."""
     statement = Statement(described, selection.table, selection.query)
-    problem: ConfigurationError | None
     try:
         result = await connection.execute(*statement.without_keys())
         names = [*result.keys()]
@@ -226,9 +225,13 @@ async def _check(
     else:
         short_floats = _short_floats(result, described)
         check_columns(selection.subject, names, described.names)
-        problem = _problem_of_floats(short_floats, selection)
-        if problem is None:
+        if selection.query is None or not short_floats:
             return short_floats
+        name = min(short_floats)
+        problem = ConfigurationError(
+            f"{selection.subject}: the column {name!r} of the result is a FLOAT, of which the server sends six digits "
+            f"only (16777216 comes as 16777200); select it as a double, as in CAST({name} AS DOUBLE) AS {name}"
+        )
     raise problem
 
 
@@ -238,16 +241,6 @@ def _short_floats(result: sa.CursorResult[Any], described: Described) -> frozens
         return frozenset()
     found = result.cursor.description if result.cursor is not None else ()
     return frozenset(name for name, kind, *_ in found if kind == FLOAT and name in described.names)
-
-
-def _problem_of_floats(short_floats: frozenset[str], selection: Selection) -> ConfigurationError | None:
-    if selection.query is None or not short_floats:
-        return None
-    name = min(short_floats)
-    return ConfigurationError(
-        f"{selection.subject}: the column {name!r} of the result is a FLOAT, of which the server sends six digits only "
-        f"(16777216 comes as 16777200); select it as a double, as in CAST({name} AS DOUBLE) AS {name}"
-    )
 
 
 def _as_text(

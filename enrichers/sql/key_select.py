@@ -121,9 +121,9 @@ class Statement:
             return
         source = table_of(table or (), described.names)
         self._columns = [source.c[name] for name in described.key]
-        self._select = sa.select(
-            *(_with_all_digits(source.c[name], name in described.short_floats) for name in described.names)
-        )
+        # With all digits: a product with 1 is a double in all versions, as `CAST ... AS DOUBLE` is not.
+        doubles = {name: (source.c[name] * sa.literal_column("1e0")).label(name) for name in described.short_floats}
+        self._select = sa.select(*(doubles.get(name, source.c[name]) for name in described.names))
         if not self._grouped:
             left = self._columns[0] if parts == 1 else sa.tuple_(*self._columns)
             self._condition = self._select.where(left.in_(keys))
@@ -159,7 +159,10 @@ class Statement:
         found: dict[Any, Any] = {}
         if not records:
             return found
-        columns = self._columns_of(names, records)
+        absent = [name for name in self._described.names if name not in names]
+        if absent:
+            raise AbsentError(absent[0])
+        columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*records, strict=True), strict=True))
         keys = self._keys_of(columns, records, names)
         schema = self._described.schema
         chosen = [self._values(columns[field.name], field, keys) for field in schema]
@@ -176,12 +179,6 @@ class Statement:
             elif before is not made:
                 found[key] = [before, made]
         return found
-
-    def _columns_of(self, names: Sequence[str], records: Sequence[Any]) -> dict[str, Sequence[Any]]:
-        absent = [name for name in self._described.names if name not in names]
-        if absent:
-            raise AbsentError(absent[0])
-        return dict(zip(names, zip(*records, strict=True), strict=True))
 
     def _keys_of(self, columns: Mapping[str, Sequence[Any]], records: Sequence[Any], names: Sequence[str]) -> list[Any]:
         parts = []
@@ -238,11 +235,6 @@ def table_of(table: Sequence[str], names: Sequence[str]) -> sa.TableClause:
     """A table of SQLAlchemy whose columns have no type, so that values come as the driver returns them."""
     *schemas, name = table
     return sa.table(name, *map(sa.column, names), schema=".".join(schemas) or None)
-
-
-def _with_all_digits(column: Any, short: bool) -> Any:
-    """A column with all digits. A product with 1 is a double in all versions, as `CAST ... AS DOUBLE` is not."""
-    return (column * sa.literal_column("1e0")).label(column.name) if short else column
 
 
 def _tuple(kinds: Sequence[types.TypeEngine[Any]]) -> types.TypeEngine[Any]:
