@@ -415,21 +415,13 @@ class StateBackend(ABC):
         return (cells for cells in found if cells.strategy(strategy) is not None)
 
     def settle(self) -> None:
-        """Lets incremental clean-ups make the looks of all accesses so far. Called before stored entries are shown.
-
-        Raises:
-            StateError: the backend is closed, or cannot be read.
-        """
+        """Lets incremental clean-ups make the looks of all accesses so far: before stored entries are shown."""
         self.check_open()
         for cells in self.ttl_cells(CleanupIncrementally):
             cells.settle()
 
     def require_slot(self) -> bytes:
-        """The current slot.
-
-        Raises:
-            StateError: no key was set, or the backend is closed.
-        """
+        """The current slot; StateError if no key was set, or the backend is closed."""
         self.check_open()
         if self.slot is None:
             raise StateError("no key is set: call set_current_key(key) before reading or writing state")

@@ -38,10 +38,6 @@ class Codec:
     """Turns values into stored entries and back.
 
     A state with time to live has stamped entries, whose timestamps are milliseconds since the epoch.
-
-    Attributes:
-        encode: gives the stored form of a value.
-        decode: gives the value of a stored form.
     """
 
     encode: Callable[[Any], Stored]
@@ -78,10 +74,7 @@ class Codec:
         return stamped[STAMP_SIZE:] if deadline < stamped_at(stamped)[0] - STAMP_BIAS < NOT_BEGUN else None
 
     def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
-        """The values of entries whose timestamps lie after the deadline, `absent` instead of the others.
-
-        The life of each has to have begun.
-        """
+        """The values of entries, whose lives have begun; `absent` instead of those that are not after the deadline."""
         after, decode = self.after, self.decode
         return [absent if one is None or (rest := after(one, deadline)) is None else decode(rest) for one in stamped]
 
@@ -119,10 +112,8 @@ class Table(ABC):
         return self.get(slot, sub) is stored
 
     def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
-        """Adds changes of one slot to a batch: entries by sub, None to delete. `clear` empties the slot first.
-
-        In this class a batch is a list of changes, which the backend carries out.
-        """
+        """Adds changes of one slot to a batch, here a list: entries by sub, None to delete. `clear` empties the slot
+        first."""
         batch.append((self, slot, list(changes), clear))
 
     @abstractmethod
@@ -147,10 +138,8 @@ class Table(ABC):
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
-        """All entries, as slot, sub, stored. Entries that were returned may be deleted during the iteration.
-
-        The border between slot and sub may differ from that of the write; their concatenation is the address.
-        """
+        """All entries, as slot, sub, stored, of which slot + sub is the address. Those that were returned may be
+        deleted during the iteration."""
 
     @abstractmethod
     def slots(self) -> Iterator[bytes]:

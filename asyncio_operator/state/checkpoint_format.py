@@ -48,11 +48,8 @@ _HEAD = re.compile(rb"asyncio-operator checkpoint (\d{1,9}) ([0-9a-f]{8})")
 
 
 class CheckpointFiles:
-    """An existing checkpoint: its manifest was read, and every file has the size that the manifest gives.
-
-    Raises:
-        StateError: there is none, it is damaged, a file is missing, or it is of another version.
-    """
+    """An existing checkpoint: its manifest was read, and every file has the size that the manifest gives. StateError if
+    there is none, it is damaged, a file is missing, or it is of another version."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,11 +85,7 @@ def rocksdb_snapshot(path: Path) -> StateSnapshot:
 
 
 class Segments(Mapping[int, bytes]):
-    """Segments of a file of a checkpoint, by key group. Each is read when it is asked for.
-
-    Args:
-        given: offset, length and CRC-32 of each segment.
-    """
+    """Segments of a file, by key group, given as offset, length and CRC-32. Each is read when it is asked for."""
 
     def __init__(self, path: Path, file: str, given: Mapping[str, list[int]]) -> None:
         self._path, self._file = path, file
@@ -135,11 +128,7 @@ def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint at `path`: every part is there, of its type and within its bounds.
-
-    Raises:
-        StateError: there is none, or it is damaged, or of another version.
-    """
+    """The manifest of the checkpoint at `path`: every part is there, of its type and within its bounds."""
     try:
         data = (path / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):

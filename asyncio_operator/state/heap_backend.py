@@ -395,10 +395,8 @@ class HeapTable(Table):
 
 
 class HeapCodec(Codec):
-    """Keeps values as objects, copied by the built-in serialiser, or as the bytes of another serialiser.
-
-    A stamped entry is a `Record`. It is made here, and gets its place in the round when it is put.
-    """
+    """Keeps values as objects, copied by the built-in serialiser, or as the bytes of another one. A stamped entry is a
+    `Record`, which gets its place in the round when it is put."""
 
     def __init__(self, serializer: Serializer, stamped: bool) -> None:
         super().__init__(serializer)

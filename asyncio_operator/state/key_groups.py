@@ -89,11 +89,7 @@ def key_group(key: Key, max_parallelism: int) -> int:
 
 
 def key_hash(key: Key) -> int:
-    """A key's hash code and one round of MurmurHash3 over it, made non-negative: 31 bits.
-
-    Raises:
-        StateError: the key is None, or not of a key type.
-    """
+    """A key's hash code and one round of MurmurHash3 over it, made non-negative: 31 bits; StateError for no key."""
     kind = type(key)
     if kind is int:
         return murmur(key if -0x80000000 <= key <= 0x7FFFFFFF else java_long_hash(key))
@@ -214,11 +210,7 @@ def resolve_key_groups(key_groups: KeyGroupRange | None, max_parallelism: int) -
 
 
 def group_of(key: Key, key_groups: KeyGroupRange, max_parallelism: int) -> int:
-    """The key group of a key, which has to lie in the range.
-
-    Raises:
-        StateError: it does not, or the key is not of a key type.
-    """
+    """The key group of a key; StateError if it is outside the range, or the key is of no key type."""
     group = key_group(key, max_parallelism)
     if not key_groups.start <= group <= key_groups.end:
         raise outside(key, key_groups, max_parallelism)
@@ -275,11 +267,8 @@ _PLAIN = frozenset((str, int))
 def addresses_of(
     key_groups: KeyGroupRange, max_parallelism: int, prefixes: Mapping[int, bytes], memo: dict[Key, bytes]
 ) -> Callable[[Key], bytes]:
-    """A function that gives the address of a key, ``prefixes[key_group(key)] + serialize_key(key)``.
-
-    It raises StateError if the key is None, not of a key type, or not in the key groups of the prefixes; `memo` has the
-    keys that it remembers.
-    """
+    """A function that gives ``prefixes[key_group(key)] + serialize_key(key)``, or raises StateError if the key is none,
+    or of no group of the prefixes. `memo` has the keys that it remembers."""
     # Local variables of a function are read in a quarter of the time of attributes.
     hits = rest = 0
     limit = MEMO_TRIAL

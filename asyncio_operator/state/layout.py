@@ -86,11 +86,7 @@ def serialize_namespace(namespace: Key | None) -> bytes:
 
 
 def parse_slot(address: bytes, width: int) -> tuple[Key, bytes, int]:
-    """The key, the bytes of the namespace, and the length of the slot at the beginning of an address.
-
-    Raises:
-        StateError: the bytes are not an address.
-    """
+    """Key, bytes of the namespace, and length of the slot at the beginning of an address; StateError if it is none."""
     key, end = deserialize_key(address, width)
     _, length = deserialize_key(address, end)
     return key, address[end:length], length

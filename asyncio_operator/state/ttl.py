@@ -58,12 +58,8 @@ ALWAYS, NEVER = -STAMP_BIAS, STAMP_BIAS
 class _Schedule:
     """When the entries of a state are looked at.
 
-    Attributes:
-        counted: when the last access was that had to be counted.
-        horizon: when the first entry may expire.
-
-    An access at a time of ``counted <= now < horizon`` owes nothing and need not be reported. Callers ask for that
-    themselves, because they do so with every access.
+    `counted` is the time of the last access that had to be counted, `horizon` when the first entry may expire. An
+    access at a time between them owes nothing, which callers see for themselves, because they ask with every access.
     """
 
     def __init__(self, name: str, table: Table, ttl: int) -> None:
@@ -71,11 +67,7 @@ class _Schedule:
         self.counted = self.horizon = ALWAYS
 
     def settle(self) -> None:
-        """Makes the looks of all accesses so far, as at the time of the last.
-
-        Raises:
-            StateError: the clean-up failed.
-        """
+        """Makes the looks of all accesses so far, as at the time of the last."""
 
     def doubt(self) -> None:
         """An entry may get a timestamp that lies in the past, so the bound of the running round may be wrong."""
@@ -88,13 +80,7 @@ class _Schedule:
 
 
 class CleanupSchedule(_Schedule):
-    """Counts accesses, and makes the looks that they owe.
-
-    Args:
-        ttl: how long an entry lives, in milliseconds.
-        cleanup: None: no access owes a look.
-        at_once: each access makes its looks itself, and leaves none to a later one.
-    """
+    """Counts accesses, and makes the looks that they owe: none without `cleanup`, and each its own if `at_once`."""
 
     def __init__(self, name: str, table: Table, ttl: int, cleanup: CleanupIncrementally | None, at_once: bool) -> None:
         super().__init__(name, table, ttl)
@@ -106,11 +92,7 @@ class CleanupSchedule(_Schedule):
         self.horizon = ALWAYS if cleanup else NEVER
 
     def accessed(self, now: int, changes: int = 0) -> None:
-        """Counts an access at this time, in milliseconds, whatever it changes.
-
-        Raises:
-            StateError: the clean-up failed.
-        """
+        """Counts an access at this time, in milliseconds, whatever it changes; StateError if the clean-up failed."""
         if self.counted <= now < self.horizon:
             return
         if now != self.counted:
@@ -144,13 +126,8 @@ PERIODS = 16
 
 
 class CompactionSchedule(_Schedule):
-    """Counts writes, and makes a round through the table once enough of the entries may have expired. It puts nothing
-    off, and every access is reported.
-
-    Args:
-        ttl: how long an entry lives, in milliseconds.
-        every: this number of entries is enough, if it is a quarter of those of the last round.
-    """
+    """Counts writes, and makes a round through the table once enough entries may have expired: `every`, and a quarter
+    of those of the last round. It puts nothing off, and every access is reported."""
 
     def __init__(self, name: str, table: Table, ttl: int, every: int, now: int) -> None:
         super().__init__(name, table, ttl)
@@ -162,11 +139,7 @@ class CompactionSchedule(_Schedule):
         self._periods: deque[tuple[int, int]] = deque([(now, every)])
 
     def accessed(self, now: int, changes: int = 0) -> None:
-        """Counts the changes of an access at this time, in milliseconds.
-
-        Raises:
-            StateError: the clean-up failed.
-        """
+        """Counts the changes of an access at this time, in milliseconds; StateError if the clean-up failed."""
         if not changes:
             return
         periods = self._periods
@@ -358,10 +331,8 @@ class TtlCells(Cells):
             raise StateError(f"cleaning up state {self.name!r} failed: {self.table.error(error)}") from error
 
     def _living(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
-        """The entry without its timestamp; None if it has expired, unless expired ones are returned.
-
-        An expired entry is deleted, and a living one is touched if reading renews or begins its life.
-        """
+        """The entry without its timestamp, touched if reading renews or begins its life. An expired one is deleted:
+        None, unless expired ones are returned."""
         rest = self.codec.unstamp(stored)
         if self.is_over(stored, now):
             self.table.delete(slot, sub)

@@ -85,10 +85,7 @@ long as the directory is used."""
 
 
 class Settings:
-    """The settings of one open database: its part of the shared budget, and the native options.
-
-    A read-only database has no part.
-    """
+    """The settings of one open database: its part of the shared budget, none if it is read-only, and native options."""
 
     def __init__(self, options: RocksDBOptions, read_only: bool) -> None:
         owner = os.getpid(), options
@@ -144,15 +141,11 @@ class Settings:
 
 
 class Shared:
-    """What the databases of a process with equal options share.
-
-    Attributes:
-        cache: the block cache.
-        open: those that have a part of the write buffers; one that is dropped without being closed has none.
-    """
+    """What the databases of a process with equal options share."""
 
     def __init__(self, options: RocksDBOptions) -> None:
         self.cache = Cache.new_hyper_clock_cache(options.block_cache_bytes, 0)  # 0: entries of any size.
+        # Those that have a part of the write buffers; one that is dropped without being closed has none.
         self.open: WeakSet[Settings] = WeakSet()
         self.lock = threading.Lock()
 
@@ -368,10 +361,7 @@ class Database:
 
     def checkpoint(self, target: Path) -> None:
         """Makes a directory that holds this database as it is now: its table files, as hard links on the same volume.
-
-        Raises:
-            StateError: `target` exists, or it cannot be made.
-        """
+        StateError if it exists, or cannot be made."""
         # RocksDB clears and fills a directory of the target's name and `.tmp`, which may be somebody's.
         part = target.parent / f".{uuid4().hex}.part"
         try:
@@ -389,11 +379,8 @@ class Database:
             shutil.rmtree(part, ignore_errors=True)
 
     def close(self) -> None:
-        """Closes and unlocks the directory, whatever happens. Called again it does nothing.
-
-        Raises:
-            StateError: RocksDB could not close in order (a full disk, damage). Acknowledged writes are in its log.
-        """
+        """Closes and unlocks the directory, whatever happens; called again it does nothing. StateError if RocksDB could
+        not close in order (a full disk, damage): acknowledged writes are in its log."""
         if self.closed:
             return
         self.closed = True

@@ -37,14 +37,10 @@ Record = tuple[int, int, bytes]
 
 
 class LogCheck:
-    """Reads the logs of a directory: all headers and checksums of the MANIFEST, all headers of the write-ahead log.
-
-    Attributes:
-        damage: the first record that no process writes: file and byte; None if there is none.
-    """
+    """Reads the logs of a directory: all headers and checksums of the MANIFEST, all headers of the write-ahead log."""
 
     def __init__(self, directory: Path) -> None:
-        self.damage: str | None = None
+        self.damage: str | None = None  # The first record that no process writes: file and byte.
         self._holes: list[tuple[int, str]] = []
         self._last = 0  # The log that holds the batch before.
         self._next: int | None = None
@@ -63,11 +59,8 @@ class LogCheck:
                 break
 
     def hole(self, needed: int) -> str | None:
-        """The first batch, as file and byte, with writes missing before it; None if there is none.
-
-        Args:
-            needed: number of the oldest log that RocksDB needs. It deletes the older ones, in any order.
-        """
+        """The first batch, as file and byte, with writes missing before it; None if there is none. `needed` is the
+        oldest log that RocksDB needs: it deletes the older ones, in any order."""
         return next((where for log, where in self._holes if log >= needed), None)
 
     def _follow(self, number: int, file: BinaryIO) -> None:

@@ -54,12 +54,7 @@ _HEADER, _SIZE = b"queue", b"size"
 class GroupQueue(Generic[T]):
     """A set of elements in order, which a `KeyGroupPartitionedPriorityQueue` can have for a key group.
 
-    Args:
-        database: where the elements are stored.
-        family: the column family of the rows.
-        prefix: the beginning of each row.
-        serializer: of elements, whose order is that of the bytes.
-        cache_size: elements in memory at most, from 1.
+    The rows are those of a column family that begin with `prefix`, in the order of the serialised elements.
     """
 
     def __init__(self, database: Database, family: str, prefix: bytes, serializer: Serializer, cache_size: int) -> None:
@@ -417,11 +412,7 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
         return size
 
     def _stored_size(self, database: Database) -> int | None:
-        """The size of this queue in a directory; None if that is empty, or of format 1.
-
-        Raises:
-            StateError: it holds something else.
-        """
+        """The size of this queue in a directory; None if that is empty, or of format 1; StateError for all else."""
         try:
             data, size = (database.family("default").get(key) for key in (_HEADER, _SIZE))
             families = database.names() - {"elements", "groups"}

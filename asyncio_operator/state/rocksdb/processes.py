@@ -92,11 +92,7 @@ forget_in_child(_after_fork)
 
 class DirectoryLock:
     """A lock on an existing directory, held until `release`, or until this object or the process ends.
-
-    Raises:
-        BlockingIOError: it is locked, here or in another process.
-        OSError: the directory cannot be read.
-    """
+    BlockingIOError if it is locked, here or in another process; OSError if it cannot be read."""
 
     def __init__(self, directory: Path) -> None:
         self._file = _locked(directory)

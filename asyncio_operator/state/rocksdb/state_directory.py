@@ -63,11 +63,7 @@ class Records:
             self._database.commit(changes)
 
     def require_format(self) -> dict[str, Any]:
-        """The format record.
-
-        Raises:
-            StateError: there is none, or it is of another version.
-        """
+        """The format record; StateError if there is none, or it is of another version."""
         header = self.read(FORMAT_KEY)
         where = f"the RocksDB directory {self._database.path}"
         if not isinstance(header, dict) or not {"format", "max_parallelism", "start", "end"} <= header.keys():
@@ -80,11 +76,8 @@ class Records:
         return header
 
     def check(self, key_groups: KeyGroupRange, max_parallelism: int) -> bool:
-        """Whether the directory has state of these key groups; False if it is empty.
-
-        Raises:
-            StateError: it is not keyed state, or of another version, range or maximum parallelism.
-        """
+        """Whether the directory has state of these key groups; False if it is empty. StateError if it is not keyed
+        state, or of another version, range or maximum parallelism."""
         database = self._database
         if (
             self.read(FORMAT_KEY) is None

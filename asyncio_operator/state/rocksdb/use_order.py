@@ -41,14 +41,9 @@ _ORDER, _PLACES = "order", "places"
 
 
 class OrderOfUse:
-    """The slots of a database in the order of their last use.
+    """The slots of a database in the order of their last use. Every method raises StateError if the database fails.
 
-    Args:
-        database: has no other column families of these names.
-        next_number: gives a larger number with each call, also after the directory was opened again.
-
-    Raises:
-        StateError: by every method, if the database cannot be read or written.
+    `next_number` gives a larger number with each call, also after the directory was opened again.
     """
 
     def __init__(self, database: Database, next_number: Callable[[], int]) -> None:

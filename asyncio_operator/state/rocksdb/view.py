@@ -29,14 +29,10 @@ from asyncio_operator.state.snapshot import Row
 
 
 class Cursor:
-    """Rows with ``start <= key < end``, as they are when it is made.
+    """Rows with ``start <= key < end``, as they are when it is made. Without `start`, call `seek` before reading.
 
-    Args:
-        start: the first key; with None, call `seek` before reading.
-        steps: the most deleted entries that it passes between two rows; 0 for any number.
-
-    Attributes:
-        crowded: whether it has stopped because there were more. There may be rows behind them.
+    Between two rows it passes `steps` deleted entries at most, or any number for 0. If there were more it is `crowded`,
+    and there may be rows behind them.
     """
 
     __slots__ = ("__weakref__", "_iterator", "_options", "crowded", "steps")
@@ -127,12 +123,8 @@ _MADE_FIRST = (
 
 
 def view_of(directory: Path) -> Path:
-    """A new directory of links to the files of a database. The caller removes it.
-
-    Raises:
-        StateError: there is no temporary directory that can be written.
-        OSError: the directory cannot be read.
-    """
+    """A new directory of links to the files of a database, which the caller removes. StateError without a temporary
+    directory that can be written; OSError if `directory` cannot be read."""
     entries = [entry for entry in directory.iterdir() if entry.name not in _WRITTEN]
     view = None
     try:
@@ -156,12 +148,8 @@ def leave(view: Path | None) -> None:
 
 
 def is_database(directory: Path) -> bool:
-    """Whether there is a database of this format already; False if there is nothing yet.
-
-    Raises:
-        StateError: it is another program's, or holds something else.
-        OSError: it cannot be read.
-    """
+    """Whether there is a database of this format already; False if there is nothing yet. StateError if it is another
+    program's, or holds something else; OSError if it cannot be read."""
     if not directory.exists() or (directory.is_dir() and not contents(directory)):
         return False
     if not (directory / "CURRENT").is_file():
