@@ -62,19 +62,6 @@ class RocksDBOptions:
         one_of("compression", self.compression, ("none", "snappy", "lz4", "zstd"))
 
 
-def check_rocksdb(name: str, options: object) -> RocksDBOptions:
-    """The options given, or the defaults for None.
-
-    Raises:
-        ConfigurationError: they are neither.
-    """
-    if options is None:
-        return RocksDBOptions()
-    if not isinstance(options, RocksDBOptions):
-        raise ConfigurationError(f"{name} is {describe(options)}; it must be RocksDBOptions(...) or None")
-    return options
-
-
 def _within(name: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigurationError(f"{name} is {describe(value)}; it must be an int from {least} to {most}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from asyncio_operator import state
-from asyncio_operator.checks import check_directory, positive_int
+from asyncio_operator.checks import check_directory, of_kind, positive_int
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import StateBackend
@@ -24,7 +24,7 @@ from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
 from asyncio_operator.state.keys import Key, deserialize_key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
 from asyncio_operator.state.priority_queue import PriorityQueueSet
-from asyncio_operator.state.rocksdb_options import RocksDBOptions, check_rocksdb
+from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
 if TYPE_CHECKING:
     from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet
@@ -175,7 +175,8 @@ class RocksDBQueues:
         self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism
         self.cache_size = positive_int("cache_size", cache_size)
-        self.options = check_rocksdb("options", options)
+        of_kind("options", options, RocksDBOptions)
+        self.options = options or RocksDBOptions()
         self._sets: dict[str, RocksDBCachingPriorityQueueSet[Timer]] = {}
 
     def __call__(self, name: str) -> PriorityQueueSet[Timer]:

@@ -33,11 +33,16 @@ os.kill(os.getpid(), 9)
 """
 
 
-def killed(directory: Path, count: int, length: int = 50) -> Path:
-    """A directory whose process was killed after `count` writes; gives its log."""
-    command = [sys.executable, "-c", WRITER, str(directory), str(count), str(length)]
+def run_until_killed(program: str, *arguments: object) -> None:
+    """Runs a program that kills itself."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
     died = subprocess.run(command, check=False, env={"PYTHONPATH": os.pathsep.join(sys.path)})
     assert died.returncode == -signal.SIGKILL
+
+
+def killed(directory: Path, count: int, length: int = 50) -> Path:
+    """A directory whose process was killed after `count` writes; gives its log."""
+    run_until_killed(WRITER, directory, count, length)
     return max(directory.glob("*.log"), key=lambda path: path.stat().st_size)
 
 
@@ -130,21 +135,19 @@ def test_S11_a_tail_torn_within_a_write_of_several_blocks_opens_with_every_earli
 
 def one_kept(directory: Path, tmp_path: Path) -> Path:
     """A directory of a killed process, whose MANIFEST has records of every kind, and which has a snapshot beside it."""
-    script = f"""
-import os
+    script = """
+import os, sys
 from asyncio_operator.state import *
-backend = RocksDBStateBackend({str(directory)!r})
+backend = RocksDBStateBackend(sys.argv[1])
 state = backend.value_state(ValueStateDescriptor("v"))
 for turn in range(2):
     for key in range(50):
         backend.set_current_key(key)
         state.update(turn)
-    snapshot = backend.snapshot({str(tmp_path / "snapshot")!r} + str(turn))
+    snapshot = backend.snapshot(sys.argv[2] + str(turn))
 os.kill(os.getpid(), 9)
 """
-    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    died = subprocess.run([sys.executable, "-c", script], check=False, env=environment)
-    assert died.returncode == -signal.SIGKILL
+    run_until_killed(script, directory, tmp_path / "snapshot")
     return tmp_path / "snapshot1"
 
 
@@ -206,9 +209,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_S14_a_log_that_is_cut_or_missing_between_others_is_a_state_error(tmp_path):
-    command = [sys.executable, "-c", SEVERAL_LOGS, str(tmp_path / "state")]
-    died = subprocess.run(command, check=False, env={"PYTHONPATH": os.pathsep.join(sys.path)})
-    assert died.returncode == -signal.SIGKILL
+    run_until_killed(SEVERAL_LOGS, tmp_path / "state")
     logs = sorted((tmp_path / "state").glob("*.log"))
     older = logs[-2]
     data = older.read_bytes()

@@ -221,7 +221,7 @@ def test_a_wrong_option_says_what_is_right(name: str, wrong: Any, says: str) -> 
 def test_who_takes_options_refuses_others(tmp_path) -> None:
     takers: tuple[Any, ...] = (RocksDBStateBackend, RocksDBQueues)
     for take in takers:
-        with pytest.raises(ConfigurationError, match=r"options is \{.*; it must be RocksDBOptions"):
+        with pytest.raises(ConfigurationError, match=r"options is \{.*; it must be a RocksDBOptions"):
             take(tmp_path / "state", options={"max_log_bytes": 1})
     with pytest.raises(ConfigurationError, match="rocksdb is 1; it must be a RocksDBOptions, or None"):
         Cache(store="rocksdb", directory=tmp_path, rocksdb=1)  # type: ignore[arg-type]

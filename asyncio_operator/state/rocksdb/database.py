@@ -54,7 +54,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from asyncio_operator.checks import check_directory
+from asyncio_operator.checks import check_directory, of_kind
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.backend import StateStatistics
 from asyncio_operator.state.rocksdb.log import LogCheck
@@ -66,7 +66,7 @@ from asyncio_operator.state.rocksdb.processes import (
     keep,
 )
 from asyncio_operator.state.rocksdb.view import Cursor, is_database, leave, view_of
-from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions, check_rocksdb
+from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions
 from asyncio_operator.state.snapshot import Row
 
 ARENA: Final = 8 << 10
@@ -204,7 +204,8 @@ class Database:
     ) -> None:
         self.path = check_directory(directory)
         check_process(f"the RocksDB directory {self.path}")
-        self.options = check_rocksdb("options", options)
+        of_kind("options", options, RocksDBOptions)
+        self.options = options or RocksDBOptions()
         self.closed = False
         # By column family. RocksDB is closed only when the last handle is gone, and an error may keep its frames for
         # long: so no frame holds a handle, only this dictionary.
