@@ -311,8 +311,6 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         self.heed(on_event_time, on_processing_time, clock)
         self._queues = queues = HeapQueues() if queues is None else check_queues(queues)
         self._event, self._processing = queues("event_time_timers"), queues("processing_time_timers")
-        self._key_groups = queues.key_groups
-        self._max_parallelism = queues.max_parallelism
 
     def fire_event_time(self, timestamp: int, permits: Iterator[bool]) -> bool:
         """Its part of a pass of `advance_watermark`: whether more timers are due than there are permits."""
@@ -332,13 +330,13 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
 
     def snapshot(self, key_group: int) -> bytes:
         event, processing = ([serialize_timer(timer) for timer in kind] for kind in self._timers_of(key_group))
-        about = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
+        about = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._queues.max_parallelism, "key_group": key_group}
         return BUILTIN.serialize({**about, "event": event, "processing": processing})
 
     def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
-        check_group(key_group, self._key_groups)
+        check_group(key_group, self._queues.key_groups)
         found = snapshot_body(data, "timers", key_group, _is_body)
-        wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
+        wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._queues.max_parallelism, "key_group": key_group}
         for name, value in wanted.items():
             if found.get(name) != value:
                 raise StateError(
@@ -347,7 +345,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
                 )
         event, processing = ([deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing"))
         for timer in (*event, *processing):
-            if key_group_of(timer.key, self._max_parallelism) != key_group:
+            if key_group_of(timer.key, self._queues.max_parallelism) != key_group:
                 raise StateError(f"damaged timer snapshot: {timer} does not belong to key group {key_group}")
 
         def add() -> None:
@@ -379,7 +377,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
     def __repr__(self) -> str:
         return (
             f"<InternalTimerService, {len(self._event)} event-time and {len(self._processing)} processing-time timers, "
-            f"key groups {self._key_groups} of {self._max_parallelism}>"
+            f"key groups {self._queues.key_groups} of {self._queues.max_parallelism}>"
         )
 
 
