@@ -131,12 +131,6 @@ def test_G2_what_a_lost_reply_has_granted_is_counted_until_its_lease_and_window_
     assert may_start(other, 3.01)
 
 
-def test_G2_a_worker_that_stood_still_starts_nothing_with_what_it_held() -> None:
-    coordinator, permits = granted(Budget("b", Limit(100)), 5)
-    ask(coordinator, permits, 3.0)
-    assert may_start(permits, 3.0)
-
-
 @pytest.mark.parametrize("limit", [Limit(100, 2.0), Limit(10, 10.0, burst=50)], ids=repr)
 def test_G2_after_a_coordinator_has_lost_its_state_a_window_passes_without_starts(limit: Limit) -> None:
     cluster, per = Cluster(Budget("b", limit), workers=2, step=0.02), seconds(limit.per)

@@ -77,10 +77,6 @@ class Place:
     def coordinator(self, name: str = NAME) -> Coordinator:
         raise NotImplementedError
 
-    def store(self, name: str, text: str) -> bool:
-        """Put a text where a state is stored; False if states are in the memory of a process."""
-        return False
-
     def restart(self) -> None:
         """Start it again; its memory is lost."""
 
@@ -181,10 +177,6 @@ class Redis(Served):
     def coordinator(self, name: str = NAME) -> RedisCoordinator:
         return RedisCoordinator(self.server.url, name, count, expire_after=None)
 
-    def store(self, name: str, text: str) -> bool:
-        self.server.command("HSET", PREFIX + name, "version", "0123456789abcdef", "state", text)
-        return True
-
     def restart(self) -> None:
         self.server.restart()
 
@@ -197,14 +189,6 @@ class Postgres(Served):
 
     def coordinator(self, name: str = NAME) -> PostgresCoordinator:
         return PostgresCoordinator(self.server.tcp_dsn(), name, count)
-
-    def store(self, name: str, text: str) -> bool:
-        self.server.fetch(CREATE)
-        self.server.fetch(
-            f"INSERT INTO asyncio_operator_budgets VALUES ('{name}', '0123456789abcdef', '{text}', '{{}}') "
-            "ON CONFLICT (name) DO UPDATE SET state = excluded.state"
-        )
-        return True
 
     def restart(self) -> None:
         self.server.restart()
@@ -331,31 +315,20 @@ async def test_a_connection_is_made_when_it_is_needed_and_closing_twice_is_no_er
     await coordinator.close()
 
 
-async def test_a_cancelled_ask_leaves_no_answer_for_the_next(place: Place) -> None:
-    coordinator = place.coordinator("cancelled")
-    async with asking(coordinator):
-        await coordinator.ask({"add": 0, "who": ""})
-        for steps in range(12):
-            task = asyncio.ensure_future(coordinator.ask({"add": 1000, "who": ""}))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            assert (await coordinator.ask({"add": 1, "who": ""}))["count"] % 1000 == steps + 1
-
-
-async def test_a_first_ask_that_is_cancelled_leaves_a_coordinator_that_answers(place: Place) -> None:
+async def test_a_cancelled_ask_leaves_no_answer_for_the_next_also_if_it_is_the_first(place: Place) -> None:
+    one = place.coordinator("cancelled")
     for steps in range(12):
-        coordinator = place.coordinator(f"cancelled at {steps}")
-        async with asking(coordinator):
-            task = asyncio.ensure_future(coordinator.ask({"add": 1000, "who": ""}))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            assert (await coordinator.ask({"add": 1, "who": ""}))["count"] in (1, 1001)
+        first = place.coordinator(f"cancelled at {steps}")
+        async with asking(one, first):
+            await one.ask({"add": 0, "who": ""})
+            for coordinator, count in ((one, steps + 1), (first, 1)):
+                task = asyncio.ensure_future(coordinator.ask({"add": 1000, "who": ""}))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                assert (await coordinator.ask({"add": 1, "who": ""}))["count"] % 1000 == count
 
 
 # Last, because a driver that was stopped does not come back.
@@ -560,17 +533,6 @@ async def test_G2_a_server_that_was_started_again_and_lost_nothing_rests_once() 
                 if kind is RedisCoordinator and number == 1:
                     await asyncio.sleep(1.1)  # It writes once a second.
                 assert (reply["count"], reply["new"]) == (number + 1, new)
-
-
-async def test_what_is_stored_and_no_state_is_left_alone_and_named(place: Place) -> None:
-    coordinator = place.coordinator("foreign")
-    async with asking(coordinator):
-        for text in ("x", "null", "[]", '"a"', '{"state": 1}', "\N{SNOWMAN}{"):
-            if await asyncio.to_thread(place.store, "foreign", text):
-                for _ in range(2):
-                    error = await refusal(coordinator, place.secret)
-                    assert "is not the state of a budget" in str(error)
-                    assert error.lasting
 
 
 async def test_redis_over_tls(tmp_path: Any) -> None:

@@ -490,32 +490,6 @@ def test_what_is_no_enricher_is_told_when_it_is_made() -> None:
         Lookup(Enricher)  # type: ignore[arg-type]
 
 
-NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("key", "other", "same"),
-    [
-        (NAN, float("nan"), True),
-        (0.0, -0.0, True),
-        ((1, (True,)), (1, (1,)), False),
-        ((1, "a"), (True, "a"), False),
-        (2.5, 2.5, True),
-        ((1.5, "a"), (1.5, "a"), True),
-    ],
-)
-@virtual
-async def test_keys_are_told_apart_as_keyed_state_does(key: Any, other: Any, same: bool) -> None:
-    async def answer(key: Any) -> Any:
-        return {"x": 1}
-
-    enricher = Recorded(answer)
-    async with Lookup(enricher, cache=Cache()) as lookup:
-        await lookup.get(key)
-        await lookup.get(other)
-    assert len(enricher.calls) == (1 if same else 2)
-
-
 @virtual
 async def test_L2_L6_who_joins_a_refresh_and_leaves_disturbs_nobody() -> None:
     async def answer(key: Any) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator import Cache, Enricher
+from asyncio_operator import Cache
 from asyncio_operator.arrow.column_answers import ColumnAnswers
-from asyncio_operator.lookup import Lookup, shared_cache
+from asyncio_operator.lookup import shared_cache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.shared_cache import Format
 from asyncio_operator.state.cells import ABSENT
@@ -70,35 +70,6 @@ def test_L1_the_memory_goes_before_the_store_and_a_batch_is_one_question(redis_s
         asked = commands(redis_server, "mget")
         await second.look_up(Recorded(never, 1_000), keys)
         assert commands(redis_server, "mget") == asked
-
-
-def test_L2_keys_that_many_ask_for_at_once_are_asked_once(redis_server, patient):
-    class Counting(Enricher):
-        calls = 0
-
-        def schema(self) -> pa.Schema:
-            return SCHEMA
-
-        async def lookup(self, key: Any) -> Any:
-            Counting.calls += 1
-            await asyncio.sleep(0.01)
-            return {"x": key}
-
-    async def main() -> None:
-        cache = Cache(store=redis_server.url, expire_after_write=60)
-        async with Lookup(Counting(), cache=cache) as lookup:
-            # A key whose last waiter leaves while the store is asked, and one whose waiters do not all leave.
-            leaving = [asyncio.ensure_future(lookup.get(key)) for key in (1, 2)]
-            await asyncio.sleep(0)
-            staying = [asyncio.ensure_future(lookup.get(key)) for key in (2, 2, 3)]
-            await asyncio.sleep(0)
-            for one in leaving:
-                one.cancel()
-            assert await asyncio.gather(*staying) == [{"x": 2}, {"x": 2}, {"x": 3}]
-        assert Counting.calls == 2
-
-    asyncio.run(main())
-    assert len(names(redis_server)) == 2
 
 
 def test_L3_misses_have_their_own_time_to_live(redis_server, patient):
