@@ -168,67 +168,84 @@ class Blocks(Sound):
         return await super().lookup(key)
 
 
-class SwallowsCancellation(Sound):
-    async def lookup(self, key: Any) -> Found:
+def cancelled(act: Callable[[Any], Any]) -> type[Enricher]:
+    """Does this if a lookup is cancelled."""
+
+    async def lookup(self: Any, key: Any) -> Any:
         try:
-            return await super().lookup(key)
+            return await Sound.lookup(self, key)
         except asyncio.CancelledError:
-            return None
+            return await act(self)
+
+    return changed(lookup=lookup)
 
 
-class MakesAnotherErrorOfIt(Sound):
-    async def lookup(self, key: Any) -> Found:
-        try:
-            return await super().lookup(key)
-        except asyncio.CancelledError:
-            raise RuntimeError("the client was interrupted") from None
+async def swallow(self: Any) -> None: ...
 
 
-class IsLateToBeCancelled(Sound):
-    async def lookup(self, key: Any) -> Found:
-        try:
-            return await super().lookup(key)
-        except asyncio.CancelledError:
-            await asyncio.sleep(100)
-            raise
+async def fail(self: Any) -> None:
+    raise RuntimeError("the client was interrupted")
 
 
-class BrokenByCancellation(Sound):
-    async def lookup(self, key: Any) -> Found:
-        try:
-            return await super().lookup(key)
-        except asyncio.CancelledError:
-            self.client = {}
-            raise
+async def linger(self: Any) -> None:
+    await asyncio.sleep(100)
+    raise asyncio.CancelledError
 
 
-class ClosesOnce(Sound):
-    async def close(self) -> None:
-        assert self.client is not None, "closed twice"
-        self.client = None
+async def break_down(self: Any) -> None:
+    self.client = {}
+    raise asyncio.CancelledError
 
 
-class TakesLongToClose(Sound):
-    async def close(self) -> None:
-        await asyncio.sleep(1000)
+def opening(act: Callable[[Any], object]) -> type[Enricher]:
+    """Does this too when it is opened."""
+
+    async def open_too(self: Any) -> None:
+        await Sound.open(self)
+        act(self)
+
+    return changed(open=open_too)
 
 
-class OpensOnce(Sound):
-    opened = False
-
-    async def open(self) -> None:
-        assert not self.opened, "opened twice"
-        self.opened = True
-        await super().open()
+def open_once(self: Any) -> None:
+    assert not hasattr(self, "opened"), "opened twice"
+    self.opened = True
 
 
-class StaysOnItsLoop(Sound):
-    lock: asyncio.Lock | None = None
+def stay_on_its_loop(self: Any) -> None:
+    self.loop = getattr(self, "loop", None) or asyncio.get_running_loop()
+    assert self.loop is asyncio.get_running_loop(), "another loop"
 
-    async def open(self) -> None:
-        await super().open()
-        self.loop = getattr(self, "loop", None) or asyncio.get_running_loop()
-        assert self.loop is asyncio.get_running_loop(), "another loop"
+
+def log_an_error(self: Any) -> None:
+    try:
+        raise ConnectionError(f"no route for {SECRET}")
+    except ConnectionError:
+        logging.getLogger("client").warning("the first try failed", exc_info=True)
+
+
+def leave_a_task(self: Any) -> None:
+    self.task = asyncio.ensure_future(asyncio.sleep(1e9))
+
+
+SOCKETS: list[socket.socket] = []
+"""What was left behind."""
+
+STOP = threading.Event()
+"""Ends the threads that were left behind."""
+
+
+def leave_a_socket(self: Any) -> None:
+    SOCKETS.append(socket.socket())
+
+
+def leave_a_thread(self: Any) -> None:
+    threading.Thread(target=STOP.wait, daemon=True).start()
+
+
+async def close_once(self: Any) -> None:
+    assert self.client is not None, "closed twice"
+    self.client = None
 
 
 class PicklesItsClient(Sound):
@@ -270,47 +287,10 @@ class ShowsItsPassword(Sound):
         return f"ShowsItsPassword({SECRET})"
 
 
-class LogsItsPassword(Sound):
-    async def open(self) -> None:
-        await super().open()
-        logging.getLogger("client").debug("connected as %s", SECRET)
-
-
-class LogsAnErrorWithItsPassword(Sound):
-    async def open(self) -> None:
-        await super().open()
-        try:
-            raise ConnectionError(f"no route for {SECRET}")
-        except ConnectionError:
-            logging.getLogger("client").warning("the first try failed", exc_info=True)
-
-
-class LeavesATask(Sound):
-    async def open(self) -> None:
-        await super().open()
-        self.task = asyncio.ensure_future(asyncio.sleep(1e9))
-
-
-class LeavesASocket(Sound):
-    sockets: list[Any] = []  # noqa: RUF012
-
-    async def open(self) -> None:
-        await super().open()
-        self.sockets.append(socket.socket())
-
-
 @types.coroutine
 def _ready() -> Any:
     return {}
     yield
-
-
-class LeavesAThread(Sound):
-    stop = threading.Event()
-
-    async def open(self) -> None:
-        await super().open()
-        threading.Thread(target=self.stop.wait, daemon=True).start()
 
 
 BROKEN = [
@@ -372,22 +352,30 @@ BROKEN = [
     ),
     ("rule_concurrent", OneAtATime, "was not found"),
     ("rule_loop_is_free", Blocks, "lookup('JFK') held the event loop for 1.00 s at a time"),
-    ("rule_cancellation", SwallowsCancellation, "it was cancelled, but returned an answer"),
-    ("rule_cancellation", MakesAnotherErrorOfIt, "the client was interrupted"),
-    ("rule_cancellation", IsLateToBeCancelled, "did not end"),
-    ("rule_cancellation", BrokenByCancellation, "was not found"),
-    ("rule_close", ClosesOnce, "closed twice"),
-    ("rule_close", TakesLongToClose, "took more than"),
-    ("rule_reopen", OpensOnce, "opened twice"),
-    ("rule_another_loop", StaysOnItsLoop, "another loop"),
+    ("rule_cancellation", cancelled(swallow), "it was cancelled, but returned an answer"),
+    ("rule_cancellation", cancelled(fail), "the client was interrupted"),
+    ("rule_cancellation", cancelled(linger), "did not end"),
+    ("rule_cancellation", cancelled(break_down), "was not found"),
+    ("rule_close", changed(close=close_once), "closed twice"),
+    ("rule_close", changed(close=lambda self: asyncio.sleep(1000)), "took more than"),
+    ("rule_reopen", opening(open_once), "opened twice"),
+    ("rule_another_loop", opening(stay_on_its_loop), "another loop"),
     ("rule_pickle", PicklesItsClient, "__getstate__"),
     ("rule_pickle", ForgetsInPickle, "was not found"),
     ("rule_equal", NeverEqual, "fingerprints differ"),
     ("rule_equal", OtherWhenOpen, "changes with open"),
     ("rule_secrets", ShowsItsPassword, "the repr"),
-    ("rule_secrets", LogsItsPassword, "the logger 'client'"),
-    ("rule_secrets", LogsAnErrorWithItsPassword, "the logger 'client'"),
-    ("rule_nothing_left", LeavesATask, "sleep"),
-    ("rule_nothing_left", LeavesASocket, "1 sockets"),
-    ("rule_nothing_left", LeavesAThread, "thread Thread-"),
+    (
+        "rule_secrets",
+        opening(lambda self: logging.getLogger("client").debug("connected as %s", SECRET)),
+        "the logger 'client'",
+    ),
+    ("rule_secrets", opening(log_an_error), "the logger 'client'"),
+    ("rule_nothing_left", opening(leave_a_task), "sleep"),
+    ("rule_nothing_left", opening(leave_a_socket), "1 sockets"),
+    (
+        "rule_nothing_left",
+        opening(leave_a_thread),
+        "thread Thread-",
+    ),
 ]

@@ -29,9 +29,9 @@ from tests.testing.broken_enrichers import (
     MISSING,
     ROWS,
     SECRET,
+    SOCKETS,
+    STOP,
     Blocks,
-    LeavesASocket,
-    LeavesAThread,
     LooksNothingUp,
     Ordinary,
     RaisesForMissing,
@@ -44,10 +44,10 @@ from tests.testing.broken_enrichers import (
 def patient(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What is left behind is not waited for as long as usual; and gone after the test."""
     monkeypatch.setattr("asyncio_operator.testing.enricher_contract.check_enricher.SETTLING", 0.05)
-    LeavesAThread.stop.clear()
+    STOP.clear()
     yield
-    LeavesAThread.stop.set()
-    for left in LeavesASocket.sockets:
+    STOP.set()
+    for left in SOCKETS:
         left.close()
 
 
