@@ -1,4 +1,4 @@
-"""`BlockingEnricher`: functions in threads, their clients, and what a cancellation can do."""
+"""`BlockingEnricher`: functions in threads, their clients, cancellations, and what a Python worker lacks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import Batching, Cache, ConfigurationError, EnricherError, Retry
 from asyncio_operator.enricher import missing_here
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing import check_enricher
-from enrichers import blocking
-from enrichers.blocking import BlockingEnricher
+from asyncio_operator.testing import FakeService, check_enricher
+from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher, blocking
 from tests.enrichers.helpers import opened
 
 ROWS: dict[Any, Any] = {"JFK": {"name": "Kennedy"}, "LGA": [{"name": "a"}, {"name": "b"}]}
@@ -351,3 +350,81 @@ async def test_it_has_to_be_open() -> None:
 def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         BlockingEnricher(**{"function": airport, "schema": "name string"} | arguments)
+
+
+# -- in Spark: the task fails with the remedy, whatever `on_error` says
+
+
+SCHEMA = "name string"
+
+
+async def function(key: int) -> Any:
+    return needs_a_module() if key == 3 else {"name": "a"}
+
+
+def blocks(key: int) -> Any:
+    return needs_a_module() if key == 3 else {"name": "a"}
+
+
+async def fall_back(key: int) -> Any:
+    try:
+        return needs_a_module()
+    except ImportError:
+        return {"name": {0: "a", 1: "b"}[key]}
+
+
+async def of_an_account(key: int) -> Any:
+    return {"name": os.environ[f"NAME_OF_{key}"]}
+
+
+def ended(spark: Any, enricher: Any, **options: Any) -> str:
+    """What a job ends with in which failures are to be nulls."""
+    from asyncio_operator.spark import enrich
+
+    rows = enrich(spark.range(0, 5, 1, 1), enricher, on="id", on_error="null", **options)
+    with pytest.raises(Exception, match="FunctionError") as raised:
+        rows.collect()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": Cache(), "retry": Retry()}, {"status_column": "s"}], ids=[*"abc"])
+@pytest.mark.spark
+def test_X6_an_import_that_fails_in_a_function_is_not_hidden(spark: Any, options: Any) -> None:
+    for enricher in (FunctionEnricher(function, SCHEMA), BlockingEnricher(blocks, SCHEMA)):
+        text = ended(spark, enricher, **options)
+        assert "no_such_driver" in text
+        assert "install it in the Python of every executor, or send it with spark.submit.pyFiles" in text
+
+
+@pytest.mark.spark
+def test_X6_nor_is_a_name_that_a_module_of_another_version_lacks(spark: Any) -> None:
+    text = ended(spark, BlockingEnricher(lambda key: needs_another_version(), SCHEMA))
+    assert "cannot import name 'no_such_name'" in text
+    assert "the cause is in this Python worker, not in the key" in text
+
+
+@pytest.mark.spark
+def test_X6_nor_in_batches(spark: Any) -> None:
+    many = BlockingEnricher(None, SCHEMA, function_many=lambda keys: needs_a_module())
+    assert "spark.submit.pyFiles" in ended(spark, many, batching=Batching(max_size=3))
+
+
+@pytest.mark.parametrize(
+    ("lack", "says"),
+    [(needs_a_module, "spark.submit.pyFiles"), (lambda: {"X": os.environ["NO_SUCH"]}, "spark.executorEnv.NO_SUCH")],
+    ids=["module", "variable"],
+)
+@pytest.mark.spark
+def test_X6_nor_what_the_headers_need(spark: Any, lack: Any, says: str) -> None:
+    with FakeService({}) as service:
+        assert says in ended(spark, HttpEnricher(service.url + "/rows/{key}", schema=SCHEMA, headers=lack))
+        assert service.requests == []
+
+
+@pytest.mark.spark
+def test_X6_what_may_be_of_the_key_is_null_as_before(spark: Any) -> None:
+    from asyncio_operator.spark import enrich
+
+    for way, found in ((fall_back, ["a", "b", None]), (of_an_account, [None] * 3)):
+        rows = enrich(spark.range(0, 3, 1, 1), FunctionEnricher(way, SCHEMA), on="id", on_error="null")
+        assert [row["name"] for row in rows.collect()] == found
