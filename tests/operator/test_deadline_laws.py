@@ -12,7 +12,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.engine import timing
-from tests.operator.attempts import Act, Script, retry
+from tests.operator.attempts import BAD, Act, Script, retry
 from tests.operator.helpers import (
     REAL_LOOPS,
     Life,
@@ -45,6 +45,26 @@ async def test_R2_an_element_ends_at_its_deadline_exactly(mode):
         forever, range(3), mode=mode, capacity=1, timeout=2.5, on_timeout=lambda value: ended.append((value, now()))
     )
     assert ended == [(0, 2.5), (1, 5.0), (2, 7.5)]
+
+
+@virtual
+async def test_R2_a_lane_that_is_watched_for_a_later_deadline_is_watched_for_an_earlier_one():
+    """The third lane has its first call at 3, and its second one is the second attempt of the first element."""
+    script = Script({"first": [BAD, Act(100.0)], 1: [Act(100.0)], 2: [Act(100.0)]})
+
+    async def source():
+        yield "first"
+        await asyncio.sleep(1)
+        yield 1
+        yield 2
+        await asyncio.sleep(2)
+        yield "quick"
+
+    operator = AsyncWaitOperator(
+        script, mode="unordered", capacity=3, timeout=10.0, retry=retry(delay=5.0), on_timeout=late
+    )
+    got = dict(await collect_timed(operator.process(source())))
+    assert got == {"quick": 3.0, ("late", "first"): 10.0, ("late", 1): 11.0, ("late", 2): 11.0}
 
 
 @pytest.mark.parametrize("levels", range(5))
