@@ -427,7 +427,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/journal": 2_294,
     "asyncio_operator/lookup": 4_167,
     "asyncio_operator/loop": 853,
-    "asyncio_operator/operator": 1_730,
+    "asyncio_operator/operator": 1_709,
     "asyncio_operator/policies": 1_282,
     "asyncio_operator/queues": 409,
     "asyncio_operator/services": 1_364,

@@ -157,7 +157,7 @@ CALL_OPTIONS = tuple(field.name for field in fields(GivenCalls))
 """The names of the options that every face takes: the operator, `Lookup`, and those of Spark."""
 
 
-def calls_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of calls among the arguments of a function, by name. Other arguments are left out, and short forms
+def options_among(arguments: Mapping[str, Any], bundle: type[GivenCalls] = GivenCalls) -> dict[str, Any]:
+    """The options of a bundle among the arguments of a function, by name. Other arguments are left out, and short forms
     become what they mean."""
-    return {name: meant(name, arguments[name]) for name in CALL_OPTIONS if name in arguments}
+    return {one.name: meant(one.name, arguments[one.name]) for one in fields(bundle) if one.name in arguments}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncio_operator.checks import of_kind
-from asyncio_operator.engine.options import IN_WORDS, CallOptions, calls_among, check_hedge, meant
+from asyncio_operator.engine.options import IN_WORDS, CallOptions, check_hedge, meant, options_among
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.batching import Batching
@@ -67,7 +67,7 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     Raises:
         ConfigurationError: an option is wrong.
     """
-    calls = calls_among(arguments)
+    calls = options_among(arguments)
     calls["retry"] = retry_of(enricher, calls["retry"])
     options = LookupOptions(**calls, cache=meant("cache", arguments["cache"]))
     check_hedge(options.hedge, enricher)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
-from asyncio_operator.checks import flag, of_kind, plain_function, takes
+from asyncio_operator.checks import flag, of_kind, one_of, plain_function, takes
 from asyncio_operator.elements import Record
-from asyncio_operator.engine.options import IN_WORDS, CallOptions
+from asyncio_operator.engine.options import IN_WORDS, CallOptions, OperatorMode
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
-
-if TYPE_CHECKING:
-    from asyncio_operator.trace.trace import Trace
+from asyncio_operator.trace import Trace
 
 OnError = Literal["fail", "skip"] | Callable[[Any, BaseException], Any]
 
@@ -34,7 +32,7 @@ class RunOptions(CallOptions):
 
     Attributes:
         clock: gives seconds; the circuit breaker measures ages with it. None for the loop's time.
-        keyed: calls of one key run one after the other.
+        mode, key: with "key_ordered" and a key, calls of one key run one after the other.
         timers: fire with the watermarks of a run.
         cache: what results are kept for, and how long; by `cache_key`, or by value.
     """
@@ -44,13 +42,21 @@ class RunOptions(CallOptions):
     flatten: bool = False
     trace: Trace | None = None
     clock: Callable[[], float] | None = None
-    keyed: bool = False
+    mode: OperatorMode = "ordered"
+    key: Callable[[Any], Any] | None = None
     timers: OperatorTimers | None = None
     cache: Cache | None = None
     cache_key: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         CallOptions.__post_init__(self)
+        if one_of("mode", self.mode, get_args(OperatorMode)) == "key_ordered":
+            if self.key is None:
+                raise ConfigurationError('mode is "key_ordered", and key is missing; give a function of the value')
+            plain_function("key", self.key, "a function of the value that gives its key", "the value")
+        elif self.key is not None:
+            raise ConfigurationError(f'key is given, and mode is "{self.mode}"; a key is for mode="key_ordered" only')
+        of_kind("trace", self.trace, Trace)
         if self.on_timeout is not None:
             plain_function("on_timeout", self.on_timeout, "a function of the value", "the value")
         if not isinstance(self.on_error, str) or self.on_error not in ("fail", "skip"):
@@ -65,14 +71,12 @@ class RunOptions(CallOptions):
                 f"timers is {describe(self.timers)}; it must be a timer service, such as "
                 "InternalTimerService(on_event_time=...), or a TimerServiceManager"
             )
-        self._check_cache()
-        if self.keyed and self.hedge is not None:
+        if self.key is not None and self.hedge is not None:
             raise ConfigurationError(
                 f'hedge is {self.hedge!r}, and mode is "key_ordered"; a call and its copy would overlap, which calls '
                 'of one key must not; use "ordered", or leave hedge out'
             )
 
-    def _check_cache(self) -> None:
         of_kind("cache", self.cache, Cache, IN_WORDS["cache"])
         if self.cache_key is not None:
             plain_function("cache_key", self.cache_key, "a function of the value that gives its key", "the value")
@@ -85,23 +89,11 @@ class RunOptions(CallOptions):
                 f'cache is {self.cache!r}; its store must be "heap" or "rocksdb" here, because a Redis keeps rows with '
                 "columns, as those of enrich and Lookup"
             )
-        if self.keyed and self.cache.refresh_after is not None:
+        if self.key is not None and self.cache.refresh_after is not None:
             raise ConfigurationError(
                 f'refresh_after of cache is {self.cache.refresh_after}, and mode is "key_ordered"; a refresh and the '
                 "call of an element with its key would overlap, which calls of one key must not; use expire_after_write"
             )
-
-
-def checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """The key function, if the mode takes one; ConfigurationError if mode and key do not fit."""
-    if mode != "key_ordered":
-        if key is not None:
-            raise ConfigurationError(f'key is given, and mode is "{mode}"; a key is for mode="key_ordered" only')
-        return None
-    if key is None:
-        raise ConfigurationError('mode is "key_ordered", and key is missing; give a function of the value')
-    plain_function("key", key, "a function of the value that gives its key", "the value")
-    return key
 
 
 def checked_batching(function: AsyncFunction[Any, Any], batching: Batching | None) -> Batching | None:

@@ -19,18 +19,18 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from asyncio_operator.budget.spec import Budget
-from asyncio_operator.checks import Duration, of_kind, one_of, plain_result, positive_int
+from asyncio_operator.checks import Duration, plain_result, positive_int
 from asyncio_operator.elements import OperatorSnapshot
 from asyncio_operator.engine.inputs import as_input
-from asyncio_operator.engine.options import OperatorMode, calls_among, check_hedge, meant
+from asyncio_operator.engine.options import OperatorMode, check_hedge, options_among
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.figures import OperatorStatistics
 from asyncio_operator.function import as_async_function
 from asyncio_operator.hints import named_options
-from asyncio_operator.operator.options import OnError, OperatorTimers, RunOptions, checked_batching, checked_key
+from asyncio_operator.operator.options import OnError, OperatorTimers, RunOptions, checked_batching
 from asyncio_operator.operator.run import Run, outputs_of
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
@@ -200,26 +200,12 @@ class AsyncWaitOperator:
         grace_period: Duration = OPERATOR_GRACE_PERIOD,
     ) -> None:
         self._function = as_async_function(function)
-        self._mode = one_of("mode", mode, get_args(OperatorMode))
-        self._key = checked_key(self._mode, key)
-        options = RunOptions(
-            **calls_among(locals()),
-            on_error=on_error,
-            on_timeout=on_timeout,
-            flatten=flatten,
-            cache=meant("cache", cache),
-            cache_key=cache_key,
-            timers=timers,
-            trace=trace,
-            clock=clock,
-            keyed=self._key is not None,
-            grace_period=grace_period,  # type: ignore[arg-type]
-        )
-        of_kind("trace", trace, Trace)
+        options = RunOptions(**options_among(locals(), RunOptions))
         check_hedge(options.hedge, self._function)
         self._options = replace(options, batching=checked_batching(self._function, options.batching))
         self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
         if on_timeout is not None and timeout is None:
+            # Seconds of 0 say openly that there is none, and are None in the options.
             raise ConfigurationError(
                 "on_timeout is given, and timeout is not; on_timeout is for elements that pass their deadline, so set "
                 "the deadline with timeout= (attempt_timeout limits one call, and passing it is an error of that call)"
@@ -300,9 +286,9 @@ class AsyncWaitOperator:
                 "operator for each run at the same time, and limit them together with budget=Budget(...)"
             )
         queue: StreamElementQueue
-        if (key := self._key) is not None:
+        if (key := self._options.key) is not None:
             queue = KeyOrderedStreamElementQueue(self._buffer, lambda value: plain_result("key", key(value)))
-        elif self._mode == "ordered":
+        elif self._options.mode == "ordered":
             queue = OrderedStreamElementQueue(self._buffer)
         else:
             queue = UnorderedStreamElementQueue(self._buffer)
@@ -340,7 +326,8 @@ class AsyncWaitOperator:
         return on_loop(run.loop, run.snapshot)
 
     def __repr__(self) -> str:
-        return f"AsyncWaitOperator({describe(self._function)}, mode={self._mode!r}, capacity={self._options.capacity})"
+        options = self._options
+        return f"AsyncWaitOperator({describe(self._function)}, mode={options.mode!r}, capacity={options.capacity})"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_run": None}

@@ -27,7 +27,7 @@ from pyspark.sql.utils import is_remote
 from asyncio_operator.arrow.schema import as_schema
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, flag, gives_coroutines, one_of
-from asyncio_operator.engine.options import calls_among
+from asyncio_operator.engine.options import options_among
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import as_async_function
 from asyncio_operator.hints import failed_import
@@ -98,7 +98,7 @@ def async_udf(
     Raises:
         ConfigurationError: an option, the type or the function is wrong, or PySpark is older than 4.1.
     """
-    calls = calls_among(locals())
+    calls = options_among(locals())
     limits = JobLimits.of(budget, calls["rate_limit"], tasks_at_once)
     refuse_unknown("async_udf", unknown, [*inspect.signature(async_udf).parameters][1:-1], ELSEWHERE)
     if arrow_udf is None:
