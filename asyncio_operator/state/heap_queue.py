@@ -192,7 +192,8 @@ class PartedDict(Generic[K, V]):
     def slim(self, part: dict[K, V]) -> None:
         """Give back the memory that a part does not need, and join two parts if it is nearly empty."""
         place = next(place for place, other in enumerate(self.parts) if other is part)
-        self.parts[place] = _slimmed(part)
+        # Copied if most of its memory is that of deleted entries.
+        self.parts[place] = dict(part) if getsizeof(part) > 256 * (len(part) + 16) else part
         if len(part) < PART // 8 and len(self.parts) > 1:
             last = self.parts.pop()
             place = len(self.parts) & self._low
@@ -215,11 +216,6 @@ def _spread(key: object) -> int:
     # The hash of an int is the int, and those of addresses end alike.
     bits = hash(key)
     return bits ^ bits >> 7
-
-
-def _slimmed(part: dict[K, V]) -> dict[K, V]:
-    """The part, copied if most of its memory is that of deleted entries."""
-    return dict(part) if getsizeof(part) > 256 * (len(part) + 16) else part
 
 
 class HeapPriorityQueue(PriorityQueue[T]):

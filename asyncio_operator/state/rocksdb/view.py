@@ -159,7 +159,11 @@ def is_database(directory: Path) -> bool:
             f"{directory} is not a RocksDB directory and not empty: take another directory. If it held state, it is "
             "damaged because it has no file CURRENT: restore a snapshot into another directory"
         )
-    if is_foreign(directory):
+    try:
+        is_foreign = json.loads((directory / _CONFIGURATION).read_bytes()).get("raw_mode") is False
+    except (OSError, ValueError, AttributeError):
+        is_foreign = False
+    if is_foreign:  # Made by rocksdict in another mode than ours.
         raise StateError(f"the RocksDB directory {directory} holds another program's data: take another directory")
     return True
 
@@ -200,11 +204,3 @@ def _lives(process: int) -> bool:
     except OSError:
         pass
     return True
-
-
-def is_foreign(directory: Path) -> bool:
-    """Whether a database was made by rocksdict in another mode than ours, and so by another program."""
-    try:
-        return json.loads((directory / _CONFIGURATION).read_bytes()).get("raw_mode") is False
-    except (OSError, ValueError, AttributeError):
-        return False
