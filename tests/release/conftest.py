@@ -5,16 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
 Run = Callable[..., str]
+
+
+def project(folder: Path = ROOT) -> dict[str, Any]:
+    """What the pyproject.toml of a folder says of its project."""
+    found: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    return found
 
 
 class Built(NamedTuple):

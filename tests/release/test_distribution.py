@@ -5,11 +5,9 @@ from __future__ import annotations
 import email
 import re
 import tarfile
-import tomllib
 import zipfile
 from email.message import Message
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -17,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from asyncio_operator import __version__
-from tests.release.conftest import ROOT, Built, build
+from tests.release.conftest import ROOT, Built, build, project
 
 pytestmark = pytest.mark.faults
 
@@ -32,11 +30,6 @@ def members(wheel: Path) -> dict[str, bytes]:
 def metadata(wheel: Path) -> Message:
     [about] = [data for name, data in members(wheel).items() if name.endswith(".dist-info/METADATA")]
     return email.message_from_bytes(about)
-
-
-def project(folder: Path = ROOT) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
-    return found
 
 
 def files_in(folder: Path, package: str) -> set[str]:

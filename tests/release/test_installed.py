@@ -28,17 +28,11 @@ NEEDS = [
     ("from enrichers import TableEnricher", "TableEnricher needs pyarrow", "spark"),
     ("from enrichers import enricher", "enricher needs pyarrow", "spark"),
     ("from enrichers import PostgresEnricher", "PostgresEnricher needs asyncpg", "postgres"),
-    ("from enrichers.postgres import PostgresEnricher", "PostgresEnricher needs asyncpg", "postgres"),
     ("from enrichers import HttpEnricher", "HttpEnricher needs aiohttp", "http"),
-    ("from enrichers.http import HttpEnricher", "HttpEnricher needs aiohttp", "http"),
     ("from enrichers import SqlEnricher", "SqlEnricher needs sqlalchemy[asyncio]", "sql"),
     ("from enrichers import RedisEnricher", "RedisEnricher needs redis", "redis"),
     ("from enrichers.redis import RedisEnricher", "RedisEnricher needs redis", "redis"),
-    (
-        "from asyncio_operator.state import RocksDBStateBackend",
-        "RocksDBStateBackend needs rocksdict",
-        "rocksdb",
-    ),
+    ("from asyncio_operator.state import RocksDBStateBackend", "RocksDBStateBackend needs rocksdict", "rocksdb"),
     ("from enrichers import *", "BlockingEnricher needs pyarrow", "spark"),
     (
         "from asyncio_operator.testing import FakeEnricher; FakeEnricher({})",
@@ -50,11 +44,7 @@ NEEDS = [
         (f"from asyncio_operator.testing import {name}", f"{name} needs asyncio_operator_proof", "proof")
         for name in ("Simulation", "check_history", "History", "history_laws", "history_of_trace")
     ),
-    (
-        TRACED,
-        "pictures need matplotlib, which is not installed",
-        "plot",
-    ),
+    (TRACED, "pictures need matplotlib, which is not installed", "plot"),
 ]
 
 
