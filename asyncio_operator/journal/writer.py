@@ -191,6 +191,7 @@ class JournalWriter:
                     self._aborted = True
                     self._drop()
                 raise
+            ended.result()
         self.check()
 
     def _drop(self) -> None:

@@ -316,6 +316,16 @@ def test_J2_a_journal_that_was_deleted_is_not_made_again_by_a_writer(tmp_path: P
     assert not [*(tmp_path / "journal").glob("answers-*")]
 
 
+def test_J2_a_bug_that_ends_the_thread_of_a_writer_fails_its_task(
+    place: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = JournalWriter(place, described(place), flush_every=0.001)
+    monkeypatch.setattr(writer, "write_due", lambda: 1 // 0)
+    append(writer, batch({1: ["a"]}))
+    with pytest.raises(ZeroDivisionError):
+        writer.close()
+
+
 def test_J2_a_machine_without_a_free_thread_loses_no_answer(place: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -272,7 +272,7 @@ class TaskJournal(KnownAnswers):
         failed, or Spark needs no more rows: then an error is only logged, and the wait is short."""
         try:
             self._writer.close(LAST_WRITE if failed else None)
-        except JournalError as error:
+        except Exception as error:
             if not failed:
                 raise
             logger.warning("%s", error)
