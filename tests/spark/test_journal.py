@@ -246,10 +246,10 @@ def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error
 
 def in_a_task(path: Path, program: Callable[[JournalTask], Awaitable[None]]) -> None:
     """Run a program with the journal of a task, which a driver has made, on the loop of tasks."""
-    location = Journal(path).location
+    journal = Journal(path, flush_every=3600)
     description = wanted_description("x", pa.schema([("id", pa.int64())]), ANSWERS)
-    open_place(location).put(description.name, description.text.encode())
-    task = JournalTask(location, description, Seen(), False, "test", 3600.0, None, keep_missing=True)
+    open_place(journal.location).put(description.name, description.text.encode())
+    task = JournalTask(journal, description, Seen(), False, "test")
 
     async def main() -> None:
         await program(task)

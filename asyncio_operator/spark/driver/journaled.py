@@ -70,16 +70,12 @@ def with_journal(
     joins = bool(contents.live) and not df.isStreaming
     place = str(journal.location)
     _generations[place] += not contents.seen
-    expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
     of_task = JournalTask(
-        journal.location,
+        journal,
         contents.description,
         Seen.of(contents.seen if joins else ()),
         joins,
         spark.conf.get("spark.app.id", None) or "spark",
-        seconds(journal.flush_every),
-        expire_after,
-        journal.keep_missing,
         _generations[place],
     )
     join = partial(with_known, contents=contents, journal=journal, columns=task.layout.found.names, where=where)

@@ -172,7 +172,11 @@ class DriverClient:
         """
         try:
             async with asyncio.timeout(ASK_TIMEOUT):
-                return await self._ask(topic, question)
+                if self._wire is None:
+                    self._wire = await connect_to_driver(self._address)
+                sent = monotonic()
+                await self._wire.send({"topic": topic, "question": question})
+                return (await self._wire.receive())["answer"], sent
         except (OSError, EOFError, WireError, ValueError) as error:
             problem = CoordinatorError(f"the driver at {self._address}: {_words(error)}")
             await self.close()
@@ -181,13 +185,6 @@ class DriverClient:
             await self.close()
             raise
         raise problem
-
-    async def _ask(self, topic: str, question: Any) -> tuple[Any, float]:
-        if self._wire is None:
-            self._wire = await connect_to_driver(self._address)
-        sent = monotonic()
-        await self._wire.send({"topic": topic, "question": question})
-        return (await self._wire.receive())["answer"], sent
 
     async def close(self) -> None:
         """Close the connection."""

@@ -90,7 +90,7 @@ def outputs_of(
     """
     thread = loop_thread()
     check = check_taker or spark_watch()
-    wait_until_read = until_spark_reads() if singly else _nothing
+    wait_until_read = until_spark_reads() if singly else None
 
     async def in_trace_context(source: ToLoop, sink: FromLoop) -> None:
         with extracted(propagated):
@@ -120,7 +120,7 @@ def outputs_of(
                 yield output
                 if check is not None:
                     check()
-            elif singly:
+            elif wait_until_read is not None:
                 taken, one = output
                 yield one
                 wait_until_read()
@@ -154,7 +154,7 @@ def until_spark_reads() -> Callable[[], None]:
     """
     frame = None if isinstance(threading.current_thread(), TakingThread) else spark_frame()
     if frame is None:
-        return _nothing
+        return lambda: None
     output, never = frame["outfile"], threading.Event()
     unread, is_closed = unread_by(output), _closed_by_spark(output)
 
@@ -175,10 +175,6 @@ def until_spark_reads() -> Callable[[], None]:
             pause = min(2 * pause, LAST_LOOK)
 
     return wait
-
-
-def _nothing() -> None:
-    """Wait for nothing."""
 
 
 def spark_watch() -> Callable[[], None] | None:

@@ -28,13 +28,14 @@ from asyncio_operator.arrow.columns import collected
 from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array, key_parts
 from asyncio_operator.arrow.key_fit import fit_values
+from asyncio_operator.checks import seconds
 from asyncio_operator.engine.timing import wake
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.answers import AnswerBatch, weights_array
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
 from asyncio_operator.journal.later_answers import FEWEST, UNKNOWN, JournalReader
-from asyncio_operator.journal.options import Location
+from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, beside, goes_on, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
@@ -67,18 +68,14 @@ class JournalTask:
         seen: the files whose answers the input has as a column.
         column: whether it has one.
         application: begins the text of `_run`.
-        flush_every, expire_after, keep_missing: see `Journal`; seconds.
         generation: how often the driver has found the journal empty. What a worker keeps of an earlier one is old.
     """
 
-    location: Location
+    journal: Journal
     description: Description
     seen: Seen
     column: bool
     application: str
-    flush_every: float
-    expire_after: float | None
-    keep_missing: bool
     generation: int = 0
 
 
@@ -100,7 +97,10 @@ class TaskJournal(KnownAnswers):
     source = "journal"
 
     def __init__(self, task: JournalTask, found: pa.Schema, timed: bool, label: str, process: WorkerProcess) -> None:
+        journal, location = task.journal, task.journal.location
         self.column = task.column
+        self._location = location
+        self._expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
         self._task = task
         self._found = found
         self._timed = timed
@@ -111,17 +111,17 @@ class TaskJournal(KnownAnswers):
         self._wall = process.wall
         self._loop = process.loop()
         self._reader: JournalReader | None = None
-        self._read_as = str(task.location), task.description.hash, task.seen, task.expire_after, task.keep_missing
-        self.keeps = f"{task.location} {task.description.hash} {task.generation}"
+        self._read_as = str(location), task.description.hash, task.seen, self._expire_after, journal.keep_missing
+        self.keeps = f"{location} {task.description.hash} {task.generation}"
         self._warned: set[str] = set()
-        self._place = open_place(task.location)
+        self._place = open_place(location)
         self._writer = JournalWriter(
             self._place,
             task.description,
             label=f"{task.application}-{label}",
-            columns=lambda noted: [noted_columns(noted, task.description, task.keep_missing)],
-            flush_every=task.flush_every,
-            expire_after=task.expire_after,
+            columns=lambda noted: [noted_columns(noted, task.description, journal.keep_missing)],
+            flush_every=seconds(journal.flush_every),
+            expire_after=self._expire_after,
             on_room=lambda: self._loop.call_soon_threadsafe(lambda: wake(self._room)),
             clock=process.wall,
             monotonic=process.monotonic,
@@ -170,12 +170,12 @@ class TaskJournal(KnownAnswers):
             self._reader = process.readers.borrow(
                 self._read_as,
                 lambda: JournalReader(
-                    open_place(task.location),
+                    open_place(self._location),
                     task.description,
                     monotonic=process.monotonic,
                     since=task.seen,
-                    expire_after=task.expire_after,
-                    keep_missing=task.keep_missing,
+                    expire_after=self._expire_after,
+                    keep_missing=task.journal.keep_missing,
                     clock=process.wall,
                 ),
             )
@@ -222,7 +222,7 @@ class TaskJournal(KnownAnswers):
         if not self._writer.has_room:
             self._warn("it does not keep up with the answers of the cache: some are not written yet")
             return False
-        life = self._task.expire_after
+        life = self._expire_after
         if life is None or came + life > self._wall():
             self._note([(key, answer, came, None, None, None)])
         return True
@@ -243,7 +243,7 @@ class TaskJournal(KnownAnswers):
     def _warn(self, problem: str) -> None:
         if problem not in self._warned:
             self._warned.add(problem)
-            logger.warning("the journal %s: %s", self._task.location, problem)
+            logger.warning("the journal %s: %s", self._location, problem)
 
     async def flush(self) -> None:
         """See `KnownAnswers`. `finish` waits until everything is written."""
@@ -280,8 +280,8 @@ class TaskJournal(KnownAnswers):
 
 async def _while_it_goes_on(done: asyncio.Future[Any], place: Place) -> None:
     """Wait on the loop for work on a place, which runs beside it: a place that hangs must not hold up others."""
-    for seconds in goes_on(done.done, place):
-        await asyncio.wait([done], timeout=seconds)
+    for most in goes_on(done.done, place):
+        await asyncio.wait([done], timeout=most)
 
 
 def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table:

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.budget.spec import Budget
-from asyncio_operator.checks import seconds
 from asyncio_operator.engine.options import meant
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.identity import open_journal, wanted_description
@@ -205,7 +204,7 @@ class _Run:
                 continue
             compaction = SimulatedCompaction(
                 one,
-                open_place(journal.location),
+                open_place(journal.journal.location),
                 journal.description,
                 self._world,
                 lambda: f"{source.getrandbits(128):032x}",
@@ -293,17 +292,7 @@ class _Run:
         (self._directory / journal.path).mkdir(exist_ok=True)
         wanted = wanted_description(str(journal.identity), keys, task.answers)
         description = open_journal(open_place(journal.location), wanted)
-        expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
-        return JournalTask(
-            journal.location,
-            description,
-            Seen(),
-            False,
-            "simulation",
-            seconds(journal.flush_every),
-            expire_after,
-            journal.keep_missing,
-        )
+        return JournalTask(journal, description, Seen(), False, "simulation")
 
     # -- tasks
 

@@ -41,10 +41,10 @@ _numbers = itertools.count()
 
 
 def journal_of(path: Path, flush_every: float = 3600.0) -> JournalTask:
-    location = Journal(path).location
+    journal = Journal(path, flush_every=flush_every)
     wanted = wanted_description("x", pa.schema([("id", pa.int64())]), ADDED)
-    description = open_journal(open_place(location), wanted)
-    return JournalTask(location, description, Seen(), False, "test", flush_every, None, keep_missing=True)
+    description = open_journal(open_place(journal.location), wanted)
+    return JournalTask(journal, description, Seen(), False, "test")
 
 
 def begun(journal: JournalTask, source: FunctionEnricher, attempt: int) -> Iterator[pa.RecordBatch]:
@@ -70,7 +70,7 @@ def rows(batches: Iterator[pa.RecordBatch]) -> dict[int, int]:
 
 def known(journal: JournalTask) -> dict[int, int]:
     """The answers that a reader gets."""
-    read = JournalReader(open_place(journal.location), journal.description).read(pa.array(KEYS))
+    read = JournalReader(open_place(journal.journal.location), journal.description).read(pa.array(KEYS))
     values = read.table["x"].to_pylist()
     return {key: values[start] for key, start, count in zip(KEYS, read.starts, read.counts, strict=True) if count == 1}
 
@@ -104,7 +104,7 @@ def test_J4_two_attempts_of_a_task_at_once_lose_nothing_and_give_every_key_one_a
     outputs = [outcome[0] for _, outcome in attempts]
     for key in KEYS:
         assert sorted(output[key] for output in outputs) == sorted(given[key]), "each attempt has its own answer"
-    place = open_place(journal.location)
+    place = open_place(journal.journal.location)
     files = [pq.read_table(tmp_path / entry.name) for entry in list_journal(place).files]
     written = Counter(key for file in files for key in file["id"].to_pylist())
     assert written == dict.fromkeys(KEYS, 2), "no answer is lost"
@@ -116,7 +116,7 @@ def test_J4_two_attempts_of_a_task_at_once_lose_nothing_and_give_every_key_one_a
 
 def test_J1_a_task_asks_for_the_keys_of_half_a_second_of_calls_because_answers_of_others_come(tmp_path: Path) -> None:
     journal, clock = journal_of(tmp_path), ManualClock()
-    reader = JournalReader(open_place(journal.location), journal.description, monotonic=clock)
+    reader = JournalReader(open_place(journal.journal.location), journal.description, monotonic=clock)
     reader.begin()
 
     def most(answers: int, seconds: float) -> int:
@@ -173,7 +173,8 @@ def test_J1_a_known_answer_that_expires_on_its_way_is_not_used(tmp_path: Path) -
 
 
 async def test_J7_an_answer_of_a_cache_is_as_old_in_the_journal_as_it_is(tmp_path: Path) -> None:
-    task = replace(journal_of(tmp_path), expire_after=60.0)
+    task = journal_of(tmp_path)
+    task = replace(task, journal=replace(task.journal, expire_after=60.0))
     process = replace(this_process, loop=asyncio.get_running_loop, wall=ManualClock(1000.0))
     journal = TaskJournal(task, ADDED, False, "", process)
     assert journal.keep(1, {"x": 1}, came=950.0)
