@@ -309,8 +309,7 @@ def beside(
 
 
 def goes_on(done: Callable[[], bool], place: Place) -> Iterator[float]:
-    """Yields the seconds for which the caller should wait, again and again, until all is done. Raises JournalError if
-    the place hangs."""
+    """Yields the seconds to wait for, again and again, until all is done. Raises JournalError if the place hangs."""
     before = -1
     while not done():
         if before == place.progress:
