@@ -171,14 +171,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         return self._entries.remove(entry)
 
     def adjust(self, element: T) -> bool:
-        """Give an element that is inside, or an equal one, the place of its present priority. O(log n).
-
-        Among elements of the same priority it comes last, as if it had been added now. False if it is absent, or the
-        head has not changed.
-
-        Raises:
-            StateError, TypeError: as of `add`. Nothing is changed.
-        """
+        """As of `HeapPriorityQueue`, also for an equal copy of an element that is inside."""
         key = self._key_of(element)
         group = group_of(key, self._key_groups, self._max_parallelism)
         members = self._groups.get(group)

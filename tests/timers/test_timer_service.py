@@ -20,6 +20,7 @@ from asyncio_operator.timers import (
     InternalTimerService,
     RocksDBQueues,
     Timer,
+    TimerServiceManager,
 )
 from asyncio_operator.timers.queues import deserialize_timer, serialize_timer
 
@@ -308,7 +309,7 @@ def check_pass(model, fired, now, limit, more):
 
 
 def test_T10_a_limit_is_an_int_from_1(world):
-    for service in (world.service, BatchTimerService()):
+    for service in (world.service, BatchTimerService(), TimerServiceManager()):
         wrong: Any
         for wrong in (0, -1, True, 1.0, "1"):
             with pytest.raises(ConfigurationError, match="limit"):
