@@ -286,7 +286,7 @@ class Gate:
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
         if self.seat is not None and not self._over:
-            self.seat.hint(limits, retry_after, self.now())
+            self.seat.share.hint(limits, retry_after, self.now())
 
     def on_loop(self, report: Callable[..., None], *arguments: Any) -> None:
         """Call it here on the loop's thread, else there soon; never if the loop is closed."""

@@ -173,6 +173,7 @@ class Share:
             self._arrange()
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        """What the source has said about its limits; see `usage.hint`."""
         believed = {unit: said for unit, said in limits.items() if self._is_believed(unit, said)}
         if retry_after is not None and not self._is_believed("retry_after", Hint(reset_after=retry_after)):
             retry_after = None
@@ -357,10 +358,10 @@ class Seat:
         place: among the runs that wait; see the head of this module.
     """
 
-    __slots__ = ("_share", "fail", "free", "news", "permits", "place")
+    __slots__ = ("fail", "free", "news", "permits", "place", "share")
 
     def __init__(self, share: Share, news: Callable[[], None], fail: Callable[[BaseException], object]) -> None:
-        self._share = share
+        self.share = share
         self.permits = share.permits
         self.free = share.permits.free
         self.news = news
@@ -370,7 +371,7 @@ class Seat:
 
     def leave(self) -> None:
         """The run starts no further call."""
-        self._share.leave(self)
+        self.share.leave(self)
 
     def take(self, weights: Weights, now: float) -> float:
         """Start a call of these weights, if it may start now. Returns the earliest time, not before `now`, at which it
@@ -380,7 +381,7 @@ class Seat:
             BudgetExceeded: such a call can never start.
             CoordinatorError: nothing may start, because what is shared with others is not known.
         """
-        permits, share = self.permits, self._share
+        permits, share = self.permits, self.share
         if len(share.seats) > 1 or share.waiting:
             if (start := self.next_start(weights, now)) <= now:
                 permits.started(weights, now)
@@ -398,16 +399,16 @@ class Seat:
         try:
             start = self.permits.next_start(weights, now)
         except AsyncOperatorError:
-            self._share.drop(self)
+            self.share.drop(self)
             raise
-        share = self._share
+        share = self.share
         return start if start <= now and not share.waiting else share.turn(self, start, now)
 
     def ended(self) -> None:
         """A call that was started has returned, and nothing else is known of it."""
         self.free.ended += 1
         if self.free.heard:
-            self._share.room()
+            self.share.room()
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
@@ -421,11 +422,7 @@ class Seat:
             billed: whether the source may bill it; see `usage.billed`.
         """
         self.permits.returned(weights, settled, started, now, billed)
-        self._share.room()
-
-    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
-        """What the source has said about its limits; see `usage.hint`."""
-        self._share.hint(limits, retry_after, now)
+        self.share.room()
 
 
 class BothSeats:
@@ -434,6 +431,7 @@ class BothSeats:
     def __init__(self, budget: Seat, beside: Seat) -> None:
         self._budget, self._beside = budget, beside
         self.free = FreeStarts(heard=True)
+        self.share = budget.share
 
     def take(self, weights: Weights, now: float) -> float:
         if (start := self._beside.next_start(weights, now)) > now:
@@ -452,9 +450,6 @@ class BothSeats:
     ) -> None:
         self._budget.returned(weights, settled, started, now, billed)
         self._beside.returned(weights, settled, started, now, billed)
-
-    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
-        self._budget.hint(limits, retry_after, now)
 
     def leave(self) -> None:
         self._budget.leave()

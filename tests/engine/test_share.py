@@ -533,7 +533,7 @@ def test_G5_hints_that_cannot_be_right_are_ignored_and_logged_once(said, caplog)
         run = Run(Share(budget(Limit(10, per=1.0)), Coordinator(), 0.0))
         await run.start()
         for _ in range(3):
-            run.seat.hint(said.get("limits", {}), said.get("retry_after"), now())
+            run.seat.share.hint(said.get("limits", {}), said.get("retry_after"), now())
         await run.calls(9)
         assert now() < 1
         run.seat.leave()
@@ -547,7 +547,7 @@ def test_G5_hints_that_cannot_be_right_are_ignored_and_logged_once(said, caplog)
 async def test_G5_a_hint_for_a_limit_per_day_may_be_hours_long():
     run = Run(Share(budget(Limit(10, per=86_400.0)), Coordinator(), 0.0))
     await run.start()
-    run.seat.hint({"calls": Hint(limit=10, remaining=0, reset_after=7200)}, None, now())
+    run.seat.share.hint({"calls": Hint(limit=10, remaining=0, reset_after=7200)}, None, now())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run.start(), 10)
     run.seat.leave()

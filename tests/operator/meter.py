@@ -12,7 +12,7 @@ from asyncio_operator.budget.usage import FreeStarts, Hint, Weights
 
 
 class Meter:
-    """Replaces a `Reservation` and its `Seat`. In each window of `per` seconds `rates` units may start.
+    """Replaces a `Reservation`, its `Seat` and the `Share`. In each window of `per` seconds `rates` units may start.
 
     Attributes:
         starts: (time, weights) of each call.
@@ -27,6 +27,7 @@ class Meter:
         self.in_flight = in_flight
         self.running = 0
         self.free = FreeStarts(heard=True)
+        self.share = self
         self.most = 0
         self.closed = False
         self.starts: list[tuple[float, Weights]] = []
