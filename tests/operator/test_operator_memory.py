@@ -54,8 +54,8 @@ def test_many_elements_need_no_more_memory_than_a_few(mode):
     run_on(asyncio.new_event_loop, main())
 
 
-def test_the_synchronous_face_needs_no_more_memory_either(mode):
-    operator = AsyncWaitOperator(same, mode=mode)
+def test_the_synchronous_face_needs_no_more_memory_either():
+    operator = AsyncWaitOperator(same)
     assert sum(1 for _ in operator(range(20_000))) == 20_000
     before = resident()
     assert sum(1 for _ in operator(range(200_000))) == 200_000
