@@ -423,7 +423,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/arrow": 2_651,
     "asyncio_operator/budget": 2_808,
     "asyncio_operator/coordinators": 816,
-    "asyncio_operator/engine": 4_339,
+    "asyncio_operator/engine": 4_334,
     "asyncio_operator/journal": 2_294,
     "asyncio_operator/lookup": 4_167,
     "asyncio_operator/loop": 853,
