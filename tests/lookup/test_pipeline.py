@@ -128,6 +128,14 @@ async def test_buffer_bounds_the_keys_that_are_looked_up_and_not_emitted(ordered
 
 
 @virtual
+async def test_X9_calls_that_wait_for_room_go_on_when_rows_have_left(ordered: bool) -> None:
+    enricher = Recorded(at_once)
+    async with asyncio.timeout(60):
+        await look_up(enricher, batches_of(10, 10, 10), ordered=ordered, buffer=5, pause=1.0)
+    assert len(enricher.calls) == 30
+
+
+@virtual
 async def test_no_more_than_a_few_batches_are_read_ahead_of_a_slow_consumer(ordered: bool) -> None:
     enricher, batches = Recorded(at_once), [KeyBatch([i], rows=10_000) for i in range(50)]
     source = Source(batches)
