@@ -171,16 +171,6 @@ async def test_an_answer_that_will_not_do_is_an_error_of_that_key_alone(body: An
         assert service.connections == 1
 
 
-async def test_an_error_that_comes_with_200_is_not_kept_as_a_row() -> None:
-    async with FakeService({"k": {"a": 1}}) as service:
-        enricher = HttpEnricher(service.url + "/rows/{key}", schema="a int")
-        async with Lookup(enricher, cache=Cache()) as lookup:
-            service.answer_next(FakeAnswer({"error": "try later"}))
-            with pytest.raises(EnricherError, match="key 'k': the row has none of the columns"):
-                await lookup.get("k")
-            assert await lookup.get("k") == {"a": 1}
-
-
 async def test_a_page_for_people_is_told_by_its_beginning() -> None:
     page = "<!doctype html>\n<title>Sign in</title>\n<script>" + "x" * 100_000 + "</script>"
     async with FakeService() as service, asked_in_batches(service, params={"token": "hunter2hunter2"}) as enricher:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import hashlib
-import hmac
 import json
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -145,23 +143,6 @@ async def test_X12_the_target_of_a_redirect_is_asked_for_as_it_is_written(locati
         async with opened(HttpEnricher(service.url + "/r/{key}?z=1", schema="v string")) as enricher:
             assert await enricher.lookup("k") == {"v": "x"}
         assert service.targets[-1] == asked
-
-
-async def test_X12_a_signed_target_is_accepted_by_its_service() -> None:
-    def signature(query: str) -> str:
-        return hmac.new(b"k", query.encode(), hashlib.sha256).hexdigest()
-
-    def serve(target: str) -> bytes:
-        if target.startswith("/r/"):
-            return answer(b"", "307 X", f"Location: /download?{query}&sig={signature(query)}")
-        got, _, sent = target.partition("?")[2].rpartition("&sig=")
-        return answer(ROW) if signature(got) == sent else answer(b"SignatureDoesNotMatch", "403 Forbidden")
-
-    query = "file=a%2Fb%3A1&user=x%40y~%7e"
-    async with served(serve) as service:
-        enricher = HttpEnricher(service.url + "/r/{key}", schema="v string")
-        async with opened(enricher):
-            assert await enricher.lookup("k") == {"v": "x"}
 
 
 @pytest.mark.parametrize(

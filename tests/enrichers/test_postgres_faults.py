@@ -192,20 +192,6 @@ async def test_a_dsn_function_that_fails_in_a_worker_is_an_error_of_the_lookup(p
     await enricher.close()
 
 
-async def test_X5_an_error_names_the_enricher_the_key_and_the_cause(postgres: PostgresServer) -> None:
-    query = "SELECT k AS id, 1 / k AS v FROM unnest($1::int[]) AS k"
-    async with opened(PostgresEnricher(postgres.dsn, query=query, key="id")) as enricher:
-        error = await failure(enricher, 0)
-        assert "PostgresEnricher(query='SELECT k AS id, 1 / k AS v" in str(error)
-        assert "key 0:" in str(error)
-        assert "division by zero" in str(error)
-        assert isinstance(error.__cause__, asyncpg.DivisionByZeroError)
-        assert error.retryable is False, "the batch is split"
-        with pytest.raises(EnricherError, match="2 keys from 1 to 0"):
-            await enricher.lookup_many([1, 0])
-        assert await enricher.lookup(1) == {"v": 1}
-
-
 @pytest.mark.parametrize(
     ("computed", "told"),
     [

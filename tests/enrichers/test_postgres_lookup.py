@@ -177,16 +177,6 @@ async def test_L1_a_null_in_any_part_of_a_key_matches_nothing(database: Database
         assert await enricher.lookup_many([None, 1]) == [None, {"v": 2}]
 
 
-async def test_a_query_may_limit_rows_per_key(database: Database) -> None:
-    await database.execute("CREATE TABLE t AS SELECT i % 3 AS id, i AS v FROM generate_series(0, 8) AS i")
-    query = """
-        SELECT k.id, latest.v FROM unnest($1::int[]) AS k (id)
-        CROSS JOIN LATERAL (SELECT v FROM t WHERE t.id = k.id ORDER BY v DESC LIMIT 1) AS latest;
-    """
-    async with database.enricher(query=query, key="id") as enricher:
-        assert await enricher.lookup_many([0, 1, 5]) == [{"v": 6}, {"v": 7}, None]
-
-
 async def test_a_query_may_take_several_arrays(database: Database) -> None:
     await database.execute("CREATE TABLE t (a int, b text, v int); INSERT INTO t VALUES (1, 'x', 5), (1, 'y', 6)")
     query = "SELECT t.* FROM t JOIN unnest($1::int[], $2::text[]) AS k (a, b) USING (a, b)"

@@ -317,11 +317,6 @@ def test_a_number_too_large_for_its_column_does_not_become_infinity(kind: str, t
         read(kind, text)
 
 
-@hypothesis.given(st.decimals(allow_nan=False, allow_infinity=False, places=18, min_value=-(10**19), max_value=10**19))
-def test_a_decimal_is_never_rounded(number: Decimal) -> None:
-    assert read("decimal(38,18)", str(number)) == number
-
-
 @hypothesis.given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_double_is_the_one_that_was_written_also_beside_decimals(number: float) -> None:
     assert read("double", json.dumps(number)) == number
