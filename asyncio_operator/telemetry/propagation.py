@@ -25,12 +25,8 @@ FLUSH = 1.0
 moment after its last task."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetUp:
-    """A function that sets the providers of a process. The name tells apart two of them, also in another process."""
-
-    function: Callable[[], object]
-    name: str
+SetUp = tuple[Callable[[], object], str]
+"""A function that sets the providers of a process. The name tells apart two of them, also in another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +61,9 @@ def set_up(function: Callable[[], object]) -> None:
     global _chosen
     plain_function("function", function, "a function that sets the providers of OpenTelemetry")
     function()
-    _chosen = SetUp(function, os.urandom(16).hex())
-    _done.add(_chosen.name)
+    name = os.urandom(16).hex()
+    _chosen = function, name
+    _done.add(name)
 
 
 def inject() -> Propagated | None:
@@ -82,10 +79,11 @@ def inject() -> Propagated | None:
 @contextmanager
 def in_task(propagated: Propagated | None) -> Iterator[None]:
     """The frame of a task, on its main thread: sets up its process before, and exports its spans afterwards."""
-    if propagated is not None and propagated.set_up is not None and propagated.set_up.name not in _done:
-        _done.add(propagated.set_up.name)
+    function, name = (None, "") if propagated is None or propagated.set_up is None else propagated.set_up
+    if function is not None and name not in _done:
+        _done.add(name)
         try:
-            propagated.set_up.function()
+            function()
         except Exception as error:
             logger.warning(
                 "OpenTelemetry is not set up in this worker (%s), so its calls have no spans: %s",

@@ -139,14 +139,10 @@ def display_here() -> Display:
         from importlib import import_module
 
         return Bar(import_module("IPython.display"))
-    return MovingLine(sys.stderr) if _is_terminal(sys.stderr) else Lines(sys.stderr)
-
-
-def _is_terminal(out: TextIO | None) -> bool:
-    try:
-        return out is not None and out.isatty()
-    except Exception:
-        return False  # It is closed, or the object of another program that takes text.
+    with contextlib.suppress(Exception):  # It is closed, or the object of another program that takes text.
+        if sys.stderr is not None and sys.stderr.isatty():
+            return MovingLine(sys.stderr)
+    return Lines(sys.stderr)
 
 
 class Watch:

@@ -49,14 +49,11 @@ def _lines(names: list[str], columns: list[list[str]]) -> str:
 
 
 def _cut(texts: list[str], width: int) -> list[str]:
-    return [_cut_one(printable(text), width) for text in texts]
-
-
-def _cut_one(text: str, width: int) -> str:
-    if _size(text) <= width:
-        return text
-    sizes = accumulate(map(_size, text))
-    return text[: sum(size <= width - 3 for size in sizes)] + "..."
+    cut = []
+    for text in map(printable, texts):
+        sizes = list(accumulate(map(_size, text)))
+        cut.append(text if _size(text) <= width else text[: sum(size <= width - 3 for size in sizes)] + "...")
+    return cut
 
 
 def printable(text: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from asyncio_operator import Journal
 from tests.servers import PostgresServer
-from tests.spark.helpers import Hanging, kill_workers
+from tests.spark.helpers import Hanging, jobs, kill_workers
+from tests.spark.journals import Calls
 
 
 @pytest.fixture
@@ -32,3 +35,20 @@ def alone(spark: SparkSession) -> Iterator[SparkSession]:
     kill_workers()
     yield spark
     kill_workers()
+
+
+@pytest.fixture
+def no_job_starts(spark: SparkSession) -> Iterator[None]:
+    before = jobs(spark)
+    yield
+    assert jobs(spark) == before
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Calls:
+    return Calls(tmp_path / "calls")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal")

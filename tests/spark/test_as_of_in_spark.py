@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
 from enrichers import FunctionEnricher, TableEnricher
 from tests.spark.helpers import FROM_4_1, in_partitions, setting, through_sql
-from tests.spark.test_streaming import finished, stream, to_parquet, write, written
 
 pytestmark = pytest.mark.spark
 
@@ -159,12 +158,3 @@ def test_J1_X16_a_journal_keeps_all_versions_of_a_key(spark: SparkSession, tmp_p
         found = enrich(orders, customers(), on="name", as_of=("at", "since"), **options)
         assert [(row.n, row.tier) for row in found.collect()] == HELD
         assert metrics.statistics().calls == calls
-
-
-def test_X10_X16_a_stream_gets_the_versions_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
-    for order in ORDERS:
-        write(tmp_path / "in", [dict(zip(("n", "name", "at"), order, strict=True))])
-    rows = stream(spark, tmp_path / "in", "n int, name string, at int")
-    out = enrich(rows, customers(), on="name", as_of=("at", "since"), columns="tier").select("n", "tier")
-    finished(to_parquet(out, tmp_path, "out"))
-    assert written(spark, tmp_path, "out") == HELD

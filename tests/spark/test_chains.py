@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import Journal
-from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
+from asyncio_operator import ConfigurationError, Journal
+from asyncio_operator.spark import EnrichmentMetrics, StageLookups, enrich, enrich_with, lookups_of, plan
 from asyncio_operator.spark.driver import chain
+from asyncio_operator.spark.driver.sessions import DESCRIPTION, described
 from asyncio_operator.trace import Trace
-from enrichers import FunctionEnricher, TableEnricher
-from tests.spark.helpers import in_partitions, setting
+from enrichers import FunctionEnricher, TableEnricher, enricher
+from tests.spark.helpers import in_partitions, setting, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -226,37 +227,6 @@ def test_C5_a_stream_of_two_lookups_is_one_stage_with_the_watermark_of_the_input
     assert metrics.statistics().rows == 20
 
 
-CONNECTED = """
-import os
-from pyspark.sql import SparkSession
-from asyncio_operator.spark import enrich
-from enrichers import FunctionEnricher
-
-async def plus_one(key):
-    return {"n": key + 1}
-
-spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
-df = spark.range(10)
-lookup = FunctionEnricher(plus_one, "n long")
-for number in range(3):
-    df = enrich(df, lookup, on="id" if not number else f"_{number - 1}n", prefix=f"_{number}")
-print([row._2n for row in df.collect()])
-df.explain()
-df.persist()
-after = enrich(df, lookup, on="id", prefix="after_")
-print("whole" if "4 lookups" in after._explain_string() else "cut")
-df.unpersist()
-"""
-
-
-def test_C5_a_chain_on_connect_is_one_stage(connect: Callable[..., str]) -> None:
-    output = connect(CONNECTED)
-    assert "[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]" in output
-    assert output.count("MapInArrow enrich: ") == 1
-    assert "(3 lookups)" in output
-    assert output.strip().endswith("cut")
-
-
 def test_a_chain_is_forgotten_with_its_dataframe(spark: SparkSession) -> None:
     gc.collect()
     before = len(chain._chains)
@@ -270,3 +240,51 @@ def test_a_chain_is_forgotten_with_its_dataframe(spark: SparkSession) -> None:
     del second
     gc.collect()
     assert len(chain._chains) == before
+
+
+# -- what Spark and a notebook say about lookups
+
+
+@enricher("price double")
+async def price(product: str) -> dict[str, float]:
+    return {"price": 1.0}
+
+
+def test_the_lookups_of_a_stage_are_a_table_until_another_operation_ends_it(spark: SparkSession) -> None:
+    orders = spark.createDataFrame([(1, "tea")], "id int, `<b>product` string")
+    once = enrich(orders, price, on="<b>product", status_column="status", capacity=7)
+    twice = enrich(once, price, on="<b>product", prefix="new_", how="inner", mode="unordered")
+    first, second = lookups_of(twice).lookups
+    assert (first.key, first.adds, first.how, first.mode) == (("<b>product",), ("price", "status"), "left", "ordered")
+    assert (second.adds, second.how, second.mode, second.capacity) == (("new_price",), "inner", "unordered", "100")
+    assert (first.capacity, first.keys_in_a_call) == ("7", 1)
+    assert lookups_of(once).lookups == (first,)
+    page = lookups_of(twice)._repr_html_()
+    assert "<b>" not in page
+    assert "&lt;b&gt;product" in page
+    assert "new_price" in str(lookups_of(twice))
+    assert lookups_of(twice.filter("id > 0")) == lookups_of(orders) == StageLookups(())
+    assert str(StageLookups(())) == "no lookups"
+    with pytest.raises(ConfigurationError, match="df is of type str"):
+        lookups_of("orders")  # type: ignore[arg-type]
+
+
+def descriptions(spark: SparkSession) -> set[str]:
+    """What Spark's own UI says about the jobs."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    texts = [jobs.apply(i).description() for i in range(jobs.size())]
+    return {text.get() for text in texts if text.isDefined()}
+
+
+def test_jobs_of_the_library_have_a_description_unless_the_user_has_set_one(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    orders = spark.createDataFrame([("tea",)], "product string").coalesce(1)
+    plan(orders, price, on="product")
+    wait_until(lambda: "plan: sample of keys" in descriptions(spark), 20, "the job is known to the UI")
+    assert context.getLocalProperty(DESCRIPTION) is None
+    context.setJobDescription("of the user")
+    try:
+        with described(spark, "mine"):
+            assert context.getLocalProperty(DESCRIPTION) == "of the user"
+    finally:
+        context._jsc.setLocalProperty(DESCRIPTION, None)

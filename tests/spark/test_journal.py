@@ -40,16 +40,6 @@ ANSWERS = pa.schema([("x", pa.string())])
 NO_BROADCAST = ("spark.sql.autoBroadcastJoinThreshold", -1)
 
 
-@pytest.fixture
-def calls(tmp_path: Path) -> Calls:
-    return Calls(tmp_path / "calls")
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal")
-
-
 def table(spark: SparkSession, keys: list[Any], kind: str = "int", partitions: int = 1) -> DataFrame:
     return in_partitions(spark, [(key, number) for number, key in enumerate(keys)], f"id {kind}, n int", partitions)
 

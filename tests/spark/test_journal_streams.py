@@ -21,16 +21,6 @@ from tests.spark.journals import Calls, rows, sources
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def calls(tmp_path: Path) -> Calls:
-    return Calls(tmp_path / "calls")
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal")
-
-
 class Stream:
     """A stream of files of keys, with one micro-batch for each file."""
 

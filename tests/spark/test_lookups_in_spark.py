@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ import psutil
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from asyncio_operator import Cache, EnricherError, FixedBackoff, Retry
-from asyncio_operator.spark import EnrichmentMetrics, enrich
+from asyncio_operator import Cache, ConfigurationError, EnricherError, FixedBackoff, Hedge, Journal, Retry
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
 from enrichers import FunctionEnricher, PostgresEnricher
+from tests.redis_service import RedisServer, needs_redis
 from tests.servers import PostgresServer
-from tests.spark.helpers import GONE, Hanging, in_partitions, wait_until
+from tests.spark.helpers import FROM_4_1, GONE, Hanging, in_partitions, kill_workers, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -108,17 +109,6 @@ def test_L8_a_worker_asks_once_for_a_key_whatever_is_changed_but_the_specificati
     figures = metrics.statistics()
     assert (figures.rows, figures.calls, figures.cache_hits, figures.shared) == (100, 20, 80, 0)
     assert (figures.found, figures.missing) == (80, 20)
-
-
-def test_L8_unequal_enrichers_and_unequal_caches_share_nothing(alone: SparkSession, source: Source) -> None:
-    other = Source(source.calls_file.parent, "b")
-    for cache in (Cache(), Cache(max_rows=5000), Cache(expire_after_write=3600)):
-        for one in (source, other):
-            for expected in (FROM_CALLS, FROM_THE_CACHE):
-                rows = job(alone, one, cache)
-                assert how(rows) == expected
-                assert {row.source for row in rows} == {one.name, None}
-    assert len(source.calls()) == len(other.calls()) == 60
 
 
 def test_L8_every_worker_has_a_cache_of_its_own(spark: SparkSession, source: Source) -> None:
@@ -207,9 +197,6 @@ def test_L6_what_has_expired_stands_in_while_the_source_is_down_and_the_status_s
     assert [row.id for row in rows if row.how.status == "failed"] == [20, 21]
     source.down.unlink()
     assert how(job(alone, source, cache)) == FROM_CALLS
-
-
-# -- L2, R1, R5: sharing, retries, limits of attempts
 
 
 # -- a PostgreSQL in trouble
@@ -320,3 +307,149 @@ def test_X7_with_caches_and_retries_a_task_that_ends_early_leaves_nothing_but_wh
     wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
     # Where Spark has thrown the worker away, the next one takes its directory over.
     assert how(enrich(keys(alone, 3), enricher, on="id", **options).collect()) == {("found", "cache", 0): 3}
+
+
+# -- H2, H3: hedged calls, which the driver counts
+
+
+HEDGE = Hedge(0.1, extra=0.5)
+
+
+def slow_once() -> Any:
+    """A function whose first call for 7 takes a minute, in each process."""
+    asked: set[int] = set()
+
+    async def answer(key: int) -> dict[str, int]:
+        if key == 7 and key not in asked:
+            asked.add(key)
+            await asyncio.sleep(60.0)
+        return {"x": key}
+
+    return answer
+
+
+def hedged_source() -> FunctionEnricher:
+    return FunctionEnricher(slow_once(), "x bigint")
+
+
+def test_H3_the_status_and_the_metrics_count_the_copy(spark: SparkSession) -> None:
+    metrics = EnrichmentMetrics(spark)
+    keys = spark.range(0, 20, numPartitions=1)
+    rows = enrich(keys, hedged_source(), on="id", hedge=HEDGE, status_column="lookup", metrics=metrics).collect()
+    assert [row.x for row in rows] == [*range(20)]
+    assert [row.id for row in rows if row.lookup.attempts == 2] == [7]
+    figures = metrics.statistics()
+    assert (figures.calls, figures.hedged, figures.hedges_won, figures.retries) == (21, 1, 1, 0)
+    assert "21 calls, 1 calls hedged, 1 of these won" in str(figures)
+
+
+async def writes(value: int) -> int:
+    """A function whose calls must not be made twice."""
+    return value
+
+
+writes.idempotent = False  # type: ignore[attr-defined]
+
+
+@FROM_4_1
+def test_H2_what_must_not_be_repeated_is_refused_on_the_driver(spark: SparkSession) -> None:
+    refused = hedged_source()
+    refused.idempotent = False
+    for use in (
+        lambda: enrich(spark.range(1), refused, on="id", hedge=HEDGE),
+        lambda: register_lookup(spark, "refused", refused, hedge=HEDGE),
+        lambda: async_udf("bigint", hedge=HEDGE)(writes),
+        lambda: map_partitions(spark.sparkContext.parallelize([1]), writes, hedge=HEDGE),
+    ):
+        with pytest.raises(ConfigurationError, match="has idempotent = False; hedge makes slow calls twice"):
+            use()
+
+
+# -- L1, L3 and X5 with a Redis behind the caches: workers share answers
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    needs_redis()
+    with RedisServer(password="hunter2-Pass") as redis:
+        yield redis
+
+
+def counted(calls: Path) -> FunctionEnricher:
+    async def look_up(key: Any) -> Any:
+        number = key[0] if isinstance(key, tuple) else key
+        with calls.open("a") as file:
+            file.write(f"{key}\n")
+        return [{"x": number, "name": str(key)}] * (number % 3) if number % 5 else None
+
+    return FunctionEnricher(look_up, "x long, name string")
+
+
+def sorted_rows(frame: DataFrame) -> list[Any]:
+    return sorted((row.id, row.x, row.name, row.lookup.status, row.lookup.attempts) for row in frame.collect())
+
+
+def test_L1_L3_L8_a_new_worker_finds_what_killed_ones_were_answered(
+    alone: SparkSession, redis: RedisServer, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    moment = "timestamp'2020-02-29 12:00:00.5 Europe/Berlin'"
+    frame = alone.range(0, 200, numPartitions=1).selectExpr("id", "id % 2 + 1.50BD AS part", f"{moment} AS moment")
+    cache = Cache(store=redis.url, expire_after_write=600)
+    metrics = EnrichmentMetrics(alone)
+    keys = ["id", "part", "moment"]
+    out = enrich(frame, counted(calls), on=keys, cache=cache, status_column="lookup", metrics=metrics)
+    found = called = sorted_rows(out)
+    made = [len(calls.read_text().splitlines())]
+    # On a busy machine Redis may be late, and keys are then called for.
+    while len(made) < 2 or (made[-1] > made[-2] and len(made) < 9):
+        kill_workers()
+        found = sorted_rows(out)
+        assert [row[:4] for row in found] == [row[:4] for row in called]
+        made.append(len(calls.read_text().splitlines()))
+    assert made[0] == 200
+    assert made[-1] == made[-2]
+    assert {attempts for *_, attempts in found} == {0}
+    figures = metrics.statistics()
+    assert (figures.calls, figures.cache_hits + figures.calls) == (made[-1], 200 * len(made))
+    # Law X5: the address is in no plan.
+    assert redis.password not in out._jdf.queryExecution().toString()
+
+
+@pytest.mark.parametrize("store", ["heap", "redis", pytest.param("rocksdb", marks=pytest.mark.faults)])
+def test_J2_a_journal_gets_the_answers_of_a_warm_cache_and_the_next_application_pays_for_none(
+    alone: SparkSession, redis: RedisServer, tmp_path: Path, store: str
+) -> None:
+    calls = tmp_path / "calls"
+    more: dict[str, Any] = {"directory": tmp_path / "cache"} if store == "rocksdb" else {}
+    cache = Cache(store=redis.url if store == "redis" else store, expire_after_write=600, max_rows=1000, **more)
+    frame, source, journal = alone.range(0, 100, numPartitions=1), counted(calls), Journal(tmp_path / "journal")
+    expected = sorted_rows(enrich(frame, source, on="id", cache=cache, status_column="lookup"))
+    made, warm = len(calls.read_text().splitlines()), time.time()
+    if store != "heap":
+        # A worker that dies leaves what is outside of it.
+        kill_workers()
+    for _ in range(2):
+        found = sorted_rows(enrich(frame, source, on="id", cache=cache, journal=journal, status_column="lookup"))
+        assert [row[:4] for row in found] == [row[:4] for row in expected]
+    asked = len(calls.read_text().splitlines())
+    if store != "redis":
+        # On a busy machine Redis may be late, and keys are then called for.
+        assert asked == made
+    kept = read_journal(alone, journal)
+    answers = kept.select("id", "_time", "_attempts", "_latency_ms").distinct().collect()
+    assert sorted(row.id for row in answers) == list(range(100))
+    from_cache = [row for row in answers if row._attempts is None]
+    assert len(from_cache) == 100 - (asked - made)
+    assert all(row._time.timestamp() < warm and row._latency_ms is None for row in from_cache)
+    assert alone.read.parquet(str(journal.path)).count() == kept.count(), "each answer is written once"
+    found = sorted_rows(enrich(frame, source, on="id", journal=journal, status_column="lookup"))
+    assert [row[:4] for row in found] == [row[:4] for row in expected]
+    assert len(calls.read_text().splitlines()) == asked
+
+
+def test_a_server_that_is_away_costs_calls_and_fails_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    away = Cache(store="redis://:hunter2@127.0.0.1:9/0", expire_after_write=600)
+    frame = enrich(spark.range(10), counted(tmp_path / "calls"), on="id", cache=away, status_column="lookup")
+    assert {row.lookup.status for row in frame.collect()} == {"found", "missing"}
+    assert len((tmp_path / "calls").read_text().splitlines()) == 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,16 @@ from weakref import ref
 
 import pytest
 from pyspark.accumulators import _accumulatorRegistry
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.spark import EnrichmentMetrics, enrich
+from asyncio_operator.spark import EnrichmentMetrics, EnrichmentStatistics, enrich
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
 from tests.spark.helpers import BATCH_SIZE, setting, wait_until
+from tests.spark.test_streaming import finished, stream, write
 
 pytestmark = pytest.mark.spark
 
@@ -97,12 +100,6 @@ def test_latencies_of_no_calls_are_not_told(metrics: EnrichmentMetrics) -> None:
     assert str(metrics) == "0 rows, 0 found, 0 missing, 0 failed, 0 calls"
 
 
-@pytest.mark.parametrize("callback", [5, lambda: None, lambda progress: None])
-def test_a_callback_takes_the_progress_and_the_figures(metrics: EnrichmentMetrics, callback: Any) -> None:
-    with pytest.raises(ConfigurationError, match="callback is"):
-        metrics.listener(callback)
-
-
 def test_V3_parts_with_the_names_of_other_columns_are_shown_too(
     spark: SparkSession, metrics: EnrichmentMetrics, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,28 +111,27 @@ def test_V3_parts_with_the_names_of_other_columns_are_shown_too(
     assert rows.split() == ["rows", "4", "4", "4", "12"]
 
 
-@pytest.mark.parametrize("name", ["", None, 3, "two\nlines", "\x1b[31mred", "\ud800"])
-def test_a_part_needs_a_name(metrics: EnrichmentMetrics, name: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"part\(.*must be text"):
-        metrics.part(name)
+def shown_while(metrics: EnrichmentMetrics, every: Any) -> None:
+    with metrics.progress(every):
+        raise AssertionError
 
 
-def test_parts_have_no_parts(metrics: EnrichmentMetrics) -> None:
+ASKED: list[tuple[Callable[[EnrichmentMetrics, Any], Any], list[Any], str]] = [
+    (EnrichmentMetrics.part, ["", None, 3, "two\nlines", "\x1b[31mred", "\ud800"], r"part\(.*must be text"),
+    (EnrichmentMetrics.listener, [5, lambda: None, lambda progress: None], "callback is"),
+    (shown_while, [0, -1, "5 s", None], "every is"),
+    (EnrichmentMetrics.statistics, [0, "0"], "batch is .*must be the progress of a streaming query"),
+    (EnrichmentMetrics.show, [{"batchId": 0}], "batch is .*must be the progress of a streaming query"),
+]
+
+
+@pytest.mark.parametrize(("ask", "wrong", "says"), ASKED)
+def test_X4_what_metrics_do_not_take_is_told(metrics: EnrichmentMetrics, ask: Any, wrong: list[Any], says: str) -> None:
+    for one in wrong:
+        with pytest.raises(ConfigurationError, match=says):
+            ask(metrics, one)
     with pytest.raises(ConfigurationError, match="a part cannot be divided again"):
         metrics.part("a").part("b")
-
-
-@pytest.mark.parametrize("every", [0, -1, "5 s", None])
-def test_the_pause_between_two_lines_is_a_duration(metrics: EnrichmentMetrics, every: Any) -> None:
-    with pytest.raises(ConfigurationError, match="every is"), metrics.progress(every):
-        pass
-
-
-@pytest.mark.parametrize("batch", [0, "0", {"batchId": 0}])
-def test_a_micro_batch_is_told_by_its_progress(metrics: EnrichmentMetrics, batch: Any) -> None:
-    for ask in (metrics.statistics, metrics.show):
-        with pytest.raises(ConfigurationError, match=r"batch is .*must be the progress of a streaming query"):
-            ask(batch)
 
 
 @pytest.fixture
@@ -146,21 +142,24 @@ def gate(tmp_path: Path) -> Iterator[Path]:
     gate.touch()
 
 
-def test_figures_and_a_line_about_the_tasks_that_have_ended_come_while_others_run(
-    spark: SparkSession, metrics: EnrichmentMetrics, gate: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def waiting(gate: Path, first: int) -> FunctionEnricher:
+    """Keys from `first` on wait for the gate."""
     is_open = gate.exists
 
     async def look_up(key: int) -> Any:
         for _ in range(6000):
-            if key < 30 or is_open():
+            if key < first or is_open():
                 return {"x": key}
             await asyncio.sleep(0.02)
         raise TimeoutError
 
-    out = enrich(
-        spark.range(0, 40, numPartitions=4), FunctionEnricher(look_up, "x long"), on="id", timeout=None, metrics=metrics
-    )
+    return FunctionEnricher(look_up, "x long")
+
+
+def test_figures_and_a_line_about_the_tasks_that_have_ended_come_while_others_run(
+    spark: SparkSession, metrics: EnrichmentMetrics, gate: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = enrich(spark.range(0, 40, numPartitions=4), waiting(gate, 30), on="id", timeout=None, metrics=metrics)
     told = ""
 
     def is_told(what: str) -> bool:
@@ -189,22 +188,7 @@ def test_figures_and_a_line_about_the_tasks_that_have_ended_come_while_others_ru
 
 
 def test_V1_figures_move_while_a_task_runs(spark: SparkSession, metrics: EnrichmentMetrics, gate: Path) -> None:
-    is_open = gate.exists
-
-    async def look_up(key: int) -> Any:
-        for _ in range(6000):
-            if key < 300 or is_open():
-                return {"x": key}
-            await asyncio.sleep(0.02)
-        raise TimeoutError
-
-    out = enrich(
-        spark.range(0, 600, numPartitions=1),
-        FunctionEnricher(look_up, "x long"),
-        on="id",
-        timeout=None,
-        metrics=metrics,
-    )
+    out = enrich(spark.range(0, 600, numPartitions=1), waiting(gate, 300), on="id", timeout=None, metrics=metrics)
     with setting(spark, BATCH_SIZE, 100), ThreadPoolExecutor(1) as pool:
         job = pool.submit(out.collect)
         try:
@@ -233,3 +217,127 @@ def test_V1_a_task_that_spark_ends_early_has_told_its_figures(spark: SparkSessio
     figures = metrics.statistics()
     assert 5 <= figures.rows <= figures.calls < 100_000
     assert figures.rows == figures.found
+
+
+# -- micro-batches: each has its own figures, complete, however late they are looked at
+
+
+SIZES = [30, 1, 70, 5]
+"""Rows of the files, each a micro-batch; every tenth key is unknown."""
+
+
+def tenths_unknown() -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        return {"x": key} if key % 10 else None
+
+    return FunctionEnricher(look_up, "x long")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for size in SIZES:
+        write(tmp_path / "in", ({"n": n, "id": n} for n in range(size)))
+    return tmp_path / "in"
+
+
+def run(out: DataFrame, name: str = "q") -> StreamingQuery:
+    return finished(out.writeStream.format("noop").queryName(name).trigger(availableNow=True).start())
+
+
+def figures(statistics: EnrichmentStatistics) -> tuple[int, int, int, int]:
+    return statistics.rows, statistics.found, statistics.missing, statistics.calls
+
+
+EXPECTED = [(30, 27, 3, 30), (1, 0, 1, 1), (70, 63, 7, 70), (5, 4, 1, 5)]
+
+
+def in_two_tasks(spark: SparkSession, files: Path) -> DataFrame:
+    return stream(spark, files).repartition(2)
+
+
+def test_the_figures_of_each_micro_batch_are_there_after_the_query(
+    spark: SparkSession, files: Path, metrics: EnrichmentMetrics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = run(enrich(in_two_tasks(spark, files), tenths_unknown(), on="id", mode="unordered", metrics=metrics))
+    assert [figures(metrics.statistics(progress)) for progress in query.recentProgress] == EXPECTED
+    assert all(metrics.statistics(progress).latency.max > 0 for progress in query.recentProgress)
+    assert figures(metrics.statistics()) == tuple(map(sum, zip(*EXPECTED, strict=True)))
+    metrics.show(query.recentProgress[2])
+    assert capsys.readouterr().out.split()[:6] == ["rows", "70", "found", "63", "missing", "7"]
+
+
+@pytest.fixture
+def listening(spark: SparkSession) -> Iterator[list[StreamingQueryListener]]:
+    """Listeners to be removed."""
+    listeners: list[StreamingQueryListener] = []
+    yield listeners
+    for listener in listeners:
+        spark.streams.removeListener(listener)
+
+
+def test_a_listener_is_told_the_figures_of_every_micro_batch_of_this_enrichment_whatever_another_one_raises(
+    spark: SparkSession, files: Path, metrics: EnrichmentMetrics, listening: list[StreamingQueryListener]
+) -> None:
+    told: list[tuple[str, int, tuple[int, int, int, int]]] = []
+    failed: list[int] = []
+
+    def tell(progress: StreamingQueryProgress, statistics: EnrichmentStatistics) -> None:
+        told.append((progress.name or "", progress.batchId, figures(statistics)))
+
+    def fail(progress: StreamingQueryProgress, statistics: EnrichmentStatistics) -> None:
+        failed.append(statistics.rows)
+        raise ValueError("the callback of a test fails, as it should")
+
+    listening += [metrics.listener(fail), metrics.listener(tell)]
+    for listener in listening:
+        spark.streams.addListener(listener)
+    run(stream(spark, files), "other")
+    run(enrich(in_two_tasks(spark, files), tenths_unknown(), on="id", metrics=metrics), "this")
+    wait_until(lambda: len(told) >= len(SIZES) <= len(failed), 30, "the listeners have been told of all")
+    assert told == [("this", number, expected) for number, expected in enumerate(EXPECTED)]
+    assert failed == SIZES
+
+
+def test_a_listener_without_a_callback_prints_a_line_for_every_part(
+    spark: SparkSession,
+    files: Path,
+    metrics: EnrichmentMetrics,
+    listening: list[StreamingQueryListener],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listening += [metrics.listener(), metrics.part("second").listener()]
+    for listener in listening:
+        spark.streams.addListener(listener)
+    once = enrich(stream(spark, files), tenths_unknown(), on="id", prefix="a_", metrics=metrics.part("first"))
+    run(enrich(once, tenths_unknown(), on="id", metrics=metrics.part("second")), "twice")
+    told = ""
+
+    def lines() -> list[str]:
+        nonlocal told
+        told += capsys.readouterr().out
+        return told.splitlines()
+
+    wait_until(lambda: len(lines()) >= 16, 30, "the listeners have printed all")
+    for name, factor in (("first: ", 1), ("total: ", 2), ("", 1)):
+        starts = [f"twice, micro-batch {n}: {name}{factor * size} rows" for n, size in enumerate(SIZES)]
+        assert [next(line for line in lines() if line.startswith(start)) for start in starts]
+    assert len(lines()) == 16
+
+
+def test_in_foreach_batch_the_figures_are_complete_when_the_write_returns(
+    spark: SparkSession, files: Path, metrics: EnrichmentMetrics, tmp_path: Path
+) -> None:
+    upstream, inside = metrics.part("upstream"), metrics.part("inside")
+    seen: list[list[int]] = []
+
+    def save(df: DataFrame, batch: int) -> None:
+        out = enrich(df, tenths_unknown(), on="id", prefix="again_", metrics=inside)
+        out.write.parquet(str(tmp_path / "out" / f"batch={batch}"))
+        seen.append([one.statistics().rows for one in (upstream, inside)])
+
+    df = enrich(in_two_tasks(spark, files), tenths_unknown(), on="id", metrics=upstream)
+    query = finished(df.writeStream.foreachBatch(save).trigger(availableNow=True).start())
+    sums = [sum(SIZES[: n + 1]) for n in range(len(SIZES))]
+    assert seen == [[n, n] for n in sums]
+    for one in (upstream, inside):
+        assert [figures(one.statistics(progress)) for progress in query.recentProgress] == EXPECTED

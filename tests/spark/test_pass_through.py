@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher
-from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
+from tests.spark.helpers import BATCH_SIZE, setting
 
 pytestmark = pytest.mark.spark
 
@@ -244,9 +244,3 @@ def test_X4_a_type_that_spark_does_not_have_is_told_on_the_driver(spark: SparkSe
     source = FunctionEnricher(by_remainder, pa.schema([("odd", data_type)]))
     with pytest.raises(ConfigurationError, match=r"column 'odd' is of Arrow type .* which Spark does not have"):
         enrich(spark.range(1), source, on="id")
-
-
-def test_X3_a_wide_dataframe_passes_through(spark: SparkSession) -> None:
-    df = in_partitions(spark, [(1,), (2,)], "id long", 2).selectExpr("id", *(f"id + {i} AS c{i}" for i in range(300)))
-    out = enrich(df, enricher_of_nothing(), on="id")
-    assert out.drop("x").collect() == df.collect()

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from asyncio_operator import Batching, Cache, ConfigurationError, EnricherError, MissingKeyError, Retry
+from asyncio_operator import Batching, Cache, EnricherError, MissingKeyError, Retry
 from asyncio_operator.lookup.answers import missing_key_error
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.spark import enrich, enrich_with, register_lookup
+from asyncio_operator.spark import enrich, enrich_with
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import BlockingEnricher, FunctionEnricher, PostgresEnricher
-from tests.spark.helpers import FROM_4_1, in_partitions
+from tests.spark.helpers import in_partitions
 
 _numbers = iter(range(10**9))
 
@@ -140,22 +140,3 @@ def test_X11_a_job_fails_with_the_enricher_and_the_key_or_gives_every_row(spark:
     assert "asyncio_operator.errors.MissingKeyError: FunctionEnricher(" in str(raised.value)
     assert f"known, x) has no row for key {key}" in str(raised.value)
     assert 'how="required" fails the task for that' in str(raised.value)
-
-
-@pytest.mark.spark
-@FROM_4_1
-def test_X11_a_function_of_sql_fails_too(spark: SparkSession) -> None:
-    register_lookup(spark, "known_rows", KNOWN, on="id")
-    spark.range(5).createOrReplaceTempView("some")
-    spark.range(12).createOrReplaceTempView("more")
-    assert spark.sql("SELECT * FROM known_rows(TABLE(some), how => 'required')").count() == 5
-    with pytest.raises(PythonException, match=r"MissingKeyError: .* has no row for key 1[01]"):
-        spark.sql("SELECT * FROM known_rows(TABLE(more), how => 'required')").collect()
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("how", ["outer", "REQUIRED", None, 3])
-def test_X4_an_unknown_how_is_told_with_those_that_there_are(spark: SparkSession, how: Any) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        enrich(spark.range(1), KNOWN, on="id", how=how)
-    assert str(raised.value) == f'how is {how!r}; it must be "left" | "inner" | "required"'

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, map_partitions
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions
 from enrichers import FunctionEnricher
 from tests.spark.helpers import BATCH_SIZE, in_partitions, setting, through_sql
 
@@ -216,8 +216,3 @@ def test_the_pipe_stays_full_from_one_arrow_batch_to_the_next(spark: SparkSessio
     with setting(spark, BATCH_SIZE, 10):
         out = enrich(spark.range(0, 500, numPartitions=1), FunctionEnricher(look_up, "seen int"), on="id", capacity=50)
         assert out.selectExpr("max(seen)").collect() == [(50,)]
-
-
-def test_enrich_with_is_enrich_for_transform(spark: SparkSession) -> None:
-    df = spark.range(3)
-    assert df.transform(enrich_with(enricher(), on="id", prefix="p_")).columns == ["id", "p_x"]

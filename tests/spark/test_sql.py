@@ -95,24 +95,6 @@ def test_X6_the_options_are_those_of_enrich(spark: SparkSession) -> None:
     assert (figures.rows, figures.found, figures.failures, figures.cache_hits) == (21, 9, 3, 10)
 
 
-def test_X5_an_error_of_a_worker_names_enricher_key_and_cause(spark: SparkSession) -> None:
-    with pytest.raises(
-        Exception, match=r'look_up, x\) failed for key 5: ValueError: 5; on_error="null" or "drop" lets'
-    ):
-        through_sql(spark.range(6), enricher(), on="id").collect()
-
-
-def test_X5_a_secret_of_the_enricher_is_in_no_plan(spark: SparkSession) -> None:
-    secret = "open sesame"
-
-    async def look_up(key: int) -> Any:
-        return {"x": len(secret)}
-
-    out = through_sql(spark.range(2), FunctionEnricher(look_up, "x long"), on="id")
-    assert out.collect() == [(0, 11), (1, 11)]
-    assert secret not in out._jdf.queryExecution().toString()
-
-
 @pytest.mark.parametrize("clause", [pytest.param("", marks=pytest.mark.faults), "PARTITION BY id"])
 def test_X7_a_query_that_has_enough_rows_ends_although_the_others_hang(
     spark: SparkSession, server: Hanging, clause: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from asyncio_operator import AdaptiveCapacity, ConfigurationError, Enricher
+from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.spark import enrich, register_lookup
 from enrichers import FunctionEnricher
-from tests.spark.helpers import jobs
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_job_starts")]
 
 
 def source() -> FunctionEnricher:
@@ -31,13 +29,6 @@ def source() -> FunctionEnricher:
 def _registered(spark: SparkSession) -> None:
     register_lookup(spark, "look", source())
     spark.range(3).selectExpr("id", "array(id) AS list", "id AS `a.b`", "'' AS text").createOrReplaceTempView("things")
-
-
-@pytest.fixture(autouse=True)
-def _no_job_starts(spark: SparkSession) -> Iterator[None]:
-    before = jobs(spark)
-    yield
-    assert jobs(spark) == before
 
 
 def refused(spark: SparkSession, arguments: str, function: str = "look") -> str:
@@ -55,18 +46,11 @@ def refused(spark: SparkSession, arguments: str, function: str = "look") -> str:
     [
         ("on => 'txet'", {"on": "txet"}),
         ("on => 'list'", {"on": "list"}),
-        ("on => 5", {"on": 5}),
         ("on => array('id', 'nope')", {"on": ["id", "nope"]}),
-        ("on => map('id', 'key')", {"on": {"id": "key"}}),
         ("on => 'id', how => 'outer'", {"how": "outer"}),
         ("on => 'id', timeout => -1.5", {"timeout": -1.5}),
-        ("on => 'id', attempt_timeout => '5s'", {"attempt_timeout": "5s"}),
         ("on => 'id', capacity => 0", {"capacity": 0}),
-        ("on => 'id', buffer => 0.5", {"buffer": 0.5}),
-        ("on => 'id', mode => NULL", {"mode": None}),
-        ("on => 'id', on_error => 'ignore'", {"on_error": "ignore"}),
         ("on => 'id', columns => array('z')", {"columns": ["z"]}),
-        ("on => 'id', columns => 'z'", {"columns": "z"}),
         ("on => 'id', columns => array('x', 'y'), prefix => 5", {"columns": ["x", "y"], "prefix": 5}),
         ("on => 'id', status_column => 'Text'", {"status_column": "Text"}),
         ("on => 'id', event_time => 'text', mode => 'unordered'", {"event_time": "text", "mode": "unordered"}),
@@ -112,19 +96,12 @@ def test_X4_what_only_sql_can_get_wrong_is_told(spark: SparkSession, arguments: 
     "options",
     [
         {"timeout": -1},
-        {"capacity": AdaptiveCapacity},
-        {"mode": "sorted"},
-        {"retry": 2.5},
-        {"cache": 100},
         {"rate_limit": 0},
         {"metrics": {}},
         {"trace": True},
         {"columns": ["z"]},
-        {"prefix": None},
-        {"tasks_at_once": 2},
         {"tasks_at_once": 0, "rate_limit": 5},
         {"budget": 7},
-        {"strategy": "all"},
     ],
     ids=str,
 )
@@ -142,9 +119,6 @@ def test_X4_a_registration_is_refused_in_the_words_of_enrich(spark: SparkSession
         ("look", {"timout": 5}, "'timout' is not an option of enrich; did you mean 'timeout'?"),
         ("look", {"strategy": "distinct"}, 'strategy="distinct" is for `enrich` on a DataFrame'),
         ("with plane", {}, "name is 'with plane'; it must be ASCII letters, digits and _"),
-        ("flug_über", {}, "name is 'flug_über'"),
-        ("1st", {}, "name is '1st'"),
-        ("", {}, "name is ''"),
         (None, {}, "name is None"),
         ("upper", {}, "name is 'upper', which is already a function of another kind: choose another name"),
         ("range", {}, "name is 'range'"),

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator import ConfigurationError, FixedBackoff, Retry
+from asyncio_operator import FixedBackoff, Retry
 from asyncio_operator.spark import enrich
 from asyncio_operator.testing import check_history, history_of_trace
 from asyncio_operator.trace import Trace
@@ -92,11 +92,6 @@ def test_tasks_that_do_not_fit_any_more_are_left_out_as_a_whole(spark: SparkSess
     assert 0 < len(trace.story().lives) < 60
     assert trace.dropped == 0
     assert all(life.outcome == "result" for life in trace.story().lives)
-
-
-def test_X4_what_is_no_trace_is_told(spark: SparkSession) -> None:
-    with pytest.raises(ConfigurationError, match="trace is True; it must be a Trace"):
-        enrich(spark.range(1), enricher(), on="id", trace=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.spark

@@ -193,17 +193,6 @@ async def rows(enricher: Any, keys: list[Any], **options: Any) -> list[Any]:
         return await asyncio.gather(*[lookup.get(key) for key in keys], return_exceptions=True)
 
 
-async def test_V4_an_enricher_of_ones_own_is_a_span_of_its_name(seen: Seen) -> None:
-    @enricher("price double")
-    async def price(product: str) -> dict[str, float]:
-        return {"price": 3.5}
-
-    assert await rows(price, ["tea"]) == [{"price": 3.5}]
-    [span] = seen.spans
-    assert span.kind is SpanKind.INTERNAL
-    assert "price" in span.name
-
-
 async def test_V4_a_request_has_the_attributes_of_http_and_no_value_of_its_query(seen: Seen) -> None:
     async with FakeService({"a b": {"name": "A"}}) as service:
         url = service.url.replace("http://", "http://user:hunter2@") + "/rows/{key}?api_key=s3cret&lang=en&t0k3n-alone"

@@ -52,7 +52,9 @@ def write(tmp_path):
 
 
 def test_the_page_tells_every_element(write):
-    data = write(everything(), "a run").data
+    page = write(everything(), "a run")
+    assert page.inside["title"] == page.inside["h1"] == ["a run"]
+    data = page.data
     assert [element["element"] for element in data["elements"]] == [0, 1, 3, 4, 5, 6]
     first = data["elements"][0]
     assert first["spans"] == [
@@ -64,14 +66,8 @@ def test_the_page_tells_every_element(write):
     ]
     told = ("value", "key", "outcome", "attempts", "admitted", "waited", "called", "backed_off", "held", "latency")
     assert [first[name] for name in told] == ["'a'", "'k'", "result", 2, 0.0, 7.0, 23.0, 20.0, 0.0, 50.0]
-    assert [element["mark"] and element["mark"][0] for element in data["elements"]] == [
-        "emitted",
-        "emitted",
-        "skipped",
-        None,
-        None,
-        "failed",
-    ]
+    marks = ["emitted", "emitted", "skipped", None, None, "failed"]
+    assert [element["mark"] and element["mark"][0] for element in data["elements"]] == marks
     assert data["watermarks"] == [[2, 5_000, 5.0, 50.0]]
     assert data["circuit"] == [["open", 65.0, 75.0], ["half_open", 75.0, 80.0]]
     assert data["end"] == 100.0
@@ -91,14 +87,9 @@ def test_V2_the_slowest_keys_are_those_of_the_live_page(write):
     for number in (0, 1):
         trace.record("attempt_ended", 1_050.5, number, 2 - (number == 0), "result")
         trace.record("completed", 1_060.0, number, "result")
-    data = write(trace).data
-    assert data["slowest"] == [[1, 50_500.0, 3, "OSError: gone"], [0, 500.0, 1, ""]]
-
-
-def test_the_title_stands_in_the_page(write):
-    page = write(head_of_line(), "a run")
-    assert page.inside["title"] == page.inside["h1"] == ["a run"]
-    assert write(head_of_line()).inside["title"] == ["Trace"]
+    page = write(trace)
+    assert page.inside["title"] == ["Trace"]
+    assert page.data["slowest"] == [[1, 50_500.0, 3, "OSError: gone"], [0, 500.0, 1, ""]]
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
@@ -126,20 +117,6 @@ def test_the_page_refers_to_nothing_outside(write):
     )
 
 
-def test_what_is_no_longer_in_the_trace_is_told(write):
-    trace = new_trace(limit=10)
-    for element in range(5):
-        simple(trace, element, element, element + 10)
-    assert write(trace).data["dropped"] == 3
-
-
-def test_five_thousand_elements_fit(write):
-    trace = new_trace()
-    for element in range(5_000):
-        simple(trace, element, element, element + 10)
-    assert len(write(trace).data["elements"]) == 5_000
-
-
 def of_tasks() -> Trace:
     """A trace of two tasks, whose first call comes a second after the start."""
     whole = Trace()
@@ -157,11 +134,15 @@ def of_tasks() -> Trace:
     return whole
 
 
-def test_each_element_of_a_job_has_its_task(write):
+def test_each_element_of_a_job_has_its_task_and_what_is_gone_is_counted(write):
     data = write(of_tasks()).data
     tasks = [element["task"] for element in data["elements"]]
     assert tasks == 2 * ["stage 3, partition 0"] + 2 * ["stage 3, partition 1"]
     assert {element["task"] for element in write(head_of_line()).data["elements"]} == {None}
+    short = new_trace(limit=10)
+    for element in range(5):
+        simple(short, element, element, element + 10)
+    assert write(short).data["dropped"] == 3
     cleared = of_tasks()
     cleared.clear()
     assert cleared.parts == []

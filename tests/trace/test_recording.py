@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 import weakref
+from functools import partial
 
 import pytest
 
@@ -157,13 +158,6 @@ def test_a_text_of_an_outcome_is_cut():
 # -- bounds
 
 
-def test_no_more_than_limit_events_are_kept():
-    trace = new_trace(limit=100)
-    for element in range(1_000):
-        simple(trace, element, element, element + 1)
-        assert len(trace.events()) <= 101  # and the start of the run
-
-
 def test_the_oldest_elements_go_as_wholes():
     trace = new_trace(limit=23)
     for element in range(10):
@@ -206,15 +200,12 @@ def test_a_trace_survives_pickling_whatever_the_values():
     trace = everything()
     trace.admitted(at(100), 7, threading.Lock())
     trace.admitted(at(100), 8, lambda: None)
+    assert pickle.loads(pickle.dumps(Trace(5))).events() == []
     copy = pickle.loads(pickle.dumps(trace))
     assert copy.events() == trace.events()
     assert repr(copy) == repr(trace)
     copy.record("emitted", at(100), 7)
     assert len(copy.events()) == len(trace.events()) + 1
-
-
-def test_an_empty_trace_pickles():
-    assert pickle.loads(pickle.dumps(Trace(5))).events() == []
 
 
 def test_it_may_be_read_while_another_thread_records():
@@ -238,10 +229,44 @@ def test_it_may_be_read_while_another_thread_records():
         recorder.join()
 
 
-@pytest.mark.parametrize(
-    "show", [lambda t, p: t.timeline(p / "a.svg"), lambda t, p: t.html(p / "a"), lambda t, p: t.chrome(p / "a")]
-)
-def test_an_empty_trace_says_so(show, tmp_path):
+# -- files appear whole or not at all, whatever is written
+
+
+@pytest.fixture(params=[Trace.timeline, Trace.html, Trace.chrome])
+def show(request):
+    return partial(request.param, head_of_line())
+
+
+def test_what_cannot_be_written_is_told(show, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"folder that does not exist; make .*missing"):
+        show(tmp_path / "missing" / "a.svg")
+    with pytest.raises(ConfigurationError, match="is a folder; give the path of a file"):
+        show(tmp_path)
     with pytest.raises(StateError, match="the trace is empty; pass it as trace="):
-        show(Trace(), tmp_path)
+        show.func(Trace(), tmp_path / "a.svg")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_file_is_replaced_not_overwritten(show, tmp_path):
+    path = tmp_path / "a.svg"
+    path.write_text("old")
+    with path.open() as old:
+        show(path)
+        assert old.read() == "old"
+    assert len(path.read_bytes()) > 100
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_is_left_of_a_write_that_fails(show, tmp_path):
+    name = "a" * 300 + ".svg"
+    with pytest.raises(OSError, match="name too long"):
+        show(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_is_followed(show, tmp_path):
+    (tmp_path / "real.svg").write_text("old")
+    (tmp_path / "link.svg").symlink_to("real.svg")
+    show(tmp_path / "link.svg")
+    assert (tmp_path / "link.svg").is_symlink()
+    assert len((tmp_path / "real.svg").read_bytes()) > 100

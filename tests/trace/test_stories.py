@@ -31,29 +31,21 @@ def test_an_element_that_completes_early_is_held_until_it_is_emitted():
     assert spans_of(trace, 1) == [("result", 0, 10), ("held", 10, 100)]
 
 
-def test_a_retry_is_a_call_a_back_off_a_wait_and_a_call():
-    assert spans_of(everything(), 0) == [
-        ("waiting", 0, 2),
-        ("error", 2, 10),
-        ("backing_off", 10, 30),
-        ("waiting", 30, 35),
-        ("result", 35, 50),
-    ]
-
-
-def test_an_attempt_that_is_refused_at_once_backs_off_from_that_moment():
-    trace = new_trace()
-    trace.admitted(at(0), 0, "a")
-    call(trace, 0, 0, 0, "error")
-    trace.record("backing_off", at(0), 0, at(20))
-    call(trace, 0, 20, 30, attempt=2)
-    trace.record("completed", at(30), 0, "result")
-    trace.record("emitted", at(30), 0)
-    assert [span for span in spans_of(trace, 0) if span[1] < span[2]] == [("backing_off", 0, 20), ("result", 20, 30)]
-
-
-def test_a_call_that_ignores_its_cancellation_runs_beside_what_follows():
-    assert spans_of(everything(), 1) == [("timed_out", 0, 40), ("held", 40, 50), ("ignored", 40, 70)]
+@pytest.mark.parametrize(
+    ("row", "spans"),
+    [
+        (0, [("waiting", 0, 2), ("error", 2, 10), ("backing_off", 10, 30), ("waiting", 30, 35), ("result", 35, 50)]),
+        # A call that ignores its cancellation runs beside what follows.
+        (1, [("timed_out", 0, 40), ("held", 40, 50), ("ignored", 40, 70)]),
+        # What has not ended lasts until the last event.
+        (3, [("waiting", 10, 12), ("running", 12, 100), ("copy", 40, 60)]),
+        # What is cancelled with the run waits no more, and what ends it is not held back.
+        (4, [("waiting", 10, 12), ("cancelled", 12, 95)]),
+        (5, [("error", 60, 90)]),
+    ],
+)
+def test_a_life_is_a_list_of_spans(row, spans):
+    assert spans_of(everything(), row) == spans
 
 
 def test_a_call_that_obeys_its_cancellation_is_over_when_it_is_cut():
@@ -84,18 +76,6 @@ async def test_O9_a_call_that_the_end_of_the_run_waits_for_holds_its_slot_until_
     assert spans_of(trace, 0) == [("timed_out", 0, 1000), ("ignored", 1000, until * 1000)]
 
 
-def test_what_has_not_ended_lasts_until_the_last_event():
-    assert spans_of(everything(), 3) == [("waiting", 10, 12), ("running", 12, 100), ("copy", 40, 60)]
-
-
-def test_an_element_that_is_cancelled_with_the_run_waits_no_more():
-    assert spans_of(everything(), 4) == [("waiting", 10, 12), ("cancelled", 12, 95)]
-
-
-def test_an_element_whose_failure_ends_the_run_is_not_held_back():
-    assert spans_of(everything(), 5) == [("error", 60, 90)]
-
-
 def test_a_back_off_ends_with_its_element():
     trace = new_trace()
     trace.admitted(at(0), 0, "a")
@@ -122,12 +102,9 @@ def test_watermarks_and_phases_of_the_circuit_breaker_are_told():
     assert (mark.element, mark.timestamp) == (2, 5_000)
     assert (mark.admitted, mark.emitted) == (pytest.approx(0.005), pytest.approx(0.05))
     assert phases_of(story) == [("open", 65, 75), ("half_open", 75, 80)]
-
-
-def test_a_circuit_that_stays_open_is_open_until_the_end():
-    trace = head_of_line()
-    trace.record("circuit", at(40), "open")
-    assert phases_of(trace.story()) == [("open", 40, 100)]
+    stays_open = head_of_line()
+    stays_open.record("circuit", at(40), "open")
+    assert phases_of(stays_open.story()) == [("open", 40, 100)]
 
 
 durations = st.integers(0, 50)
@@ -162,11 +139,3 @@ def test_rows_stand_in_input_order():
     for element in (2, 0, 1):
         simple(trace, element, element, element + 1)
     assert [life.element for life in trace.story().lives] == [0, 1, 2]
-
-
-@virtual
-async def test_O9_each_of_them_until_it_has_returned():
-    trace = Trace()
-    await process(deaf, [3, 5], timeout=1.0, on_timeout=late, trace=trace)
-    assert spans_of(trace, 0)[1:] == [("ignored", 1000, 3000)]
-    assert spans_of(trace, 1)[1:] == [("ignored", 1000, 5000)]

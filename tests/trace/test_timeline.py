@@ -104,14 +104,11 @@ def test_of_many_elements_only_the_first_are_drawn_and_the_picture_says_so(draw)
     assert "2,500" not in picture.texts
 
 
-def test_the_picture_says_what_is_no_longer_in_the_trace(draw):
-    trace = new_trace(limit=10)
+def test_a_run_without_all_its_elements_or_without_time_can_be_drawn(draw):
+    short = new_trace(limit=10)
     for element in range(5):
-        simple(trace, element, element, element + 10)
-    assert "3 earlier elements are no longer in the trace" in draw(trace).texts
-
-
-def test_a_run_without_elements_or_time_can_be_drawn(draw):
+        simple(short, element, element, element + 10)
+    assert "3 earlier elements are no longer in the trace" in draw(short).texts
     trace = new_trace()
     trace.record("ended", at(0))
     assert "no elements in this run" in draw(trace).texts

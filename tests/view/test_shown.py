@@ -201,17 +201,6 @@ def test_V3_progress_needs_no_standard_error(
     assert capsys.readouterr().out == ""
 
 
-def test_V3_in_a_file_lines_follow_each_other() -> None:
-    out = io.StringIO()
-    lines = Lines(out)
-    lines.show(moment(5))
-    lines.show(moment(6))
-    lines.close()
-    assert [line[:28] for line in out.getvalue().splitlines()] == [
-        "12 s, 3 of 8 tasks: 5 rows, ", "12 s, 3 of 8 tasks: 6 rows, "
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("rows", [40, 0])
 def test_V3_in_a_file_a_job_shorter_than_a_pause_has_one_line_at_its_end(rows: int) -> None:
     out, figures = io.StringIO(), [EnrichmentStatistics()]
@@ -265,15 +254,3 @@ def test_V3_what_spark_raises_disturbs_nothing_and_the_last_moment_is_shown() ->
     watch.stop()
     assert "4 of 4 tasks: 40 rows" in out.getvalue()
     assert out.getvalue().endswith("\n")
-
-
-def test_V3_a_place_that_is_gone_ends_no_job() -> None:
-    class Pipe(io.StringIO):
-        def write(self, text: str) -> int:
-            if text == "\n":
-                raise BrokenPipeError
-            return super().write(text)
-
-    out = Pipe()
-    Watch(3600.0, EnrichmentStatistics, lambda: (1, 1), MovingLine(out, lambda: 80)).stop()
-    assert "1 of 1 tasks" in out.getvalue()

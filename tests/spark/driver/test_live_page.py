@@ -246,28 +246,6 @@ def test_V2_slowest_keys_are_there_as_soon_as_no_call_runs(ledger: Ledger) -> No
     assert len(samples.page()["lookups"][0]["slowest"]) == 2
 
 
-def test_V2_the_time_of_a_key_begins_with_its_first_call(ledger: Ledger) -> None:
-    trace = Trace()
-    trace.started(0.0)
-    for number, key in enumerate(["waits for the budget", "slow", "never called"]):
-        trace.admitted(0.0, number, key)
-    trace.record("attempt_started", 0.0, 1, 1)
-    trace.record("attempt_ended", 1.0, 1, 1, "error", "OSError: gone")
-    trace.record("attempt_started", 2.0, 1, 2)
-    trace.record("attempt_started", 50.0, 0, 1)
-    for number in (0, 1):
-        trace.record("attempt_ended", 50.5, number, 2 - (number == 0), "result")
-        trace.record("completed", 60.0, number, "result")
-    trace.record("ended", 60.0)
-    ledger.begin(Lookup("prices", "", None, trace))
-    samples = LiveSamples(ledger)
-    samples.take()
-    [prices] = samples.page()["lookups"]
-    assert [(one["key"], one["milliseconds"]) for one in prices["slowest"]] == [
-        ("'slow'", 50_500), ("'waits for the budget'", 500)
-    ]  # fmt: skip
-
-
 def test_V2_percentiles_are_those_of_the_last_seconds_and_samples_are_bounded(ledger: Ledger) -> None:
     clock = ManualClock()
     samples, name = LiveSamples(ledger, clock, clock), ledger.begin(Lookup("prices", ""))
@@ -331,13 +309,6 @@ def test_V2_a_budget_is_shown_as_long_as_a_lookup_with_it_is_remembered(ledger: 
 def test_V2_a_wrong_address_is_told(ledger: Ledger, port: Any, host: Any) -> None:
     with pytest.raises(ConfigurationError):
         LivePage(ledger, port, host)
-
-
-def test_V2_a_port_that_is_taken_is_told(ledger: Ledger) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"cannot be served at 127.0.0.1:{port}"):
-            LivePage(ledger, port, "127.0.0.1")
 
 
 def test_V2_a_closed_page_leaves_nothing_and_no_path_is_logged(
