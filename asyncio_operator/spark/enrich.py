@@ -38,11 +38,11 @@ from asyncio_operator.spark.driver.build_task import (
     OnError,
     Strategy,
     enrich_task,
+    refuse_unknown,
 )
 from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On, key_columns, plain_text, require_dataframe, session_zone
 from asyncio_operator.spark.driver.journaled import Join, with_journal
-from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import EnrichmentMetrics, reporting_to
 from asyncio_operator.spark.worker.link import EnrichTask

@@ -106,11 +106,19 @@ def _compacted(spark: SparkSession, contents: Contents, grace: float) -> Compact
     read = replace(contents, live=[*inputs]).rows(spark)
     keys = [F.col(quoted(name)) for name in description.keys.names]
     together = read.repartition(max(1, ceil(begun["memory"] / BUCKET)), *keys)
+    work: Any = partial(_write, location, description.text)
+    work.__name__ = "compact_journal"  # The label of the stage.
     with described(spark, "compact_journal"):
-        written = CompactedRows(location, description.text).written(together)
-    names = [name for name, _ in written]
+        written = together.mapInArrow(work, "name string, rows bigint, error string").collect()
+    for part in written:
+        if part["error"] is not None:
+            raise JournalError(
+                f"the journal {location} cannot be compacted ({part['error']}): its answers are as before; check the "
+                "place, and compact it again"
+            )
+    names = [part["name"] for part in written]
     ended = ask(partial(_end, description.text, names, list(inputs), grace))
-    rows = sum(rows for rows, _ in inputs.values()), sum(rows for _, rows in written)
+    rows = sum(rows for rows, _ in inputs.values()), sum(part["rows"] for part in written)
     return Compacted(len(inputs), len(names), begun["deleted"] + ended["deleted"], *rows)
 
 
@@ -132,43 +140,23 @@ def _end(description: str, written: list[str], replaced: list[str], grace: float
     return {"deleted": compactor.delete_replaced(grace) if not grace else 0}
 
 
-class CompactedRows:
-    """Writes rows to files of a journal. As a function it is sent to the workers. It gets the rows of a partition, in
-    which keys are complete."""
-
-    __name__ = "compact_journal"
-
-    def __init__(self, location: Location, description: str) -> None:
-        self._location = location
-        self._description = description
-
-    def written(self, rows: DataFrame) -> list[tuple[str, int]]:
-        """The names of the files, and the numbers of their rows."""
-        parts = rows.mapInArrow(self, "name string, rows bigint, error string").collect()
-        for part in parts:
-            if part["error"] is not None:
-                raise JournalError(
-                    f"the journal {self._location} cannot be compacted ({part['error']}): its answers are as before; "
-                    "check the place, and compact it again"
-                )
-        return [(part["name"], part["rows"]) for part in parts]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = Description.read(self._description.encode(), str(self._location)).schema
-        tables = [
-            pa.Table.from_arrays(
-                [cast_exactly(in_utc(array), field.type) for array, field in zip(batch.columns, schema, strict=True)],
-                schema=schema,
-            )
-            for batch in batches
-            if batch.num_rows
-        ]
-        if tables:
-            name, rows, error = None, 0, None
-            try:
-                name, rows = _compactor(open_place(self._location), self._description).write(pa.concat_tables(tables))
-            except (OSError, pa.ArrowException) as problem:
-                error = describe_error(problem).partition("\n")[0]
-            if name is not None or error is not None:
-                names, errors = pa.array([name], pa.string()), pa.array([error], pa.string())
-                yield pa.RecordBatch.from_arrays([names, pa.array([rows]), errors], ["name", "rows", "error"])
+def _write(location: Location, description: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a partition, in which keys are complete, to a file of the journal. It runs in the workers."""
+    schema = Description.read(description.encode(), str(location)).schema
+    tables = [
+        pa.Table.from_arrays(
+            [cast_exactly(in_utc(array), field.type) for array, field in zip(batch.columns, schema, strict=True)],
+            schema=schema,
+        )
+        for batch in batches
+        if batch.num_rows
+    ]
+    if tables:
+        name, rows, error = None, 0, None
+        try:
+            name, rows = _compactor(open_place(location), description).write(pa.concat_tables(tables))
+        except (OSError, pa.ArrowException) as problem:
+            error = describe_error(problem).partition("\n")[0]
+        if name is not None or error is not None:
+            names, errors = pa.array([name], pa.string()), pa.array([error], pa.string())
+            yield pa.RecordBatch.from_arrays([names, pa.array([rows]), errors], ["name", "rows", "error"])

@@ -30,7 +30,7 @@ from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import NO_SCOPE
 from asyncio_operator.spark.driver.budgets import JobLimits, cores
-from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_unknown
 from asyncio_operator.spark.driver.columns import On, key_columns, require_dataframe
 from asyncio_operator.spark.driver.forecast import (
     SCHEMA,
@@ -47,7 +47,6 @@ from asyncio_operator.spark.driver.forecast import (
     worked_off,
 )
 from asyncio_operator.spark.driver.journaled import without_known
-from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.sessions import described
 from asyncio_operator.spark.metrics import EnrichmentMetrics, checked_metrics
 from asyncio_operator.spark.worker.link import EnrichTask

@@ -32,7 +32,7 @@ from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.budgets import JobLimits
-from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
+from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.task_frame import one_by_one, outputs_of, spark_frame, spark_watch
 from asyncio_operator.telemetry.propagation import Propagated, inject
 

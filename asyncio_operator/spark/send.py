@@ -144,12 +144,7 @@ def send(
         journal: remembers what was sent or refused, so that no later task, job or application sends it again: see
             `Journal`. After a kill only rows in flight, and those answered in the last `flush_every`, are sent twice.
         capacity: maximum number of calls in flight per task. No more are made ahead of the rows that have ended.
-        timeout: seconds (or a timedelta) from the start of a row's first call to its deadline, over all its attempts;
-            None or 0: no deadline.
-        retry: when a failed call is repeated; by default as the enricher says.
-        rate_limit: the number of calls that may start in a period, in all tasks together; None: any number.
-        circuit_breaker: refuses calls while too many fail, per task; None: never.
-        budget: what all tasks may use together; None: no such limit.
+        timeout, retry, rate_limit, circuit_breaker, budget: as for `enrich`; a row has its own deadline and retries.
         distinct: equal keys make one call, that of their first row, and the report counts calls. By default each row
             has a call of its own.
         on_error: "fail": a task ends with the first row that fails or is refused, and then `send` raises its error;

@@ -16,8 +16,8 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,9 +28,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from asyncio_operator.engine.options import KINDS
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.columns import key_field, session_zone
-from asyncio_operator.spark.driver.refusals import refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import reporting_to
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
@@ -98,7 +97,7 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     _check_inline(checked)
     task, _ = enrich_task(StructType(columns), enricher, checked, reporting, tracing)
     known = _Known(describe(enricher), task.answers, key, enricher)
-    analyze = _Registration(name, known, options, session_zone(spark)).analyze
+    analyze = partial(_analyzed, name, known, options, session_zone(spark))
     # Each worker needs it, with all that depends only on the enricher.
     pickled: bytes = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
     # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
@@ -111,44 +110,36 @@ def _check_inline(options: EnrichOptions) -> None:
         raise ConfigurationError('strategy="distinct" is for `enrich` on a DataFrame; here it is always "inline"')
 
 
-@dataclass(frozen=True, slots=True)
-class _Registration:
-    """What the analysis of calls needs.
-
-    Attributes:
-        known: replaces the enricher in the analysis.
-        options: defaults for the options of calls.
-        zone: the time zone of the session.
-    """
-
-    name: str
-    known: _Known
-    options: dict[str, Any]
-    zone: str
-
-    def analyze(self, arguments: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> AnalyzeResult:
-        """The columns of a call, and what the workers need to run it."""
-        if len(arguments) != 1 or not arguments[0].isTable:
+def _analyzed(
+    name: str,
+    known: _Known,
+    defaults: dict[str, Any],
+    zone: str,
+    arguments: Sequence[AnalyzeArgument],
+    named: Mapping[str, AnalyzeArgument],
+) -> AnalyzeResult:
+    """The columns of a call, and what the workers need to run it. Of the enricher only what is known is asked."""
+    if len(arguments) != 1 or not arguments[0].isTable:
+        raise ConfigurationError(
+            f"{name} takes one table, and options by name: write {name}(TABLE(t), on => 'a column')"
+        )
+    table = arguments[0].dataType
+    assert isinstance(table, StructType)
+    for column in table.names:
+        if table.names.count(column) > 1:
             raise ConfigurationError(
-                f"{self.name} takes one table, and options by name: write {self.name}(TABLE(t), on => 'a column')"
+                f"the table has two columns {column!r}, and Spark does not pass such a table to a table function: "
+                "rename one of them, or use enrich on the DataFrame"
             )
-        table = arguments[0].dataType
-        assert isinstance(table, StructType)
-        for column in table.names:
-            if table.names.count(column) > 1:
-                raise ConfigurationError(
-                    f"the table has two columns {column!r}, and Spark does not pass such a table to a table function: "
-                    "rename one of them, or use enrich on the DataFrame"
-                )
-        given = self.options | _options(named)
-        if given.get("on") is None:
-            raise ConfigurationError(
-                f"on is not given; write {self.name}(TABLE(t), on => 'column'), or register_lookup(..., on='column')"
-            )
-        options = EnrichOptions(**given)
-        _check_inline(options)
-        task, schema = enrich_task(table, self.known, options, zone=self.zone)
-        return Analyzed(schema, call=Call(task, schema))
+    given = defaults | _options(named)
+    if given.get("on") is None:
+        raise ConfigurationError(
+            f"on is not given; write {name}(TABLE(t), on => 'column'), or register_lookup(..., on='column')"
+        )
+    options = EnrichOptions(**given)
+    _check_inline(options)
+    task, schema = enrich_task(table, known, options, zone=zone)
+    return Analyzed(schema, call=Call(task, schema))
 
 
 class _Known(Enricher):

@@ -40,8 +40,8 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.budgets import JobLimits
+from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.driver.columns import spark_field
-from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.udf_task import OfColumns, UdfTask, check_columns
 from asyncio_operator.spark.worker.versions import arrow_type, arrow_udf, too_old
 from asyncio_operator.telemetry.propagation import inject

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
 from typing import Any, Literal, get_args
@@ -23,7 +23,7 @@ from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.checks import Duration, duration, of_kind, one_of, positive_int
 from asyncio_operator.engine.options import CALL_OPTIONS, SHORT, GivenCalls, Mode, meant
 from asyncio_operator.enricher import Enricher, optional_parts, require_enricher
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.journal.options import Journal
@@ -31,6 +31,7 @@ from asyncio_operator.lookup.cache_directories import cache_owner
 from asyncio_operator.lookup.options import LookupOptions, checked
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, calls_at_most
 from asyncio_operator.policies.cache import Cache
+from asyncio_operator.policies.rate_limit import NO_SCOPE
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.budgets import JobLimits
@@ -43,7 +44,6 @@ from asyncio_operator.spark.driver.columns import (
     position_of,
     spark_field,
 )
-from asyncio_operator.spark.driver.refusals import require_portable
 from asyncio_operator.spark.worker.answers import STATUS
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.reporting import Reporting, Tracing
@@ -318,3 +318,43 @@ def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str
             )
         added.append(spark_field(status, pa.field(status, STATUS)))
     return added
+
+
+IN_ENRICH = {
+    "as_of": "enrich finds the version of a row's time",
+    "cache": "enrich keeps answers",
+    "journal": "enrich keeps answers in files: enrich(df, enricher, on=..., journal=Journal(...))",
+    "status_column": "enrich reports the outcome of each row",
+}
+"""Options that only `enrich` has."""
+
+
+def refuse_unknown(
+    face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] | None = None
+) -> None:
+    """Check that a function has all options that are passed to it."""
+    options = list(known)
+    for name in given:
+        if name not in options:
+            remedy = (elsewhere or {}).get(name) or NO_SCOPE.get(name) or did_you_mean(name, options)
+            raise ConfigurationError(f"{name!r} is not an option of {face}; {remedy}")
+
+
+def refuse_journal(face: str, journal: object) -> None:
+    """Check that no journal is given to a function without one."""
+    if journal is not None:
+        raise ConfigurationError(
+            f"journal is {describe(journal)}, which {face} does not take: known answers are joined with a DataFrame. "
+            "Use enrich(df, enricher, on=..., journal=...), and createOrReplaceTempView on its result for SQL"
+        )
+
+
+def require_portable(what: str, travels: object) -> None:
+    """Check that an object can be pickled. The message calls it `what`."""
+    try:
+        cloudpickle.dumps(travels)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ConfigurationError(
+            f"{what} cannot be pickled, so it cannot be sent to the workers: {describe_error(error).rstrip('.')}. "
+            "Make clients, locks and sessions in its open(), and let its functions capture only plain values"
+        ) from None
