@@ -34,7 +34,7 @@ from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate, Limited
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
-from asyncio_operator.engine.recorder import SILENT, Recorder
+from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, ElementTimeoutError, ResultError, count_kind, describe
@@ -75,7 +75,7 @@ class Attempts:
         called: Called,
         limited: Limited,
         timers: Timers,
-        recorder: Recorder = SILENT,
+        recorder: Recorder,
     ) -> None:
         self.working = 0
         self.figures = endings.figures

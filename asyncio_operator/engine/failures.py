@@ -119,7 +119,7 @@ class FailingBatches:
         watching: whether calls may have several elements.
     """
 
-    def __init__(self, name: str, method: str, watching: bool = True) -> None:
+    def __init__(self, name: str, method: str, watching: bool) -> None:
         self._name = name
         self.method = method
         self._watching = watching

@@ -134,15 +134,13 @@ class Gate:
         self._news = news
         self._resize = resize
         self._figures = figures
-        self._over = False
         self._waits_since: float | None = None
         self._thread = threading.get_ident()
 
     def leave(self) -> None:
         """No call starts any more."""
-        if self.seat is not None and not self._over:
+        if self.seat is not None:
             self.seat.leave()
-        self._over = True
 
     def next_start(self, now: float) -> float:
         """The earliest time, not before `now`, at which a call may start or is refused. Infinity: when one returns."""
@@ -207,7 +205,6 @@ class Gate:
 
     def _joined(self) -> Seat | BothSeats:
         assert self._allowance is not None
-        assert not self._over
         self.seat = self._allowance.join(self._news, self._timers.fail)
         if self.answered is None and self._limiter is None:
             self.free = self.seat.free
@@ -285,7 +282,7 @@ class Gate:
     # -- reports of a running call
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
-        if self.seat is not None and not self._over:
+        if self.seat is not None:
             self.seat.share.hint(limits, retry_after, self.now())
 
     def on_loop(self, report: Callable[..., None], *arguments: Any) -> None:

@@ -192,7 +192,7 @@ class Lanes:
             calls that ignore their cancellation.
         timers: of the run. Who has made them closes them.
         name: of what is called, for messages.
-        context: that of its calls; None: the present one.
+        context: that of its calls.
 
     Attributes:
         direct: seconds of the calls that gave their element its outcome at once, in a window of final results.
@@ -207,7 +207,7 @@ class Lanes:
         *,
         timers: Timers,
         name: str,
-        context: Context | None = None,
+        context: Context,
     ) -> None:
         self.latency = Histogram()
         self.direct = Histogram()
@@ -221,7 +221,7 @@ class Lanes:
         self._grace_period = options.grace_period
         self._name = name
         self._loop = timers.loop
-        self._context = context or copy_context()
+        self._context = context
         self._doubtful = doubtful_values(self._context)
         self._finished = RunEnd(self._loop, self._cancelled)
         # In starting order; cancelled in the same order. A dict, because any of them may end.

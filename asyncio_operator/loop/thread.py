@@ -53,10 +53,6 @@ class LoopThread:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
-    @property
-    def ident(self) -> int | None:
-        return self._thread.ident
-
     def stop(self) -> None:
         """Cancel all tasks on the loop, end the loop, and wait for its thread."""
         self._stopping = True
@@ -87,7 +83,7 @@ def _forget() -> None:
         atexit.unregister(_current.stop)
         # A function has forked on the loop's own thread. When it ends, the child would go on with a copy of the loop,
         # and do the work of its parent a second time.
-        if threading.get_ident() == _current.ident:
+        if threading.get_ident() == _current._thread.ident:
             _current.loop.call_soon(os._exit, 1)
     _current = None
     _lock = threading.Lock()

@@ -52,13 +52,13 @@ def test_what_holds_the_loop_is_logged_once_with_its_place(caplog: pytest.LogCap
         blocking_client()
 
     def looks() -> None:
-        watch = LoopWatch(loop_thread().ident, "the enricher of this test", LANE)
+        watch = LoopWatch(loop_thread()._thread.ident, "the enricher of this test", LANE)
         for _ in range(HELD - 1):
             watch.look()
         assert not caplog.records
         for _ in range(LOOKS):
             watch.look()
-        LoopWatch(loop_thread().ident, "the enricher of this test", LANE).look()
+        LoopWatch(loop_thread()._thread.ident, "the enricher of this test", LANE).look()
 
     with caplog.at_level(logging.WARNING, "asyncio_operator"):
         run(look_up, looks, begun)
@@ -79,7 +79,7 @@ def test_what_awaits_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
     def looks() -> None:
         # What runs on the loop behind the start of the call has the loop back from it.
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_thread().loop).result(10)
-        watch = LoopWatch(loop_thread().ident, "an enricher that awaits", LANE)
+        watch = LoopWatch(loop_thread()._thread.ident, "an enricher that awaits", LANE)
         for _ in range(2 * LOOKS):
             watch.look()
 
