@@ -11,7 +11,7 @@ import pickle
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -452,6 +452,19 @@ def test_C1_every_lookup_reports_its_own_figures_also_when_another_fails() -> No
         )
     [_, one], [_, other] = first_reports, second_reports
     assert (one.rows, one.found, other.rows) == (10, 5, 0)
+
+
+def test_C1_every_lookup_reports_also_when_the_report_of_another_fails() -> None:
+    class Full(list[Figures]):
+        def extend(self, figures: Iterable[Figures]) -> None:
+            raise OSError("no room")
+
+    reports: list[Figures] = []
+    for first, second in ((Full(), reports), (reports, Full())):
+        tasks = [task_of("a", same, reporting=reporting(first)), task_of("b", same, 1, reporting=reporting(second))]
+        with pytest.raises(OSError, match="no room"):
+            rows_of(chained(tasks, batches_of(5)))
+    assert [figures.rows for figures in reports] == [5, 5]
 
 
 def test_a_chain_travels_by_pickle() -> None:
