@@ -141,7 +141,7 @@ class ServerCoordinator(ABC):
                 remedy += "; check that the server runs, and that this process can reach it"
             text = f"the coordinator {self.shown}: {cause.text}{own_words(error, hidden)}{remedy}"
             problem = caused(CoordinatorError(text, lasting=cause.retryable is False), error, hidden)
-        except BaseException:
+        except asyncio.CancelledError:
             await self.drop()
             raise
         # The address may lead to another server by now, as after a failover.
