@@ -435,7 +435,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/state": 7_522,
     "asyncio_operator/telemetry": 565,
     "asyncio_operator/testing": 3_207,
-    "asyncio_operator/timers": 1_277,
+    "asyncio_operator/timers": 1_260,
     "asyncio_operator/trace": 1_265,
     "asyncio_operator/view": 288,
     "asyncio_operator/windows": 350,

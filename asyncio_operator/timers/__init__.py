@@ -3,7 +3,6 @@
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.timers.batch import BatchTimerService
 from asyncio_operator.timers.driver import ProcessingTimeDriver
-from asyncio_operator.timers.manager import TimerServiceManager
 from asyncio_operator.timers.queues import (
     ALL,
     BackendQueues,
@@ -13,7 +12,7 @@ from asyncio_operator.timers.queues import (
     TimerQueues,
     TimerSerializer,
 )
-from asyncio_operator.timers.service import InternalTimerService
+from asyncio_operator.timers.service import InternalTimerService, TimerServiceManager
 
 __all__ = [
     "ALL",
