@@ -432,7 +432,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/queues": 409,
     "asyncio_operator/services": 1_364,
     "asyncio_operator/spark": 8_419,
-    "asyncio_operator/state": 7_522,
+    "asyncio_operator/state": 7_429,
     "asyncio_operator/telemetry": 565,
     "asyncio_operator/testing": 3_207,
     "asyncio_operator/timers": 1_260,

@@ -251,12 +251,6 @@ class Round:
             self._oldest = min(self._oldest, time)
         self._next += 1
 
-    def _check(self, entries: list[Record]) -> None:
-        """Checks every invariant of the structure, for tests. `entries` are the table's."""
-        assert [record[2] for record in self._records] == list(range(len(self._records)))
-        assert [record[0] for record in self._records] == self._times
-        assert sorted(map(id, self._records)) == sorted(map(id, entries))
-
 
 _by_sub = itemgetter(0)
 
@@ -311,11 +305,6 @@ class HeapValueTable(Table):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        if self._round is not None:
-            self._round._check(list(self._entries.values()))
 
 
 class HeapTable(Table):
@@ -384,14 +373,6 @@ class HeapTable(Table):
 
     def __len__(self) -> int:
         return self._size
-
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        entries = [stored for inner in self._slots.values() for stored in inner.values()]
-        assert len(entries) == self._size
-        assert all(self._slots.values())
-        if self._round is not None:
-            self._round._check(entries)
 
 
 class HeapCodec(Codec):

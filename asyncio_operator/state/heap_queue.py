@@ -140,19 +140,6 @@ class OrderedEntries:
             return
         del self._blocks[place], self._bounds[place], self._priorities[place]
 
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        assert self.front or not self._blocks
-        assert self.front == sorted(self.front)
-        assert len(self.front) <= BLOCK
-        assert self._bounds == sorted(self._bounds)
-        assert self._priorities == [priority for priority, _ in self._bounds]
-        assert all(0 < len(block) <= BLOCK for block in self._blocks)
-        for place, block in enumerate(self._blocks):
-            assert all(number == entry[1] for number, entry in block.items())
-            assert all(bisect_right(self._bounds, entry) == place + 1 for entry in block.values())
-        assert all(not bisect_right(self._bounds, entry) for entry in self.front)
-
 
 PART = 4096
 """Entries of a part, from which on parts are split: moving one takes a tenth of a millisecond."""
@@ -334,11 +321,3 @@ class HeapPriorityQueue(PriorityQueue[T]):
             del part[name]
             if not len(part) % SLIM_EVERY:
                 self._index.slim(part)
-
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        self._entries._check()
-        inside = list(self._entries)
-        assert len(inside) == self._size
-        held = [e for h in self._index.values() for e in (h.values() if isinstance(h, OrderedDict) else [h])]
-        assert sorted(map(id, held)) == sorted(map(id, inside))

@@ -215,19 +215,6 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
     def __iter__(self) -> Iterator[T]:
         return iter([_element(entry[2]) for entry in self._entries])
 
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        self._entries._check()
-        held = [entry for members in self._groups.values() for entry in members.values()]
-        assert len(held) == self._size
-        assert sorted(map(id, held)) == sorted(map(id, self._entries))
-        for group, members in self._groups.items():
-            for part in members.parts:
-                for name, entry in part.items():
-                    assert entry[2:] == (name, group)
-                    assert members.part(name) is part
-                    assert group_of(self._key_of(_element(name)), self._key_groups, self._max_parallelism) == group
-
 
 GroupSet = Any
 """The elements of one key group: a `HeapPriorityQueueSet`, or another class with `add_to`, `remove_from` and `head`."""
@@ -344,13 +331,6 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         self._ranked.remove(changed)
         return not changed.is_empty() and self._ranked.add(changed)
 
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        self._ranked._check()
-        assert sorted(map(id, self._ranked)) == sorted(id(each) for each in self._sets.values() if not each.is_empty())
-        for each in self._sets.values():
-            each._check()
-
 
 def key_of_element(element: Any) -> Key:
     """An element's attribute ``key``, as of a `Timer`; elements without one are all of one key."""
@@ -391,7 +371,3 @@ class BatchPriorityQueueSet(HeapPriorityQueueSet[T]):
     def remove(self, element: T) -> bool:
         """O(log n); `element` may be an equal copy. True if the head has changed."""
         return self.remove_from(0, self._key_of(element), element)
-
-    def _check(self) -> None:
-        super()._check()
-        assert all(serialize_key(self._key_of(element)) == self._present for element in self)

@@ -23,6 +23,7 @@ from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.rocksdb import use_order
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.testing import ManualClock
+from tests.state import invariants
 
 MIB = 1 << 20
 SMALL = RocksDBOptions(write_buffer_bytes=4 * MIB, block_cache_bytes=2 * MIB, max_log_bytes=2 * MIB)
@@ -42,7 +43,7 @@ def on_disk(directory: Path, clock: ManualClock | None = None, **options: Any) -
 def check(cache: LookupCache) -> None:
     """The order is in order, and has exactly the slots that have answers."""
     assert isinstance(cache, CacheOnDisk)
-    cache._order._check()
+    invariants.check(cache._order)
     backend: Any = cache._backend
     places = {slot for slot, _ in backend._database.scan("places", b"", None)}
     assert places == {slot + sub for slot, sub, _ in cache._written.table.entries()}
@@ -201,7 +202,7 @@ def test_the_database_of_an_order_is_the_backends(tmp_path, monkeypatch):
         order.remove(b"b", backend.new_batch())
         assert (len(order), order.oldest()) == (2, b"c")
         order.flush()
-        order._check()
+        invariants.check(order)
     with RocksDBStateBackend(tmp_path / "state") as backend:
         with monkeypatch.context() as patch:
             patch.setattr(Database, "scan", lambda *args: pytest.fail("it counts"))

@@ -38,6 +38,7 @@ from asyncio_operator.state import (
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers import Timer
+from tests.state.invariants import check
 from tests.state.queue_kinds import (
     ALL_GROUPS,
     CACHE_SIZES,
@@ -155,11 +156,11 @@ def test_P6_opening_counts_nothing_but_a_directory_of_the_first_format_once(tmp_
         again = make_queue(3, tmp_path / "queue")
     assert len(again) == 10
     again.add((20, 0))
-    again._check()
+    check(again)
     again.clear()
     again.close()
     again = make_queue(3, tmp_path / "queue")
-    again._check()
+    check(again)
     assert len(again) == 0
     again.close()
 
@@ -211,7 +212,7 @@ def test_a_priority_that_cannot_be_read_or_compared_changes_nothing(kind, tmp_pa
         with pytest.raises(TypeError):
             queue.add(wrong)
         assert queue.remove(wrong) is False
-    queue._check()
+    check(queue)
     assert drain(queue) == [(1, 1), (2, 1), (3, 1)]
 
 
@@ -259,7 +260,7 @@ def test_a_priority_that_cannot_be_compared_across_key_groups_changes_nothing(ki
     queue.add_all([("a", 1), ("b", 2)])
     with pytest.raises(TypeError):
         queue.add(("c", "text"))
-    queue._check()
+    check(queue)
     assert not queue.remove(("c", "text"))
     assert drain(queue) == [("a", 1), ("b", 2)]
     assert queue.add(("c", "text"))
@@ -293,7 +294,7 @@ def test_P4_the_plain_queue_removes_an_object_that_is_in_it_often_as_fast():
     for left in range(99, -1, -1):
         assert queue.remove(element)
         assert len(queue) == left
-    queue._check()
+    check(queue)
 
 
 def test_P6_clear_is_done_in_batches_and_goes_on_where_it_was_cut_short(tmp_path, monkeypatch):
@@ -313,7 +314,7 @@ def test_P6_clear_is_done_in_batches_and_goes_on_where_it_was_cut_short(tmp_path
     monkeypatch.setattr(queue._database, "commit", cut_short)
     with pytest.raises(StateError, match="full"):
         queue.clear()
-    queue._check()
+    check(queue)
     assert list(queue) == elements[1000:]
     queue.clear()
     assert queue.is_empty()
@@ -396,7 +397,7 @@ def test_P4_the_index_of_a_large_queue_is_in_small_parts(size, monkeypatch):
     elements = [object() for _ in range(size)]
     queue = HeapPriorityQueue(id)
     queue.add_all(elements)
-    queue._check()
+    check(queue)
     assert max(map(len, queue._index.parts)) <= 8 * 64
     for element in elements:
         queue.remove(element)
@@ -433,7 +434,7 @@ def test_P4_an_element_is_moved_when_its_priority_has_changed(kind, priorities, 
         model.append(task)
         changed = queue.adjust(task)
         assert changed or min(model, key=lambda other: other.at) is head
-        queue._check()
+        check(queue)
     assert drain(queue) == sorted(model, key=lambda task: task.at)
     assert queue.adjust(tasks[0]) is False
 
@@ -448,7 +449,7 @@ def test_P4_an_element_keeps_its_place_if_its_new_priority_is_refused(kind):
     tasks[0].at = "soon"
     with pytest.raises(TypeError):
         queue.adjust(tasks[0])
-    queue._check()
+    check(queue)
     assert drain(queue) == tasks
 
 
@@ -541,7 +542,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert len(self.queue) == len(self.model)
             assert self.queue.peek() == (min(self.model)[2] if self.model else None)
             assert sorted(self.queue) == sorted(found[2] for found in self.model)
-            self.queue._check()
+            check(self.queue)
 
     def agree(self, answer, changed):
         assert answer or not changed

@@ -31,6 +31,7 @@ from asyncio_operator.state import (
 from asyncio_operator.state.heap_backend import HeapTable, HeapValueTable
 from asyncio_operator.state.ttl import NEVER, TtlCells
 from asyncio_operator.testing.time import ManualClock
+from tests.state.invariants import check
 
 
 class Count:
@@ -197,7 +198,7 @@ def sweeps(table, codec, taken, descriptor):
                 assert left == {slot + sub: written for (slot, sub), written in model.items()}
                 assert all(table.get(*place) is not None for place in model)
                 if isinstance(table, HeapTable | HeapValueTable):
-                    table._check()
+                    check(table)
     for _ in range(2 * len(model)):
         table.sweep(1, now - 10, now)
     assert len(table) == sum(written > now - 10 for written in model.values())

@@ -216,15 +216,6 @@ class GroupQueue(Generic[T]):
                 f"{describe(element)} cannot be put into a queue of {self._database.path}: {describe_error(error)}"
             ) from error
 
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        rows = [row for row, _ in self._scan()]
-        assert len(self._cache) <= self._limit
-        assert self._cache == rows[: len(self._cache)]
-        assert bool(self._cache) == bool(rows)
-        assert not self._complete or self._cache == rows
-        assert len(self) == len(rows)
-
 
 def groups_with_elements(database: Database, name: str, width: int) -> Iterator[int]:
     """The key groups of a queue that have elements: one look for each."""
@@ -429,13 +420,6 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
         raise StateError(
             f"the RocksDB directory {database.path} holds {what}, not one of {self._header}: take another directory"
         )
-
-    def _check(self) -> None:
-        super()._check()
-        assert len(self._pending) <= self._most_pending
-        assert len(self) == self._stored_size(self._database)
-        groups = [row for row, _ in self._database.scan("groups", b"", None)]
-        assert groups == sorted(group + row for row, group in self._scan())
 
 
 def _stage_size(batch: Batch, database: Database, size: int) -> None:

@@ -149,16 +149,3 @@ class OrderOfUse:
 
     def _place(self, slot: bytes) -> bytes | None:
         return self._database.get(_PLACES, slot)
-
-    def _check(self) -> None:
-        """Every invariant of the structure, for tests."""
-        order = dict(self._database.scan(_ORDER, b"", None))
-        places = dict(self._database.scan(_PLACES, b"", None))
-        assert {slot: row for row, slot in order.items()} == {slot: place[8:] for slot, place in places.items()}
-        assert len(order) == len(places) == self._count == (self._records.read(USES_KEY) or 0)
-        assert all(place[:8] >= place[8:] for place in places.values())
-        assert len(self._unwritten) <= UNWRITTEN
-        assert self._unwritten.keys() <= places.keys()
-        assert all(number > places[slot][:8] for slot, number in self._unwritten.items())
-        assert [row for row in order if row < self._behind] == list(self._ahead)
-        assert all(order[row] == slot for row, slot in self._ahead.items())
