@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -710,6 +711,17 @@ async def test_the_service_ends_with_its_application_and_leaves_nothing(driver: 
     assert not service.running
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", service.address.port), 1):
         pass
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_a_driver_that_binds_to_all_addresses_of_ipv6_is_reached_by_ipv4_too() -> None:
+    service = DriverService("127.0.0.1", "::", 0, {BUDGETS: lambda question: question + 1})
+    for host in ("127.0.0.1", "::1"):
+        wire = await connect_to_driver(replace(service.address, host=host))
+        await wire.send({"topic": BUDGETS, "question": 1})
+        assert (await wire.receive())["answer"] == 2
+        await wire.close()
+    await asyncio.to_thread(service.stop)
 
 
 def test_a_fork_opens_nothing_and_keeps_no_port(driver: Driver) -> None:

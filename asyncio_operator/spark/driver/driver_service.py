@@ -46,7 +46,7 @@ Topics = Mapping[str, Callable[[Any], Any]]
 
 
 class DriverService:
-    """A service that runs.
+    """A service that runs. Raises OSError if it cannot listen there.
 
     Args:
         host: the name or address that workers connect to.
@@ -56,9 +56,6 @@ class DriverService:
 
     Attributes:
         address: where workers find it.
-
-    Raises:
-        OSError: it cannot listen there.
     """
 
     def __init__(
@@ -68,7 +65,9 @@ class DriverService:
         self._alive = alive
         self._warned = False
         family, _, _, _, address = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0]
-        self._listening = socket.create_server(address, family=family, backlog=1000)
+        # Where it binds to `::`, workers with addresses of IPv4 connect too.
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        self._listening = socket.create_server(address, family=family, backlog=1000, dualstack_ipv6=both)
         self.address = DriverAddress(host, self._listening.getsockname()[1], secrets.token_bytes(TOKEN_BYTES))
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
