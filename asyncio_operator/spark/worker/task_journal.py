@@ -231,7 +231,8 @@ class TaskJournal(KnownAnswers):
         count = len(some)
         self._until_looked_at -= count
         if self._until_looked_at < 0:
-            self._size, self._until_looked_at = ENTRY + size_of([some[0][1]]), SAMPLED
+            looked_at = [one[1] for one in some[::SAMPLED]]
+            self._size, self._until_looked_at = ENTRY + size_of(looked_at) // len(looked_at), SAMPLED
         if self._reader is not None:
             self._reader.count(count)
         try:

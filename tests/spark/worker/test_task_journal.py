@@ -18,6 +18,7 @@ import pytest
 from pyspark import TaskContext
 
 from asyncio_operator import Journal
+from asyncio_operator.journal import writer
 from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import AHEAD, FEWEST, MOST, JournalReader
@@ -170,6 +171,19 @@ def test_J1_a_known_answer_that_expires_on_its_way_is_not_used(tmp_path: Path) -
     assert recalled() == [7, 8, None]
     wall.advance(1)
     assert recalled() == [None, 8, None]
+
+
+def test_what_waits_for_a_journal_is_bounded_also_where_the_first_answer_of_each_call_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MOST_WAITING", 2**20)
+    added, row = pa.schema([("x", pa.string())]), {"x": "x" * 10_000}
+    journal = TaskJournal(journal_of(tmp_path), added, False, "", replace(this_process, drive=lambda _: None))
+    calls = 0
+    while journal.has_room:
+        journal.learn(range(100), [None, *[row] * 99], 1, [0.1] * 100)
+        calls += 1
+    assert calls <= 2, "each has about a megabyte"
 
 
 async def test_J7_an_answer_of_a_cache_is_as_old_in_the_journal_as_it_is(tmp_path: Path) -> None:
