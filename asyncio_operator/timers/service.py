@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import repeat
 from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote
@@ -52,12 +53,10 @@ SERVICES_FORMAT = 1
 LONGEST_NAME = 64
 """Bytes of a name. Each may become three in the name of a directory, which has at most 255 on most systems."""
 
-
 Callback = Callable[[Timer], Any]
 
 Output = Callable[[Record[Any]], object]
 """Takes the records that callbacks collect."""
-
 
 Q = TypeVar("Q", bound=PriorityQueue[Timer])
 
@@ -219,7 +218,8 @@ class GroupedTimers(DrivenTimers, ABC):
         if timestamp < self._watermark:
             return False
         self._watermark = timestamp
-        return any(service.fire_event_time(timestamp, permits) for service in self.services)
+        # No generator: it would replace a StopIteration of a callback.
+        return reduce(lambda more, one: more or one.fire_event_time(timestamp, permits), self.services, False)
 
     def advance_processing_time(self, limit: int | None = None) -> bool:
         """Fires every processing-time timer that the clock has passed or reached when the turn of its service comes.
@@ -238,7 +238,7 @@ class GroupedTimers(DrivenTimers, ABC):
             ConfigurationError: the limit is not an int of at least 1.
         """
         permits = permits_of(limit)
-        return any(service.fire_processing_time(permits) for service in self.services)
+        return reduce(lambda more, one: more or one.fire_processing_time(permits), self.services, False)
 
     @abstractmethod
     def has_timers(self, key_group: int | None = None) -> bool:

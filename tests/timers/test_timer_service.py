@@ -116,21 +116,26 @@ def test_T4_a_pass_has_one_time_so_a_periodic_timer_lets_it_end(world):
     assert [at for _, at, _, _ in world.take()] == [1, 2]
 
 
-def test_a_callback_that_raises_ends_the_pass_and_loses_only_its_timer(world):
+@pytest.mark.parametrize("error", [LookupError, StopIteration])
+def test_a_callback_that_raises_ends_the_pass_and_loses_only_its_timer(world, error):
     service = world.service
 
     def react(kind, timer):
         if timer.timestamp == 2:
-            raise LookupError("broken")
+            raise error("broken")
 
     world.react = react
     service.current_key = "a"
     for timestamp in (1, 2, 3):
         service.register_event_time_timer(timestamp)
-    with pytest.raises(LookupError):
+    service.register_processing_time_timer(2)
+    with pytest.raises(error):
         service.advance_watermark(10)
     service.advance_watermark(10)
     assert [at for _, at, _, _ in world.take()] == [1, 2, 3]
+    world.clock.advance(1)
+    with pytest.raises(error):
+        service.advance_processing_time()
 
 
 def test_T5_after_a_rescale_each_timer_fires_once_where_its_key_lives(make_queues):
