@@ -49,6 +49,16 @@ async def test_it_is_loaded_again_on_schedule_in_a_thread() -> None:
     assert threading.main_thread() not in loads.threads
 
 
+@virtual
+async def test_a_reload_adds_changes_and_removes_keys() -> None:
+    first = [{"k": 1, "v": 10}, {"k": 4, "v": 40}]
+    second = [{"k": 2, "v": 20}, {"k": 4, "v": 44}]
+    async with opened(TableEnricher(Loads(first, second), "k", reload_every=60, schema="k int, v int")) as enricher:
+        assert [await enricher.lookup(key) for key in (1, 2, 4)] == [{"v": 10}, None, {"v": 40}]
+        await asyncio.sleep(61)
+        assert [await enricher.lookup(key) for key in (1, 2, 4)] == [None, {"v": 20}, {"v": 44}]
+
+
 @pytest.mark.parametrize(
     ("failure", "says"),
     [
