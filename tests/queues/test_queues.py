@@ -250,7 +250,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.inside.append(watermark)
 
     @rule(taken=consumes(running), outputs=st.lists(st.integers(), max_size=3))
-    def complete(self, taken: tuple[Record[Any], Entry], outputs: list[int]) -> None:
+    def Q2_the_first_completion_counts(self, taken: tuple[Record[Any], Entry], outputs: list[int]) -> None:
         record, entry = taken
         assert entry.complete(iter(outputs))
         assert not entry.complete(["again"])
