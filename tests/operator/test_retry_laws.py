@@ -208,7 +208,7 @@ async def test_R8_when_it_is_due_it_goes_before_new_input():
 
 
 @virtual
-async def test_R8_also_if_it_is_due_at_once_and_the_calls_do_not_wait():
+async def test_R8_a_retry_due_at_once_goes_before_new_input_also_if_calls_do_not_wait():
     script = Script({0: [BAD, BAD, OK]})
     operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry(delay=0.0))
     assert await collect(operator.process(range(3))) == [0, 1, 2]

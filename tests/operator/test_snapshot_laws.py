@@ -191,7 +191,7 @@ def test_O10_a_snapshot_between_two_steps_of_the_synchronous_face_loses_and_doub
     assert rest_of(operator, snapshot) == inside
 
 
-def test_O10_also_if_many_inputs_have_no_output(any_mode):
+def test_O10_outputs_on_their_way_are_known_also_if_many_inputs_have_none(any_mode):
     """Outputs that are on their way to the consumer are known however many inputs without any are between them."""
 
     async def call(value: Any) -> list[Any]:

@@ -158,7 +158,7 @@ def shop(postgres: PostgresServer) -> PostgresServer:
 
 
 @pytest.mark.parametrize("number", ["double('NaN')", "double('Infinity')", "1e50D", "1e-50D"])
-def test_X12_a_double_that_only_a_numeric_can_hold_is_an_error_of_its_key_in_sql_also_in_sql(
+def test_X12_a_double_that_only_a_numeric_can_hold_is_an_error_of_its_key_also_in_sql(
     spark: SparkSession, shop: PostgresServer, tmp_path: Path, number: str
 ) -> None:
     numbers = PostgresEnricher(shop.dsn, table="shop.numbers", key="n")
