@@ -253,9 +253,9 @@ RETRY = Retry(max_attempts=4, backoff=FixedBackoff(0.0))
 """One attempt more than there are connections in the pool: each may have to be found dead once."""
 
 
-async def with_retries(enricher: PostgresEnricher, keys: int = 50) -> list[Any]:
+async def with_retries(enricher: PostgresEnricher) -> list[Any]:
     operator = AsyncWaitOperator(enricher.lookup, retry=RETRY, capacity=3, timeout=30)
-    return [row async for row in operator.process(range(keys))]
+    return [row async for row in operator.process(range(50))]
 
 
 @pytest.mark.parametrize("end", ["restart", "kill"])

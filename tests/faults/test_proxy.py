@@ -53,10 +53,10 @@ async def set_mode(proxy: Proxy, *mode: object, **options: object) -> None:
     await asyncio.to_thread(proxy.set, Mode(*mode, **options))  # type: ignore[arg-type]
 
 
-async def echoed(pair: Pair, text: bytes = TEXT) -> bytes:
+async def echoed(pair: Pair) -> bytes:
     reader, writer = pair
-    writer.write(text)
-    return await reader.readexactly(len(text))
+    writer.write(TEXT)
+    return await reader.readexactly(len(TEXT))
 
 
 async def ended(pair: Pair, proxy: Proxy, kind: str) -> None:
