@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -41,14 +42,12 @@ def missing_here(error: BaseException) -> Missing | None:
 
 def not_installed(what: str, library: str, extra: str) -> ConfigurationError:
     """The error for something that needs a library; `extra` is the extra of this package that installs it."""
-    try:
-        is_old = find_spec(library) is not None
-    except (ImportError, ValueError):
-        is_old = False  # Such as one that is named with an extra.
-    problem = "of which a part is missing" if is_old else "which is not installed"
+    problem = f"{what} needs {library}, which is not installed in {sys.executable}"
+    with suppress(ImportError, ValueError):  # As for a name with an extra.
+        if find_spec(library) is not None:
+            problem = f"{what} needs {library}, of which a part is missing in {sys.executable}"
     return ConfigurationError(
-        f"{what} needs {library}, {problem} in {sys.executable}: pip install 'asyncio-operator[{extra}]'; with Spark, "
-        "in the Python of every worker"
+        f"{problem}: pip install 'asyncio-operator[{extra}]'; with Spark, in the Python of every worker"
     )
 
 

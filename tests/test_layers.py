@@ -419,7 +419,7 @@ def test_an_allowed_import_is_let_pass(path: str, source: str) -> None:
 # -- sizes
 
 CEILINGS: Mapping[str, int] = {
-    "asyncio_operator": 2_512,
+    "asyncio_operator": 2_511,
     "asyncio_operator/arrow": 2_651,
     "asyncio_operator/budget": 2_808,
     "asyncio_operator/coordinators": 816,
@@ -427,7 +427,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/journal": 2_294,
     "asyncio_operator/lookup": 4_167,
     "asyncio_operator/loop": 849,
-    "asyncio_operator/operator": 1_709,
+    "asyncio_operator/operator": 1_707,
     "asyncio_operator/policies": 1_282,
     "asyncio_operator/queues": 409,
     "asyncio_operator/services": 1_364,

@@ -215,7 +215,7 @@ def misspelt(fields: Collection[str], names: Collection[str]) -> tuple[str, str]
 
 @lru_cache(maxsize=1000)
 def _class_of(data_type: pa.DataType) -> type | None:
-    """The class of the values that Arrow takes for a type without a change; None: of no class, or of several."""
+    """The class of a type's values in Python, whose range, unit and zone are still to be checked; None: of several."""
     return next((kind for is_kind, kind in _CLASSES if is_kind(data_type)), None)
 
 

@@ -125,10 +125,10 @@ def distinct(
         missing: the rows that have no key at all.
     """
     arrays = list(map(canonical_array, columns))
-    # If a number or a time of the keys ascends, as in a log, no key is there twice, whatever the rest is.
+    # If one column of numbers or times ascends, as in a log, all keys differ.
     ordered = [array for array in arrays if kinds.is_integer(array.type) or kinds.is_temporal(array.type)]
-    is_held = missing is None and not any(array.null_count for array in arrays)
-    if ascend(arrays) or (is_held and any(ascend([array]) for array in ordered)):
+    are_complete = missing is None and not any(array.null_count for array in arrays)
+    if ascend(arrays) or (are_complete and any(ascend([array]) for array in ordered)):
         return key_array(arrays), np.arange(len(arrays[0]))
     if len(arrays) == 1:
         codes, keys = _encode(arrays[0])

@@ -1,4 +1,4 @@
-"""Types of Arrow in the words of Spark's DDL, for messages and for what is stored; see `schema`, which reads them."""
+"""Names of Arrow types in Spark's DDL, for messages and stored schemas; `schema` parses them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = {
     "timestamp_ltz": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-"""By Spark's words, of which a type may have several: the first is that of messages."""
+"""By name in Spark. Messages use the first name of a type."""
 
 _WORDS = {pa.large_string(): "string", pa.large_binary(): "binary"} | {
     kind: one for one, kind in reversed(TYPES.items())
@@ -67,7 +67,7 @@ _QUOTED_OR_TYPE = re.compile(rf"'[^']*'|\b(?:{'|'.join(sorted(map(re.escape, _AR
 
 
 def in_ddl(text: str) -> str:
-    """What Arrow says in an error, with its types in Spark's DDL, as users wrote them. Quoted values stay."""
+    """The text of an Arrow error, with names of types in Spark's DDL. Quoted values are unchanged."""
     return _QUOTED_OR_TYPE.sub(lambda found: _ARROW_WORDS.get(found[0], found[0]), text)
 
 

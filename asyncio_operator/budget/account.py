@@ -105,7 +105,7 @@ def answer(
     if (version := message["version"]) == VERSION:
         error = _conflict(state, message, now)
     else:
-        error = f"this worker speaks version {version} of the protocol, and its coordinator version {VERSION}"
+        error = f"this worker speaks version {version} of the budget protocol, its coordinator version {VERSION}"
     if error:
         return state, {"error": error, "now": now, "seq": message["seq"]}
     if state.terms.definition != message["budget"]:

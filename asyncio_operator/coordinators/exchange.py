@@ -102,7 +102,7 @@ class ServerCoordinator(ABC):
 
     @abstractmethod
     async def connect(self) -> None:
-        """Connect to the server, if that is not done."""
+        """Connect to the server, unless connected."""
 
     @abstractmethod
     async def post(self, identity: str, message: str) -> Stored:

@@ -84,7 +84,7 @@ class RedisCoordinator(ServerCoordinator):
             self._client = client = RedisClient(self._source, connect_timeout=ASK_TIMEOUT, again=0)
             await client.open()
             async with client.redis.client():
-                """It has made a connection, which stays in the pool."""
+                pass  # A connection was made, and stays in the pool.
 
     async def post(self, identity: str, message: str) -> Stored:
         return _stored(*await self._run(POST, identity, message))

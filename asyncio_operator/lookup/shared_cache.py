@@ -382,7 +382,7 @@ class SharedCache(KnownAnswers):
             self._close_if_idle()
 
     def _close_if_idle(self) -> None:
-        """The next task, if it comes soon, finds the connections open."""
+        """Close the connections `IDLE` seconds after their last use: a task that comes sooner finds them open."""
         if (left := self._store.used + IDLE - monotonic()) > 0:
             self._alarm = asyncio.get_running_loop().call_later(left, self._close_if_idle)
         else:

@@ -76,20 +76,18 @@ class RunOptions(CallOptions):
                 f'hedge is {self.hedge!r}, and mode is "key_ordered"; a call and its copy would overlap, which calls '
                 'of one key must not; use "ordered", or leave hedge out'
             )
-
         of_kind("cache", self.cache, Cache, IN_WORDS["cache"])
         if self.cache_key is not None:
             plain_function("cache_key", self.cache_key, "a function of the value that gives its key", "the value")
         if self.cache is None:
             if self.cache_key is not None:
                 raise ConfigurationError("cache_key is given, and cache is not; it gives the key of a kept result")
-            return
-        if self.cache.is_shared:
+        elif self.cache.is_shared:
             raise ConfigurationError(
                 f'cache is {self.cache!r}; its store must be "heap" or "rocksdb" here, because a Redis keeps rows with '
                 "columns, as those of enrich and Lookup"
             )
-        if self.key is not None and self.cache.refresh_after is not None:
+        elif self.key is not None and self.cache.refresh_after is not None:
             raise ConfigurationError(
                 f'refresh_after of cache is {self.cache.refresh_after}, and mode is "key_ordered"; a refresh and the '
                 "call of an element with its key would overlap, which calls of one key must not; use expire_after_write"

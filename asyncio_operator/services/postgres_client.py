@@ -189,7 +189,7 @@ CAUSES = {
     "54": Cause("the statement or its result is larger than the server allows", any_key=False, kind=TooLargeError),
     "55P03": Cause("the server could not get a lock", retryable=True),
     "57014": Cause(
-        "the server cancelled the query, at its statement_timeout or by an order",
+        "the server cancelled the query, at its statement_timeout or on request",
         retryable=True,
         kind=StatementTimeoutError,
     ),
@@ -303,8 +303,8 @@ def _option(error: asyncpg.PostgresError, dsn: str) -> Cause | None:
             if name == "connect_timeout":
                 remedy = "use the argument connect_timeout"
             return Cause(
-                f"the option {name!r} of the dsn is none of asyncpg's, which took it for a setting of the server, and "
-                f"that does not take it; {remedy}"
+                f"the option {name!r} of the dsn is unknown to asyncpg, which sent it as a setting, and the server "
+                f"refuses that; {remedy}"
             )
     return None
 

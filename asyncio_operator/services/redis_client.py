@@ -230,7 +230,7 @@ CREDENTIALS = Cause(
     "redis://:password@host for the user that is called default, both percent-encoded"
 )
 NO_PASSWORD = Cause(
-    "the server refuses the credentials: it wants a password and got none; the URL takes it, percent-encoded, as in "
+    "the server refuses the credentials: a password is required; put it into the URL, percent-encoded, as in "
     "redis://:password@host, or redis://user:password@host"
 )
 NO_PERMISSION = Cause("the permissions do not suffice")

@@ -203,7 +203,7 @@ def reporting_to(
 
 
 def checked_metrics(metrics: object) -> EnrichmentMetrics | None:
-    """The metrics, if that is what they are."""
+    """`metrics`. ConfigurationError: it is no EnrichmentMetrics."""
     if metrics is None or isinstance(metrics, EnrichmentMetrics):
         return metrics
     raise ConfigurationError(

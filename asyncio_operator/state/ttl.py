@@ -80,7 +80,7 @@ class _Schedule:
 
 
 class CleanupSchedule(_Schedule):
-    """Counts accesses, and makes the looks that they owe: none without `cleanup`, and each its own if `at_once`."""
+    """Counts accesses, and runs the checks that are due for them: none without `cleanup`, each at once if `at_once`."""
 
     def __init__(self, name: str, table: Table, ttl: int, cleanup: CleanupIncrementally | None, at_once: bool) -> None:
         super().__init__(name, table, ttl)

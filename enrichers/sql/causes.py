@@ -25,7 +25,7 @@ LOST = Cause("the connection was lost", retryable=True)
 NOT_REACHABLE = Cause("the server is not reachable", retryable=True)
 NO_ANSWER = Cause("the server did not answer in time", retryable=True, kind=StatementTimeoutError)
 CANCELLED = Cause(
-    "the server cancelled the statement, at its limit or by an order", retryable=True, kind=StatementTimeoutError
+    "the server cancelled the statement, at its limit or on request", retryable=True, kind=StatementTimeoutError
 )
 LOCKED = Cause("the server could not get a lock", retryable=True)
 ROLLED_BACK = Cause("the server rolled the statement back", retryable=True)

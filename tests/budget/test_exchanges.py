@@ -336,7 +336,7 @@ def test_G1_another_version_of_the_protocol_is_an_error() -> None:
     coordinator, permits = Coordinator(), Permits(Budget("b", Limit(10)), "w")
     message = permits.message(0.0)
     reply = coordinator.ask({**message, "version": 2}, 0.0)
-    with pytest.raises(ConfigurationError, match="speaks version 2 of the protocol"):
+    with pytest.raises(ConfigurationError, match="speaks version 2 of the budget protocol"):
         permits.answered(reply, 0.0, 0.0)
 
 

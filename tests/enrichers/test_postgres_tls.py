@@ -194,7 +194,7 @@ async def test_X5_what_tls_refuses_is_not_asked_again_in_a_worker(
         ("pasword=hunter2", "the option 'pasword' of the dsn"),
         ("sslmod=require", "did you mean 'sslmode'"),
         ("connect_timeout=10", "use the argument connect_timeout"),
-        ("channel_binding=require", "the option 'channel_binding' of the dsn is none of asyncpg's"),
+        ("channel_binding=require", "the option 'channel_binding' of the dsn is unknown to asyncpg"),
         ("search_path=pg_catalog&statement_timeout=hunter2", "the option 'statement_timeout' of the dsn"),
         ("max_connections=5", "the option 'max_connections' of the dsn"),
         ("database=postgres&zz=1", "the option 'zz' of the dsn"),

@@ -79,7 +79,7 @@ async def test_what_to_do_about_credentials_is_told(redis_server: RedisServer, p
     wrong = await refusal(redis_server.url_with("wr0ng-s3cret") + protocol)
     assert "refuses the credentials: check user and password of the URL, as in redis://user:password@host" in wrong
     missing = await refusal(f"redis://127.0.0.1:{redis_server.port}{protocol}")
-    assert "it wants a password and got none; the URL takes it, percent-encoded, as in redis://:password@" in missing
+    assert "a password is required; put it into the URL, percent-encoded, as in redis://:password@" in missing
 
 
 async def test_a_password_for_a_server_without_one_is_told(open_server: RedisServer) -> None:

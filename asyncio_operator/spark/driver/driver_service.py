@@ -158,7 +158,7 @@ def driver_address(spark: SparkSession) -> DriverAddress | None:
         if not (asked.isdecimal() and int(asked) <= 65535):
             raise ConfigurationError(f"{PORT} is {asked!r}; it must be a port from 1 to 65535, or 0 for any free one")
         port = int(asked)
-        # The spend of an earlier application is not that of the one that begins.
+        # A new application starts with nothing spent.
         states.forget_all()
         topics: Topics = {
             BUDGETS: lambda question: states.ask(question["name"], question["message"]),
