@@ -32,7 +32,9 @@ def recalled(memory: Memory, *keys: Any, ascent: Ascent | None = None) -> list[A
     batch = KeyBatch(list(keys), len(keys), None, ascent is not None and list(keys) == sorted(keys))
     if ascent is not None:
         ascent.add(batch)
-    return (memory.recall(batch) or ([PENDING] * len(keys), []))[0]
+    outcomes, left = memory.recall(batch) or ([PENDING] * len(keys), [*range(len(keys))])
+    assert left == [place for place, outcome in enumerate(outcomes) if outcome is PENDING]
+    return outcomes
 
 
 def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:

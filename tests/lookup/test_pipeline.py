@@ -17,6 +17,7 @@ from asyncio_operator import (
     EnricherError,
     FixedBackoff,
     FunctionError,
+    ResultError,
     Retry,
 )
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
@@ -306,6 +307,31 @@ async def test_B4_a_failing_batch_is_split_until_the_poisonous_key_stands_alone(
     assert isinstance(batches[0].outcomes[5], Failure)
     assert sorted(enricher.calls) == sorted([[*range(8)], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5], [6, 7]])
     assert consumer.pipeline.figures.calls == 7
+
+
+@pytest.mark.parametrize("answers", [[], [None] * 3, [None] * 5, None, {key: {"x": key} for key in range(4)}])
+@virtual
+async def test_B3_answers_that_are_not_aligned_fail_every_key_without_another_call(answers: Any) -> None:
+    async def answer(keys: Any) -> Any:
+        return answers
+
+    enricher, batches = Recorded(answer, 4), batches_of(4)
+    await look_up(enricher, batches)
+    assert len(enricher.calls) == 1
+    assert [type(outcome.error) for outcome in batches[0].outcomes] == [ResultError] * 4
+
+
+@virtual
+async def test_R2_keys_of_a_batch_that_have_an_answer_at_the_deadline_keep_it() -> None:
+    async def answer(keys: Any) -> Any:
+        if len(keys) == 8:
+            raise ValueError("split me")
+        return await (forever() if keys[0] == 4 else at_once(keys))
+
+    batches = batches_of(8)
+    await look_up(Recorded(answer, 8), batches, timeout=1.0)
+    assert batches[0].outcomes[:4] == [{"x": key} for key in range(4)]
+    assert all(outcome.timed_out for outcome in batches[0].outcomes[4:])
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])

@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -55,6 +56,15 @@ def test_O16_a_blocking_input_does_not_stop_the_loop(mode):
     assert next(outputs) == 1
     arrived.set()
     assert list(outputs) == [2]
+
+
+def test_O16_from_several_threads(mode):
+    def run(start):
+        return list(AsyncWaitOperator(same, mode=mode)(range(start, start + 1000)))
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(run, range(8)))
+    assert results == [list(range(start, start + 1000)) for start in range(8)]
 
 
 def on_the_loop_thread(step: Callable[[], Any]) -> Any:
