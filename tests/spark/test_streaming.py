@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, window
 from pyspark.sql.streaming.query import StreamingQuery
@@ -257,6 +257,15 @@ def test_X1_X2_X10_a_stream_gives_the_rows_that_a_batch_gives(
         for file in (tmp_path / "out").glob("*.parquet"):
             numbers = [row.n for row in spark.read.parquet(str(file)).collect()]
             assert numbers == sorted(numbers)
+
+
+def test_continuous_processing_is_refused_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    out = enrich(spark.readStream.format("rate").load(), known(), on="value")
+    writer = (
+        out.writeStream.format("console").option("checkpointLocation", str(tmp_path)).trigger(continuous="1 second")
+    )
+    with pytest.raises(AnalysisException, match=r"Continuous processing does not support (Python)?MapInArrow"):
+        writer.start()
 
 
 def test_X7_a_query_that_is_stopped_leaves_no_running_lookup(
