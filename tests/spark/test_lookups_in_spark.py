@@ -24,7 +24,7 @@ from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_par
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.redis_service import RedisServer, needs_redis
 from tests.servers import PostgresServer
-from tests.spark.helpers import FROM_4_1, GONE, Hanging, in_partitions, kill_workers, wait_until
+from tests.spark.helpers import FROM_4_1, GONE, Hanging, in_partitions, kill_workers, through_sql, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -309,7 +309,7 @@ def test_X7_with_caches_and_retries_a_task_that_ends_early_leaves_nothing_but_wh
     assert how(enrich(keys(alone, 3), enricher, on="id", **options).collect()) == {("found", "cache", 0): 3}
 
 
-# -- H2, H3: hedged calls, which the driver counts
+# -- H1 to H3: hedged calls, which the driver counts
 
 
 HEDGE = Hedge(0.1, extra=0.5)
@@ -341,6 +341,24 @@ def test_H3_the_status_and_the_metrics_count_the_copy(spark: SparkSession) -> No
     figures = metrics.statistics()
     assert (figures.calls, figures.hedged, figures.hedges_won, figures.retries) == (21, 1, 1, 0)
     assert "21 calls, 1 calls hedged, 1 of these won" in str(figures)
+
+
+def hedged_column(keys: DataFrame) -> DataFrame:
+    return keys.select(async_udf("x bigint", hedge=HEDGE)(slow_once())("id").alias("row")).select("row.x")
+
+
+@pytest.mark.parametrize(
+    "hedged",
+    [
+        pytest.param(lambda keys: through_sql(keys, hedged_source(), on="id", hedge=HEDGE), marks=FROM_4_1),
+        pytest.param(hedged_column, marks=FROM_4_1),
+        lambda keys: map_partitions(keys.rdd.map(lambda row: row.id), slow_once(), timeout=30, hedge=HEDGE),
+    ],
+    ids=["register_lookup", "async_udf", "map_partitions"],
+)
+def test_H1_every_face_makes_a_slow_call_twice(spark: SparkSession, hedged: Callable[[DataFrame], Any]) -> None:
+    rows = hedged(spark.range(0, 20, numPartitions=1)).collect()
+    assert sorted(row["x"] for row in rows) == [*range(20)]
 
 
 async def writes(value: int) -> int:
@@ -412,8 +430,6 @@ def test_L1_L3_L8_a_new_worker_finds_what_killed_ones_were_answered(
     assert {attempts for *_, attempts in found} == {0}
     figures = metrics.statistics()
     assert (figures.calls, figures.cache_hits + figures.calls) == (made[-1], 200 * len(made))
-    # Law X5: the address is in no plan.
-    assert redis.password not in out._jdf.queryExecution().toString()
 
 
 @pytest.mark.parametrize("store", ["heap", "redis", pytest.param("rocksdb", marks=pytest.mark.faults)])
@@ -448,8 +464,12 @@ def test_J2_a_journal_gets_the_answers_of_a_warm_cache_and_the_next_application_
     assert len(calls.read_text().splitlines()) == asked
 
 
-def test_a_server_that_is_away_costs_calls_and_fails_nothing(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("face", [enrich, pytest.param(through_sql, marks=FROM_4_1)], ids=["enrich", "register_lookup"])
+def test_X5_a_server_that_is_away_costs_calls_and_fails_nothing_and_its_address_is_in_no_plan(
+    spark: SparkSession, tmp_path: Path, face: Callable[..., DataFrame]
+) -> None:
     away = Cache(store="redis://:hunter2@127.0.0.1:9/0", expire_after_write=600)
-    frame = enrich(spark.range(10), counted(tmp_path / "calls"), on="id", cache=away, status_column="lookup")
+    frame = face(spark.range(10), counted(tmp_path / "calls"), on="id", cache=away, status_column="lookup")
     assert {row.lookup.status for row in frame.collect()} == {"found", "missing"}
     assert len((tmp_path / "calls").read_text().splitlines()) == 10
+    assert "hunter2" not in frame._jdf.queryExecution().toString()
