@@ -205,8 +205,8 @@ class LookupCache:
         left = [i for i, answer in enumerate(answers) if answer is absent]
         hits = compress(slots, [answer is not absent for answer in answers]) if left else slots
         deque(map(self._count_use, hits), maxlen=0)
-        for i in left:
-            if stored[i] is not None:
+        if stored.count(None) < len(left):
+            for i in left:
                 # `get` removes what has expired.
                 self.get(keys[i])
         return answers, left
