@@ -68,6 +68,7 @@ class JournalWriter:
     Attributes:
         run: the text of `_run`; no other writer has it.
         acknowledged: answers whose files are whole: the first this many that were appended.
+        error: of a write that has failed for good; None so far.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class JournalWriter:
         self._stalled = False
         self._closed = False
         self._aborted = False
-        self._error: JournalError | None = None
+        self.error: JournalError | None = None
         self._ended: Future[None] | None = None
         self._files = 0
 
@@ -135,8 +136,7 @@ class JournalWriter:
             StateError: the writer is closed.
         """
         with self._lock:
-            if self._error is not None:
-                raise self._error
+            self.check()
             if self._closed:
                 raise StateError("the writer of a journal is closed")
             self._appended += count
@@ -162,7 +162,7 @@ class JournalWriter:
         While a write is repeated there is no room: what is answered then is lost if the place stays as it is.
         """
         waiting = self._waiting_bytes + self._writing_bytes
-        return waiting < MOST_WAITING and not self._stalled and self._error is None
+        return waiting < MOST_WAITING and not self._stalled and self.error is None
 
     def close(self, timeout: float | None = None) -> None:
         """Write everything that was appended, and end the thread. Another call does nothing.
@@ -201,8 +201,8 @@ class JournalWriter:
 
     def check(self) -> None:
         """Raise the error of a write that has failed for good."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     # -- the writer's thread
 
@@ -238,7 +238,7 @@ class JournalWriter:
             if error is None:
                 self.acknowledged = last
             else:
-                self._error = error
+                self.error = error
                 self._drop()
             self._changed.notify_all()
         if self._on_room is not None and (error is not None or (not had_room and self.has_room)):

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,8 @@ class TaskJournal(KnownAnswers):
         self._reader: JournalReader | None = None
         self._read_as = str(location), task.description.hash, task.seen, self._expire_after, journal.keep_missing
         self.keeps = f"{location} {task.description.hash} {task.generation}"
-        self._warned: set[str] = set()
+        # Each problem once.
+        self._warn = cache(partial(logger.warning, "the journal %s: %s", location))
         self._place = open_place(location)
         self._writer = JournalWriter(
             self._place,
@@ -219,13 +220,14 @@ class TaskJournal(KnownAnswers):
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         """See `KnownAnswers`. The calls that such an answer took are not known."""
-        if not self._writer.has_room:
+        writer = self._writer
+        if not writer.has_room and writer.error is None:
             self._warn("it does not keep up with the answers of the cache: some are not written yet")
             return False
         life = self._expire_after
         if life is None or came + life > self._wall():
             self._note([(key, answer, came, None, None, None)])
-        return True
+        return writer.error is None
 
     def _note(self, some: list[Noted]) -> None:
         count = len(some)
@@ -240,11 +242,6 @@ class TaskJournal(KnownAnswers):
         except Exception as error:
             # The writer has failed: `room` and `finish` raise its error.
             self._warn(f"answers are not written: {describe_error(error)}")
-
-    def _warn(self, problem: str) -> None:
-        if problem not in self._warned:
-            self._warned.add(problem)
-            logger.warning("the journal %s: %s", self._location, problem)
 
     async def flush(self) -> None:
         """See `KnownAnswers`. `finish` waits until everything is written."""

@@ -199,6 +199,22 @@ async def test_J7_an_answer_of_a_cache_is_as_old_in_the_journal_as_it_is(tmp_pat
     assert (row["id"], row["_time"].timestamp(), row["_expires"].timestamp()) == (1, 950, 1010)
 
 
+def test_J7_after_a_failed_write_an_answer_of_a_cache_is_said_not_to_be_written_and_not_to_be_late(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    writers: list[writer.JournalWriter] = []
+    process = replace(this_process, monotonic=clock, drive=writers.append)
+    journal = TaskJournal(journal_of(tmp_path), ADDED, False, "", process)
+    journal.learn([1], ["no row"], 1, [0.1])
+    clock.advance(3600)
+    writers[0].write_due()
+    assert not journal.keep(2, {"x": 2}, came=0.0)
+    texts = [record.getMessage() for record in caplog.records]
+    assert any("answers are not written: " in text and "do not fit the journal" in text for text in texts)
+    assert not any("keep up" in text for text in texts)
+
+
 async def test_J3_L6_an_answer_is_written_with_what_it_took_and_is_not_known_to_a_refresh(tmp_path: Path) -> None:
     task, process = journal_of(tmp_path), replace(this_process, loop=asyncio.get_running_loop)
     journal, next_one = (TaskJournal(task, ADDED, False, "", process) for _ in range(2))
