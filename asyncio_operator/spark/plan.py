@@ -87,10 +87,8 @@ def plan(
             source is not as declared.
     """
     refuse_unknown("plan", others, [*OPTIONS, "latency", "sample"], NO_SCOPE)
-    options = replace(EnrichOptions.among({"on": on} | others), tasks_at_once=None)
-    if isinstance(options.prefix, str):
-        # The names of added columns do not matter here: with this prefix none is that of a column of `df`.
-        options = replace(options, prefix="\0")
+    # The names of added columns do not matter here: with this prefix none is that of a column of `df`.
+    options = replace(EnrichOptions.among({"on": on} | others), tasks_at_once=None, prefix="\0")
     require_dataframe(df, enricher)
     checked_metrics(others.get("metrics"))
     of_kind("trace", others.get("trace"), Trace)

@@ -67,8 +67,13 @@ REMEDY = '; on_error="null" or "drop" lets the job go on without'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichOptions(GivenCalls):
-    """The options of `enrich`, as the user gave them, short forms replaced by what they mean. Their meaning and
-    their checks are those of `enrich`."""
+    """The options of `enrich`, as the user gave them, short forms replaced by what they mean.
+
+    Those that need neither the input nor the enricher are checked when the bundle is made.
+
+    Raises:
+        ConfigurationError: an option is wrong, or does not go with another one.
+    """
 
     on: On
     how: How = "left"
@@ -95,6 +100,26 @@ class EnrichOptions(GivenCalls):
             object.__setattr__(self, name, meant(name, getattr(self, name)))
         if isinstance(self.journal, str | PathLike):
             object.__setattr__(self, "journal", Journal(fspath(self.journal)))
+        of_kind("journal", self.journal, Journal, "a path")
+        for name, allowed in (("strategy", Strategy), ("how", How), ("mode", Mode), ("on_error", OnError)):
+            one_of(name, getattr(self, name), get_args(allowed))
+        joins = self.strategy == "distinct"
+        if self.join_hint is not None:
+            one_of("join_hint", self.join_hint, JOIN_HINTS)
+        if self.join_hint != JOIN_HINTS[0] and not joins:
+            raise ConfigurationError(f'join_hint is {self.join_hint!r}, but only strategy="distinct" joins')
+        for name, why in (
+            ("event_time", "keeps no order of rows"),
+            ("as_of", "sends only keys to Python, without the times of their rows"),
+        ):
+            if joins and getattr(self, name) is not None:
+                given = describe(getattr(self, name))
+                raise ConfigurationError(f'{name} is {given}, but strategy="distinct" {why}; use "inline"')
+        if not isinstance(self.prefix, str):
+            raise ConfigurationError(f"prefix is {describe(self.prefix)}; it must be text")
+        status = self.status_column
+        if status is not None and not (isinstance(status, str) and status):
+            raise ConfigurationError(f"status_column is {describe(status)}; it must be a name or None")
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> EnrichOptions:
@@ -129,29 +154,10 @@ def enrich_task(
         zone: the time zone of the session, for `as_of`.
     """
     require_enricher(enricher)
-    joins = one_of("strategy", options.strategy, get_args(Strategy)) == "distinct"
-    if options.join_hint is not None:
-        one_of("join_hint", options.join_hint, JOIN_HINTS)
-    if options.join_hint != JOIN_HINTS[0] and not joins:
-        raise ConfigurationError(f'join_hint is {options.join_hint!r}, but only strategy="distinct" joins')
-    if options.event_time is not None and joins:
-        raise ConfigurationError(
-            f'event_time is {describe(options.event_time)}, but strategy="distinct" keeps no order of rows; use '
-            '"inline"'
-        )
-    if options.as_of is not None and joins:
-        raise ConfigurationError(
-            f'as_of is {describe(options.as_of)}, but strategy="distinct" sends only keys to Python, without the times '
-            'of their rows; use "inline"'
-        )
-    if not joins:
+    if options.strategy != "distinct":
         # With "distinct" only keys travel, and their types are checked as keys.
         check_passes_through(schema)
-    one_of("how", options.how, get_args(How))
-    of_kind("journal", options.journal, Journal, "a path")
-    drop_failed = one_of("on_error", options.on_error, get_args(OnError)) == "drop"
-    timed = options.status_column is not None
-    lookups = _lookup_options(enricher, options, timed)
+    lookups = _lookup_options(enricher, options)
     offered = enricher.schema()
     if not isinstance(offered, pa.Schema):
         raise ConfigurationError(
@@ -159,7 +165,10 @@ def enrich_task(
         )
     found = _found(enricher, offered, options.columns)
     keys = key_positions(schema, enricher, options.on)
-    segments = _segments(schema, options.event_time, options.watermark_delay)
+    event_time, delay = _segments(schema, options.event_time, options.watermark_delay)
+    if lookups.ordered:
+        # Only unordered rows can overtake others, so ordered mode needs no segments.
+        event_time, delay = None, 0
     added = _added_fields(schema, found, options.prefix, options.status_column)
     optional = optional_parts(enricher)
     if optional and options.journal:
@@ -179,16 +188,15 @@ def enrich_task(
         found,
         inner=options.how == "inner",
         required=options.how == "required",
-        drop_failed=drop_failed,
-        status=timed,
+        drop_failed=options.on_error == "drop",
+        status=lookups.timed,
+        event_time=event_time,
+        delay=delay,
         declared=tuple(offered.names),
         optional=optional,
         as_of=as_of,
         hidden=hidden,
     )
-    if not lookups.ordered:
-        # Only unordered rows can overtake others, so ordered mode needs no segments.
-        layout = replace(layout, event_time=segments[0], delay=segments[1])
     require_portable(describe(enricher), enricher)
     identity = fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]
     owner = cache_owner(identity, offered)
@@ -202,7 +210,7 @@ def enrich_task(
     return task, StructType([*schema.fields, *added])
 
 
-def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> LookupOptions:
+def _lookup_options(enricher: Enricher, options: EnrichOptions) -> LookupOptions:
     lookups = checked(enricher, {field.name: getattr(options, field.name) for field in fields(options)})
     remember = 0.0 if options.remember is None else duration("remember", options.remember)
     if options.strategy == "distinct" or enricher.in_memory:
@@ -215,10 +223,10 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
         buffer = max(BUFFER_FACTOR * most, TWO_BATCHES) if enricher.idempotent else most
     return replace(
         lookups,
-        ordered=one_of("mode", options.mode, get_args(Mode)) == "ordered",
+        ordered=options.mode == "ordered",
         buffer=positive_int("buffer", buffer),
         fail=options.on_error == "fail",
-        timed=timed,
+        timed=options.status_column is not None,
         remedy=REMEDY,
         grace_period=TASK_GRACE_PERIOD,
         remember=remember,
@@ -297,10 +305,6 @@ def _segments(schema: StructType, event_time: str | None, delay: Duration | None
 
 def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str | None) -> list[StructField]:
     """The Spark fields of the added columns, with names that no other column has."""
-    if not isinstance(prefix, str):
-        raise ConfigurationError(f"prefix is {describe(prefix)}; it must be text")
-    if status is not None and not (isinstance(status, str) and status):
-        raise ConfigurationError(f"status_column is {describe(status)}; it must be a name or None")
     added = [spark_field(prefix + field.name, field) for field in found]
     taken = {name.lower(): f"column {name!r} of the DataFrame" for name in schema.names}
     for field in added:
