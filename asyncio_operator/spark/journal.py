@@ -18,13 +18,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import in_utc
-from asyncio_operator.checks import Duration, duration
+from asyncio_operator.checks import Duration, duration, seconds
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.journal.compaction import TRIES, Compacted, Compactor, is_compact
 from asyncio_operator.journal.format import MEGABYTE, Description, JournalError
 from asyncio_operator.journal.options import Journal, Location
 from asyncio_operator.journal.storage import Place, open_place
-from asyncio_operator.spark.driver.journaled import Contents, at_place, contents_of, latest, location_of, quoted
+from asyncio_operator.spark.driver.journaled import Contents, at_place, contents_of, latest, quoted
 from asyncio_operator.spark.driver.sessions import described
 
 BUCKET = 64 * MEGABYTE
@@ -50,10 +50,11 @@ def read_journal(spark: SparkSession, path: str | Path | Journal) -> DataFrame:
         StateError: the journal is damaged, or of another format.
         JournalError: its place does not answer.
     """
-    contents = contents_of(_session(spark), location_of(path))
-    expire_after = path.expire_after if isinstance(path, Journal) else None
-    found = latest(contents.rows(spark), contents.description.keys.names, expire_after).drop("_j_ends")  # type: ignore[arg-type]
-    return found.where("_found") if isinstance(path, Journal) and not path.keep_missing else found
+    journal = path if isinstance(path, Journal) else Journal(path)
+    contents = contents_of(_session(spark), journal.location)
+    expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
+    found = latest(contents.rows(spark), contents.description.keys.names, expire_after).drop("_j_ends")
+    return found if journal.keep_missing else found.where("_found")
 
 
 def compact_journal(spark: SparkSession, path: str | Path | Journal, *, grace: Duration = 3600.0) -> Compacted:
@@ -77,12 +78,12 @@ def compact_journal(spark: SparkSession, path: str | Path | Journal, *, grace: D
         StateError: the journal is damaged, or of another format.
         JournalError: its place does not answer.
     """
-    seconds = duration("grace", grace)
-    location = location_of(path)
+    wait = duration("grace", grace)
+    location = (path if isinstance(path, Journal) else Journal(path)).location
     for attempt in range(TRIES):
         contents = contents_of(_session(spark), location)
         try:
-            return _compacted(spark, contents, seconds)
+            return _compacted(spark, contents, wait)
         except Exception as error:
             # Another compaction has deleted a file that this one reads.
             if attempt == TRIES - 1 or not any(word in str(error) for word in ("FILE_NOT_EXIST", "FileNotFound")):

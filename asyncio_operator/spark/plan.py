@@ -99,21 +99,17 @@ def plan(
         )
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
-    budget = options.budget
-    limits = JobLimits.of(budget, options.rate_limit)
-    planned_limits = [*replace(limits, tasks_at_once=tasks_at_once).planned(df.sparkSession)]
-    if budget is not None:
-        options = replace(options, budget=planned_limits[0][0])
+    of_job = replace(JobLimits.of(options.budget, options.rate_limit), tasks_at_once=tasks_at_once)
+    limits = [*of_job.planned(df.sparkSession)]
     task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
-    planned = partial(_planned, task, options, average, tasks_at_once, sample, planned_limits)
+    planned = partial(_planned, task, options, average, tasks_at_once, sample, limits)
     keys = key_columns(df, task.layout.keys)
-    made = replace(planned(keys), budget=budget, max_calls=enricher.max_calls, calls_at_once=_at_once(task))
+    made = planned(keys)
     unknown = None if options.journal is None else without_known(df, task, options.journal)
-    distinct = options.strategy == "distinct"
-    if distinct:
-        made = _whole_input(planned(keys.distinct()), made, distinct=True)
+    if options.strategy == "distinct":
+        made = _whole_input(planned(keys.distinct()), made)
     if unknown is None:
         size = enricher.table_size()
         if size is None or 2 * made.distinct_keys < size:
@@ -124,8 +120,8 @@ def plan(
     unknown = key_columns(unknown, task.layout.keys)
     rest = planned(unknown)
     known = made.rows - rest.rows
-    if distinct:
-        rest = _whole_input(planned(unknown.distinct()), rest, distinct=True)
+    if options.strategy == "distinct":
+        rest = _whole_input(planned(unknown.distinct()), rest)
     return replace(
         _whole_input(rest, made),
         null_keys=rest.null_keys,
@@ -134,24 +130,9 @@ def plan(
     )
 
 
-def _whole_input(part: EnrichmentPlan, whole: EnrichmentPlan, *, distinct: bool = False) -> EnrichmentPlan:
+def _whole_input(part: EnrichmentPlan, whole: EnrichmentPlan) -> EnrichmentPlan:
     """The plan for a part of the input, with what only the whole input shows."""
-    return replace(
-        part,
-        rows=whole.rows,
-        null_keys=whole.null_keys,
-        sampled_rows=whole.sampled_rows,
-        budget=whole.budget,
-        max_calls=whole.max_calls,
-        calls_at_once=whole.calls_at_once,
-        distinct=distinct or part.distinct,
-    )
-
-
-def _at_once(task: EnrichTask) -> int:
-    """How many calls of a task run at the same time."""
-    capacity = calls_at_most(task.options.capacity)
-    return capacity if task.enricher.max_calls is None else min(capacity, task.enricher.max_calls)
+    return replace(part, rows=whole.rows, null_keys=whole.null_keys, sampled_rows=whole.sampled_rows)
 
 
 def _planned(
@@ -168,9 +149,11 @@ def _planned(
     Args:
         limits: see `JobLimits.planned`.
     """
-    lookups = task.options
+    lookups, calls_at_once = task.options, calls_at_most(task.options.capacity)
+    if task.enricher.max_calls is not None:
+        calls_at_once = min(calls_at_once, task.enricher.max_calls)
     # Without a latency no time is shown. Tasks must still be dealt out to workers, so calls are taken to last a second.
-    pace = Pace(_at_once(task), average or 1.0)
+    pace = Pace(calls_at_once, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
     remembered = MOST_KEYS if lookups.remember else 0
     # Without a cache, the plan shows what one of the default size would save.
@@ -189,7 +172,8 @@ def _planned(
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, cache_rows).asked)
     budgets = [(one, at_once if in_parts else 1) for one, in_parts in limits]
-    per_key, never = _weighed(keys, task, keys_in_a_call, options.budget)
+    # A call weighs against the part of a budget that a task gets.
+    per_key, never = _weighed(keys, task, keys_in_a_call, None if options.budget is None else limits[0][0])
     weights, cached_weights = (weights_of(one.calls, one.lookups, per_key) for one in (plain, cached))
     return EnrichmentPlan(
         rows=whole.rows,
@@ -209,7 +193,11 @@ def _planned(
         cached_seconds=None if never else _seconds(cached, budgets, cached_weights, average),
         weights={} if options.budget is None else weights,
         cached_weights={} if options.budget is None else cached_weights,
+        budget=options.budget,
         never=never,
+        max_calls=task.enricher.max_calls,
+        calls_at_once=calls_at_once,
+        distinct=options.strategy == "distinct",
     )
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import and_
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ from asyncio_operator.journal.answers import ORDER
 from asyncio_operator.journal.files import Seen, is_whole, list_journal
 from asyncio_operator.journal.format import ABOUT, ANSWERS, COMPACTED, Description, JournalError
 from asyncio_operator.journal.identity import identity_of, open_journal, read_description, wanted_description
-from asyncio_operator.journal.options import GS, HDFS, LOCAL, S3, Journal, Location, locate
+from asyncio_operator.journal.options import GS, HDFS, LOCAL, S3, Journal, Location
 from asyncio_operator.journal.storage import Place, ask_place, in_parallel, open_place
 from asyncio_operator.spark.driver.build_task import key_types
 from asyncio_operator.spark.driver.columns import plain_text, spark_schema
@@ -319,15 +318,6 @@ class Contents:
 def quoted(name: str) -> str:
     """The name of a column, as an expression of Spark."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def location_of(path: str | Path | Journal) -> Location:
-    """The location of a journal, which may be given as a `Journal`.
-
-    Raises:
-        ConfigurationError: it is no such path.
-    """
-    return path.location if isinstance(path, Journal) else locate(path)
 
 
 def contents_of(
