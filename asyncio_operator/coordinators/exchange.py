@@ -20,6 +20,7 @@ waited for `ASK_TIMEOUT` is dropped, because its client has gone. So is what can
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import secrets
@@ -208,25 +209,18 @@ class ServerCoordinator(ABC):
         Raises:
             CoordinatorError: it is something else.
         """
-        if (found := _content(stored.text)) is not None:
-            return found
+        if not stored.text:
+            return Content(None, {}, [])
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            found = Content(**json.loads(stored.text))
+            kinds = isinstance(found.state, dict | None), isinstance(found.answered, dict), type(found.servers) is list
+            if all(kinds) and all(map(_is_entry, found.answered.values())):
+                return found
         raise CoordinatorError(
             f"the coordinator {self.shown}: {self.place} is not the state of a budget; delete it, or "
             "take another name for the budget",
             lasting=True,
         )
-
-
-def _content(text: str) -> Content | None:
-    if not text:
-        return Content(None, {}, [])
-    try:
-        found = Content(**json.loads(text))
-    except (ValueError, TypeError, RecursionError):
-        return None
-    if not isinstance(found.state, dict | None) or not isinstance(found.servers, list):
-        return None
-    return found if isinstance(found.answered, dict) and all(map(_is_entry, found.answered.values())) else None
 
 
 def _is_entry(entry: Any) -> bool:

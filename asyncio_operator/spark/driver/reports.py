@@ -37,22 +37,19 @@ class _Extending(AccumulatorParam[Reports]):
         return value1
 
 
-class Collections:
+class Collections(WeakValueDictionary[str, Any]):
     """The collections of this process, by name, while anything else refers to them."""
-
-    def __init__(self) -> None:
-        self._collections: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     def register(self, collection: Any) -> str:
         """Add one. Returns its name."""
         name = uuid4().hex
-        self._collections[name] = collection
+        self[name] = collection
         return name
 
     def extend(self, reports: Iterable[tuple[str, Any]]) -> None:
         """Pass reports on, each to the collection of that name. Those of a dropped one are ignored."""
         for name, report in reports:
-            collection = self._collections.get(name)
+            collection = self.get(name)
             if collection is not None:
                 collection.extend([report])
 

@@ -113,7 +113,7 @@ def outputs_of(
 
     with in_task(propagated), frame:
         read = asking() if asks else inputs
-        frame.start(TakingThread("asyncio-operator-feeder", lambda: source.feed(read), still_read).start)
+        frame.start(TakingThread(lambda: source.feed(read), still_read).start)
         for output in sink:
             # After the yield, because only then has the caller written something that Spark can read, or refuse.
             if output is PULSE:
@@ -142,8 +142,8 @@ class TakingThread(threading.Thread):
         look: raises if the thread needs no more results.
     """
 
-    def __init__(self, name: str, work: Callable[[], None], look: Callable[[], None]) -> None:
-        super().__init__(target=work, name=name, daemon=True)
+    def __init__(self, work: Callable[[], None], look: Callable[[], None]) -> None:
+        super().__init__(target=work, name="asyncio-operator-feeder", daemon=True)
         self.look = look
 
 

@@ -117,7 +117,7 @@ async def _expect_short_steps(check: Check, what: str, call: Callable[[], Awaita
     for _ in range(ATTEMPTS):
         with _timed() as steps:
             await check.within(what, ask())
-        shortest = min(shortest, steps.longest)
+        shortest = min(shortest, max(steps, default=0.0))
         if shortest < HELD:
             return
     raise AssertionError(
@@ -127,25 +127,10 @@ async def _expect_short_steps(check: Check, what: str, call: Callable[[], Awaita
     )
 
 
-class _Steps:
-    """Makes tasks whose steps are timed.
-
-    Attributes:
-        longest: the longest time in seconds from one await of such a task to its next.
-    """
-
-    def __init__(self) -> None:
-        self.longest = 0.0
-
-    def task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        """A task factory."""
-        return asyncio.Task(_Timed(coroutine, self), loop=loop, **options)
-
-
 class _Timed(Coroutine[Any, Any, Any]):
-    """A coroutine whose steps are timed."""
+    """A coroutine that adds the seconds of each of its steps to a list."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], steps: _Steps) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], steps: list[float]) -> None:
         self._coroutine = coroutine
         self._steps = steps
 
@@ -166,15 +151,19 @@ class _Timed(Coroutine[Any, Any, Any]):
         try:
             return step(*arguments)
         finally:
-            self._steps.longest = max(self._steps.longest, monotonic() - started)
+            self._steps.append(monotonic() - started)
 
 
 @contextmanager
-def _timed() -> Iterator[_Steps]:
-    """Times the tasks that are made inside of the `with` block."""
+def _timed() -> Iterator[list[float]]:
+    """The seconds from one await to the next of the tasks that are made inside of the `with` block."""
     loop = asyncio.get_running_loop()
-    before, steps = loop.get_task_factory(), _Steps()
-    loop.set_task_factory(steps.task)
+    before, steps = loop.get_task_factory(), list[float]()
+
+    def task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(_Timed(coroutine, steps), loop=loop, **options)
+
+    loop.set_task_factory(task)
     try:
         yield steps
     finally:

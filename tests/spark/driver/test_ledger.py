@@ -248,7 +248,7 @@ def test_V1_a_ledger_that_nobody_uses_is_forgotten() -> None:
     name = collections.register(Ledger())
     gc.collect()
     take([[name, live(1, 1).as_json()]])
-    assert name not in collections._collections
+    assert name not in collections
 
 
 # -- what a page shows
