@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.budget.usage import overridden
-from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher, enricher
+from enrichers import BlockingEnricher, FunctionEnricher, enricher
 
 
 async def weather(key: str) -> Mapping[str, Any] | None:
@@ -76,11 +75,6 @@ def test_a_function_that_cannot_take_a_key_is_a_configuration_error(function: An
     with pytest.raises(ConfigurationError) as caught:
         enricher("a int")(function)
     assert f"which takes {signature}; it must take one argument, the key: one value, or a tuple" in str(caught.value)
-
-
-def test_a_wrong_schema_is_a_configuration_error_at_the_decorator() -> None:
-    with pytest.raises(ConfigurationError, match="intt"):
-        enricher("a intt")
 
 
 def test_it_survives_cloudpickle_from_main_into_another_process() -> None:
@@ -152,35 +146,3 @@ def test_H2_a_function_says_itself_that_its_calls_must_not_be_repeated(as_partia
     assert not FunctionEnricher(made[0], "x int").idempotent
     assert not BlockingEnricher(made[1], "x int").idempotent
     assert not BlockingEnricher(None, "x int", function_many=made[1]).idempotent
-
-
-def test_H2_idempotent_is_true_or_false() -> None:
-    async def look(key: Any) -> Any:
-        return {"x": 1}
-
-    for make in (functools.partial(FunctionEnricher, look), functools.partial(BlockingEnricher, dict)):
-        with pytest.raises(ConfigurationError, match="idempotent is 'no'; it must be True or False"):
-            make("x int", idempotent="no")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda weigh: FunctionEnricher(nothing, "x int", weigh=weigh),
-        lambda weigh: BlockingEnricher(lambda key: None, "x int", weigh=weigh),
-        lambda weigh: HttpEnricher("http://localhost/{key}", schema="x int", weigh=weigh),
-    ],
-)
-def test_G4_a_weight_is_an_ordinary_function_of_the_keys(make: Any) -> None:
-    with pytest.raises(ConfigurationError, match="weigh is 5; it must be an ordinary function of a list of keys"):
-        make(5)
-    with pytest.raises(ConfigurationError, match="it must be an ordinary function"):
-        make(nothing)
-    with pytest.raises(ConfigurationError, match="it must take one argument, the list of keys"):
-        make(lambda: {"tokens": 2})
-    assert make(lambda keys: {"tokens": 2}).weigh([1]) == {"tokens": 2}
-    assert overridden(make(None).weigh, Enricher.weigh) is None, "each call is weighed although it weighs nothing"
-
-
-async def nothing(key: Any) -> None:
-    """A miss."""

@@ -1,4 +1,4 @@
-"""Names as arguments; names of the parts of a key, to which `on` is matched; coroutines in a running loop."""
+"""Names of the parts of a key, to which `on` is matched; coroutines in a running loop."""
 
 from __future__ import annotations
 
@@ -13,41 +13,11 @@ import pytest
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.testing import FakeService
 from enrichers.http import HttpEnricher
-from enrichers.names import names_of
 from enrichers.redis import RedisEnricher
 from enrichers.threads import run_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def test_names_are_one_or_several() -> None:
-    assert names_of("key", "a b") == ("a b",)
-    assert names_of("key", ["a", "b"]) == ("a", "b")
-    assert names_of("key", ("größe", "_x1"), words=True) == ("größe", "_x1")
-    assert names_of("table", ["a", "a"], repeated=True) == ("a", "a")
-
-
-@pytest.mark.parametrize(
-    ("value", "options"),
-    [
-        ("", {}),
-        ([], {}),
-        (5, {}),
-        ({"a"}, {}),
-        (["a", "a"], {}),
-        (["a", 5], {}),
-        (["a", ""], {}),
-        ("a\0b", {}),
-        ("a", {"reserved": "a"}),
-        ("a b", {"words": True}),
-        ("1a", {"words": True}),
-        (["a", ""], {"repeated": True}),
-    ],
-)
-def test_X4_other_names_are_refused(value: Any, options: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"key is .*; it must be a name, or a list of different names"):
-        names_of("key", value, **options)
 
 
 async def test_a_coroutine_is_run_to_its_end_inside_of_a_running_loop() -> None:

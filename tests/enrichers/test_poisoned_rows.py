@@ -107,10 +107,21 @@ def by_code(answer: Any) -> Any:
     return {row["code"]: row for row in answer}
 
 
+def by_number(answer: Any) -> Any:
+    return {row["code"]: int(row["v"]) and row for row in answer}
+
+
+@pytest.mark.parametrize("extract", [by_code, by_number])
 @pytest.mark.parametrize(
-    "bad", [FakeAnswer({"error": "no"}, 400), FakeAnswer([None]), FakeAnswer("<p>"), FakeAnswer([{}])]
+    "bad",
+    [
+        *(FakeAnswer({"error": "no"}, 400), FakeAnswer("<p>")),
+        *(FakeAnswer([row]) for row in (None, {}, {"code": ["bad"], "v": 1}, {"code": "bad", "v": "x"})),
+    ],
 )
-def test_X14_http(bad: FakeAnswer) -> None:
+def test_X14_http(bad: FakeAnswer, extract: Any) -> None:
+    """With functions that cannot take such a row, for one cause or another."""
+
     def answer(request: Any) -> Any:
         if request.path == "/many":
             keys = request.query["keys"][0].split(",")
@@ -123,7 +134,7 @@ def test_X14_http(bad: FakeAnswer) -> None:
                 service.url + "/one/{key}",
                 schema="v int",
                 batch_url=service.url + "/many?keys={keys}",
-                batch_extract=by_code,
+                batch_extract=extract,
             ),
             known={"a": {"v": 1}},
             missing=["z"],

@@ -202,7 +202,6 @@ async def test_a_function_gives_the_url_and_tls_reaches_every_node(cluster: Redi
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"cluster": 1}, "cluster is 1; it must be True or False"),
         ({"url": "redis://:s3cret@x/3"}, "database 0 only"),
         ({"url": "redis://:s3cret@x?db=3"}, "database 0 only"),
         ({"url": "unix://:s3cret@/socket"}, "no socket of a file"),

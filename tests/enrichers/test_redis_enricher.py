@@ -314,11 +314,6 @@ async def test_tls() -> None:
             {"key": ["a", "b"], "key_template": "{key}"},
             "{key} is not a key field; the key fields are: a, b: write {a} and {b}",
         ),
-        ({"key": ["a", "a"]}, "key is"),
-        ({"pool_size": 0}, "pool_size is 0"),
-        ({"max_batch": 0}, "max_batch is 0"),
-        ({"connect_timeout": -1}, "connect_timeout is -1"),
-        ({"schema": "a strin"}, "strin"),
     ],
 )
 def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
