@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sqlite3
 import threading
 from pathlib import Path
@@ -384,37 +385,39 @@ def ended(spark: Any, enricher: Any, **options: Any) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"cache": Cache(), "retry": Retry()}, {"status_column": "s"}], ids=[*"abc"])
-@pytest.mark.spark
-def test_X6_an_import_that_fails_in_a_function_is_not_hidden(spark: Any, options: Any) -> None:
-    for enricher in (FunctionEnricher(function, SCHEMA), BlockingEnricher(blocks, SCHEMA)):
-        text = ended(spark, enricher, **options)
-        assert "no_such_driver" in text
-        assert "install it in the Python of every executor, or send it with spark.submit.pyFiles" in text
-
-
-@pytest.mark.spark
-def test_X6_nor_is_a_name_that_a_module_of_another_version_lacks(spark: Any) -> None:
-    text = ended(spark, BlockingEnricher(lambda key: needs_another_version(), SCHEMA))
-    assert "cannot import name 'no_such_name'" in text
-    assert "the cause is in this Python worker, not in the key" in text
-
-
-@pytest.mark.spark
-def test_X6_nor_in_batches(spark: Any) -> None:
-    many = BlockingEnricher(None, SCHEMA, function_many=lambda keys: needs_a_module())
-    assert "spark.submit.pyFiles" in ended(spark, many, batching=Batching(max_size=3))
+ADVICE = "install it in the Python of every executor, or send it with spark.submit.pyFiles"
 
 
 @pytest.mark.parametrize(
-    ("lack", "says"),
-    [(needs_a_module, "spark.submit.pyFiles"), (lambda: {"X": os.environ["NO_SUCH"]}, "spark.executorEnv.NO_SUCH")],
-    ids=["module", "variable"],
+    ("make", "options", "says"),
+    [
+        (lambda _: FunctionEnricher(function, SCHEMA), {}, ADVICE),
+        (lambda _: FunctionEnricher(function, SCHEMA), {"cache": Cache(), "retry": Retry()}, ADVICE),
+        (lambda _: BlockingEnricher(blocks, SCHEMA), {"status_column": "s"}, ADVICE),
+        (
+            lambda _: BlockingEnricher(None, SCHEMA, function_many=lambda keys: needs_a_module()),
+            {"batching": Batching(max_size=3)},
+            ADVICE,
+        ),
+        (
+            lambda _: BlockingEnricher(lambda key: needs_another_version(), SCHEMA),
+            {},
+            "cannot import name 'no_such_name'.*the cause is in this Python worker, not in the key",
+        ),
+        (lambda url: HttpEnricher(url, schema=SCHEMA, headers=needs_a_module), {}, ADVICE),
+        (
+            lambda url: HttpEnricher(url, schema=SCHEMA, headers=lambda: {"X": needs_a_variable()}),
+            {},
+            "spark.executorEnv.NO_SUCH_DSN",
+        ),
+    ],
+    ids=["function", "cache", "status", "batches", "version", "headers", "variable"],
 )
 @pytest.mark.spark
-def test_X6_nor_what_the_headers_need(spark: Any, lack: Any, says: str) -> None:
+def test_X6_what_a_worker_lacks_is_not_hidden(spark: Any, make: Any, options: Any, says: str) -> None:
+    """An import that fails in a function, in one of batches, and what the headers need."""
     with FakeService({}) as service:
-        assert says in ended(spark, HttpEnricher(service.url + "/rows/{key}", schema=SCHEMA, headers=lack))
+        assert re.search(says, ended(spark, make(service.url + "/rows/{key}"), **options), re.DOTALL)
         assert service.requests == []
 
 

@@ -85,7 +85,7 @@ async def test_G4_G5_with_the_limits_of_the_service_no_request_is_refused(header
     assert taken <= 10 * least * 1.1 + 1
 
 
-HUNDRED = {"weigh": lambda keys: {"tokens": 100.0}, "usage": {"tokens": "usage.total"}}
+HUNDRED: dict[str, Any] = {"weigh": lambda keys: {"tokens": 100.0}, "usage": {"tokens": "usage.total"}}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,10 @@ async def test_G3_a_source_that_reports_the_users_own_limit_costs_nothing(
     for hints in (False, True):
         service = FakeService(
             handler=lambda _: {"content": "ok", "usage": {"total": 60}},
-            **{"limits": [limit], "headers": headers, "latency": latency, **HUNDRED},
+            limits=[limit],
+            headers=headers,
+            latency=latency,
+            **HUNDRED,
         )
         async with service, lookups(service, budget(limit), hints=hints, **HUNDRED) as one:
             started = asyncio.get_running_loop().time()

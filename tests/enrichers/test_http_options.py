@@ -41,6 +41,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"schema": pa.schema([("t", pa.duration("s"))])}, ["schema", "'t'", "duration"]),
         ({"schema": "m map<array<int>, int>"}, ["schema", "'m'", "keys in JSON are text"]),
         ({"key": "a b"}, ["key is 'a b'"]),
+        ({"key": "1a"}, ["key is '1a'"]),
         ({"key": "keys"}, ["key is 'keys'"]),
         ({"key": ("key", "hour")}, ["{hour} is missing"]),
         ({"url": "https://api.example/airports"}, ["{key} is missing"]),
@@ -174,6 +175,7 @@ def test_defaults_and_forms_of_arguments() -> None:
     assert make(connect_timeout=timedelta(seconds=2)) == make(connect_timeout=2)
     assert make(method="post") == make(method="POST")
     assert make(ssl=Path("/ca.pem")) == make(ssl="/ca.pem")
+    assert make(key="größe", url="https://x.example/{größe}").key_schema().names == ["größe"]
     assert make(key="code", url="https://x.example/{code}") != make(key="code", url="https://x.example/{key}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncio_operator import Budget, ConfigurationError, Enricher, Journal
-from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, check_enricher
+from asyncio_operator.testing import FakeRequest, FakeService, check_enricher
 from enrichers import EmbeddingEnricher, ModelEnricher
 from tests.enrichers.model_service import asked_of, completion, model, vectors
 
@@ -108,33 +107,3 @@ def test_M1_M3_M4_in_spark_each_text_is_paid_for_once(
         assert secret not in shown
     assert "refuse" not in caplog.text
     assert read_journal(spark, journal).where("_found").count() == 30
-
-
-@pytest.mark.spark
-def test_M1_M2_two_columns_of_a_schema_of_spark_and_vectors_are_one_pass(spark: SparkSession) -> None:
-    from pyspark.sql.types import DecimalType, StringType, StructField, StructType
-
-    from asyncio_operator.spark import enrich
-
-    schema = StructType([StructField("why", StringType()), StructField("price", DecimalType(6, 2), False)])
-
-    def answer(request: FakeRequest) -> Any:
-        if request.path.endswith("/embeddings"):
-            texts = request.json()["input"]
-            return {"data": [{"index": i, "embedding": [len(text), 1]} for i, text in enumerate(texts)]}
-        sent = request.json()["response_format"]["json_schema"]["schema"]
-        if sent["properties"]["price"]["type"] != "number" or sent["required"] != ["why", "price"]:
-            return FakeAnswer({"error": json.dumps(sent)}, 400)
-        return completion('{"why": null, "price": 12.5}')
-
-    with FakeService(handler=answer) as service:
-        df = spark.createDataFrame([(1, "a"), (2, "bb"), (3, None)], "id int, text string")
-        priced = enrich(df, ModelEnricher("m", prompt="{text}", schema=schema, base_url=service.url), on="text")
-        both = enrich(priced, EmbeddingEnricher("e", base_url=service.url), on="text")
-        rows = {row.id: (row.why, str(row.price), row.embedding) for row in both.collect()}
-        assert dict(both.dtypes)["embedding"] == "array<float>"
-    assert rows == {
-        1: (None, "12.50", [1.0, 1.0]),
-        2: (None, "12.50", [2.0, 1.0]),
-        3: (None, "None", None),
-    }

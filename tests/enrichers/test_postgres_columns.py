@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from re import sub
 from typing import Any
@@ -291,12 +291,18 @@ async def test_L9_A3_a_key_of_every_type_finds_its_row_in_each_way_and_is_never_
     kind = "text" if name in ("mood", "name", "word") else "numeric" if name.startswith(("numeric", "price")) else name
     array = f"$2::{cast}{kind}[]"
     query = f"SELECT t.* FROM unnest($1::int[], {array}) AS a (l, k) JOIN t ON t.l = a.l AND t.k::{kind} = a.k"
+    # Where nothing is cast the server chooses the type of the parameter, so keys that do not fit it are not sent.
+    parameter = "$1::int8[]" if name == "int4" else array.replace("$2", "$1") if cast or kind != name else "$1"
+    one = f"SELECT * FROM t WHERE k::{kind} = ANY ({parameter})"
     keys = [*hits, *misses, None]
     expected = [{"v": 5}] * len(hits) + [None] * (len(misses) + 1)
-    for source in ({"table": "t", "key": "k"}, {"table": "t", "key": ["l", "k"]}, {"query": query, "key": ["l", "k"]}):
+    for source in (
+        *({"table": "t", "key": "k"}, {"table": "t", "key": ["l", "k"]}),
+        *({"query": one, "key": "k"}, {"query": query, "key": ["l", "k"]}),
+    ):
         async with database.enricher(**source, columns=["v"]) as enricher:
             asked = keys if source["key"] == "k" else [(1, key) for key in keys]
-            if "table" in source:
+            if source.get("query") != query:
                 assert await enricher.lookup_many(asked) == expected
                 assert [await enricher.lookup(key) for key in asked] == expected
             same = [key for key in keys if exact(key, enricher.key_schema().field("k").type)]
@@ -432,16 +438,3 @@ async def test_an_error_in_columns_names_the_enricher_and_the_keys(database: Dat
             await in_columns(enricher, range(99))
         with pytest.raises(EnricherError, match=r"PostgresEnricher\(query=.*, key 0: .*divides by zero"):
             await in_columns(enricher, [0])
-
-
-async def test_A3_a_key_of_text_and_instant(database: Database) -> None:
-    instant = datetime(2024, 10, 27, 0, 30, tzinfo=UTC)
-    await database.execute(
-        "CREATE TABLE t AS SELECT 'o' || i % 3 AS o, '2024-10-27Z'::timestamptz + i * interval '1 min' AS at, i AS v "
-        "FROM generate_series(0, 99) AS i"
-    )
-    async with database.enricher(table="t", key=["o", "at"]) as enricher:
-        keys = [(f"o{number % 4}", instant + timedelta(minutes=number)) for number in range(-10, MOST_AS_ROWS)]
-        answers = await in_columns(enricher, keys)
-        assert answers == await in_rows(enricher, keys)
-        assert sum(map(len, answers)) > 10

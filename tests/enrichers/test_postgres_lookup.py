@@ -101,26 +101,6 @@ KEYS: list[tuple[str, str, list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "parameter"),
-    [
-        (name, "$1")
-        for name in dict.fromkeys(case[0] for case in KEYS)
-        if name not in ("date", "timestamp", "mood", "name")
-    ]
-    + [("date", "$1::text[]::date[]"), ("timestamp", "$1::text[]::timestamp[]"), ("int4", "$1::int8[]")]
-    + [("name", "$1::text[]")],
-)
-async def test_L9_the_keys_of_a_query_go_the_same_way(database: Database, name: str, parameter: str) -> None:
-    """The server chose the type of the parameter, so keys that do not fit it are not sent."""
-    await database.execute(f"{TYPES}; CREATE DOMAIN word AS varchar(3); CREATE TABLE t (k {name}, v int)")
-    for literal, hits, misses in [case[1:] for case in KEYS if case[0] == name]:
-        await database.execute(f"TRUNCATE t; INSERT INTO t VALUES (({literal})::{name}, 5)")
-        async with database.enricher(query=f"SELECT * FROM t WHERE k = ANY ({parameter})", key="k") as enricher:
-            answers = await enricher.lookup_many([*hits, *misses])
-            assert answers == [{"v": 5}] * len(hits) + [None] * len(misses)
-
-
-@pytest.mark.parametrize(
     ("name", "keys"),
     [
         ("int4", ["1", b"1", True, date(2020, 1, 1), (1,), None.__class__]),

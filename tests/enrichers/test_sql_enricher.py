@@ -163,33 +163,6 @@ async def test_a_value_that_does_not_fit_is_an_error_of_its_key(
         assert await enricher.lookup("good") == {"v": None}
 
 
-KEYS: list[tuple[str, list[Any], list[Any]]] = [
-    ("INTEGER", [7, 7.0, Decimal(7)], [7.5, 2**70, math.nan]),
-    ("REAL", [0.5, Decimal("0.5")], [0.25, math.nan, math.inf]),
-    ("NUMERIC(10, 2)", [1.25, Decimal("1.250")], [Decimal("NaN"), Decimal("Infinity"), 1]),
-    ("TEXT", ["a"], ["A", "a ", "\ud800"]),
-    ("CHAR(4)", ["a", "a  "], ["b"]),
-    ("BOOLEAN", [True], [False]),
-    ("BLOB", [b"\0", bytearray(b"\0")], [b""]),
-    ("DATE", [datetime.date(2024, 2, 29)], [datetime.date(2024, 2, 28)]),
-    ("DATETIME", [datetime.datetime(2024, 2, 29, 12)], [datetime.datetime(2024, 2, 29)]),
-]
-
-
-@pytest.mark.parametrize(("kind", "same", "others"), KEYS)
-async def test_L10_keys_of_every_type_match_by_value(
-    path: Path, url: str, kind: str, same: list[Any], others: list[Any]
-) -> None:
-    stored = {"DATE": "2024-02-29", "DATETIME": "2024-02-29 12:00:00.000000"}.get(kind, same[0])
-    stored = float(stored) if isinstance(stored, Decimal) else stored
-    execute(path, f"CREATE TABLE t (id {kind}, v INTEGER)", "INSERT INTO t VALUES (?, 1)", rows=[(stored,)])
-    async with opened(url, table="t") as enricher:
-        assert await enricher.lookup_many(same) == [{"v": 1}] * len(same)
-        assert await enricher.lookup_many(others) == [None] * len(others)
-        error = await failure(enricher, object())
-        assert "cannot be compared" in str(error)
-
-
 async def test_hostile_names_are_quoted(path: Path, url: str) -> None:
     names = ['a"; DROP TABLE t; --', "select", "a.b", "%s", ":keys", "[x]", "ü `"]
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]

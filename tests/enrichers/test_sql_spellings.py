@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -13,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.testing import check_enricher
 from enrichers import SqlEnricher
 from enrichers.scalars import JSON, scalar
 from enrichers.sql.column_types import column_for
 from enrichers.sql.spellings import MOST, moments, spellings_of, zoned
+from tests.enrichers.helpers import failure
 from tests.enrichers.test_sql_enricher import opened, path, url
 
 __all__ = ["path", "url"]
@@ -122,20 +123,27 @@ async def test_a_date_alone_in_a_column_of_times_is_midnight(path: Path, url: st
     ("kind", "stored", "keys", "others"),
     [
         ("DATE", ["2024-02-29"], [date(2024, 2, 29)], [date(1, 1, 1), date(9999, 12, 31)]),
+        ("DATETIME", ["2024-02-29 12:00:00.000000"], [AT], [AT.replace(hour=0)]),
         ("BOOLEAN", [True], [True], [False]),
-        ("NUMERIC(10, 2)", [1.25], [Decimal("1.25"), Decimal("1.250"), 1.25], [Decimal("1.3"), Decimal("1e30")]),
+        ("BLOB", [b"\0"], [b"\0", bytearray(b"\0")], [b""]),
+        ("REAL", [0.5], [0.5, Decimal("0.5")], [0.25, math.nan, math.inf]),
+        ("NUMERIC(10, 2)", [1.25], [Decimal("1.25"), Decimal("1.250"), 1.25], [Decimal("NaN"), Decimal("1e30"), 1]),
         ("NUMERIC(30, 0)", [10**18], [10**18, Decimal(10**18)], [10**19, -(10**20), Decimal(2**63)]),
         ("DECIMAL(20, 4)", ["7.5000"], [Decimal("7.5")], [Decimal("7.50001")]),
         ("INTEGER", [2**63 - 1], [2**63 - 1], [2**63, -(2**63) - 1, Decimal("0.5"), 2**200]),
-        ("TEXT", ["a", "\0"], ["a"], ["\ud800", "\U0001f600", "x" * 10_000, "a\0"]),
-        ("CHAR(2)", ["a"], ["a", "a "], ["abc", "\udfff"]),
+        ("INTEGER", [7], [7, 7.0, Decimal(7)], [7.5, math.nan]),
+        ("TEXT", ["a", "\0"], ["a"], ["A", "a ", "\ud800", "\U0001f600", "x" * 10_000, "a\0"]),
+        ("CHAR(2)", ["a"], ["a", "a "], ["b", "abc", "\udfff"]),
     ],
 )
-def test_L9_a_key_that_its_column_cannot_hold_is_a_miss(
+async def test_L9_L10_keys_match_by_value_and_one_that_its_column_cannot_hold_is_a_miss(
     path: Path, url: str, kind: str, stored: list[Any], keys: list[Any], others: list[Any]
 ) -> None:
     fill(path, kind, stored)
-    check_enricher(lambda: SqlEnricher(url, table="t", key="id"), known={key: {"v": 0} for key in keys}, missing=others)
+    async with opened(url, table="t") as enricher:
+        asked, found = [*keys, *others], [{"v": 0}] * len(keys) + [None] * len(others)
+        assert await enricher.lookup_many(asked) == [await enricher.lookup(key) for key in asked] == found
+        assert "cannot be compared" in str(await failure(enricher, object()))
 
 
 def test_only_sqlite_has_spellings() -> None:
