@@ -9,6 +9,7 @@ give the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -162,10 +163,11 @@ def enrich(
     require_dataframe(df, enricher)
     spark = df.sparkSession
     options = options.limited(spark, enricher)
-    tracing = None if trace is None else trace_of_tasks(trace, spark)
-    reporting = reporting_to(metrics, enricher, budget, trace)
     zone = "UTC" if as_of is None else session_zone(spark)
-    task, schema = enrich_task(df.schema, enricher, options, reporting, tracing, zone)
+    task, schema = enrich_task(df.schema, enricher, options, zone)
+    # Now, because a refused enrichment clears no trace, and shows no lookup that never begins.
+    tracing = None if trace is None else trace_of_tasks(trace, spark)
+    task = replace(task, tracing=tracing, reporting=reporting_to(metrics, enricher, budget, trace))
     join = None
     if options.journal is not None:
         task, join = with_journal(df, task, options.journal)

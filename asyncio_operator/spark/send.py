@@ -181,8 +181,9 @@ def send(
     options = EnrichOptions.among(locals() | fixed | {"on": keys})
     options = options.limited(spark, enricher)
     numbered = StructType([*df.schema.fields, StructField(number, LongType(), nullable=False)])
-    task, _ = enrich_task(numbered, RowCalls(enricher), options, reporting_to(metrics, enricher, budget, None))
-    task, join = replace(task, layout=replace(task.layout, refusals=True)), None
+    task, _ = enrich_task(numbered, RowCalls(enricher), options)
+    reporting, join = reporting_to(metrics, enricher, budget, None), None
+    task = replace(task, reporting=reporting, layout=replace(task.layout, refusals=True))
     if options.journal is not None:
         named = df.select("*", F.lit(0).cast("long").alias(number))
         # The first column of an answer says whether it is a refusal.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -79,11 +80,9 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         )
     if spark.catalog.functionExists(name) and "UDTFRegistration" not in spark.catalog.getFunction(name).className:
         raise ConfigurationError(f"name is {name!r}, which is already a function of another kind: choose another name")
-    trace, metrics = options.pop("trace", None), options.pop("metrics", None)
-    reporting = reporting_to(metrics, enricher, options.get("budget"), trace)
+    trace, metrics, budget = options.pop("trace", None), options.pop("metrics", None), options.get("budget")
     limited = EnrichOptions(**options | {"on": ()}).limited(spark, enricher)
     options |= {"budget": limited.budget, "rate_limit": None, "tasks_at_once": None}
-    tracing = None if trace is None else trace_of_tasks(trace, spark)
     # As far as possible it is checked without a table: with one whose only columns are a key of the right types, under
     # names that no table has.
     key = enricher.key_schema() if isinstance(enricher, Enricher) else None
@@ -95,7 +94,9 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         ]
     checked = EnrichOptions(**options | OF_THE_TABLE | {"on": [column.name for column in columns]})
     _check_inline(checked)
-    task, _ = enrich_task(StructType(columns), enricher, checked, reporting, tracing)
+    task, _ = enrich_task(StructType(columns), enricher, checked)
+    tracing = None if trace is None else trace_of_tasks(trace, spark)
+    task = replace(task, tracing=tracing, reporting=reporting_to(metrics, enricher, budget, trace))
     known = _Known(describe(enricher), task.answers, key, enricher)
     analyze = partial(_analyzed, name, known, options, session_zone(spark))
     # Each worker needs it, with all that depends only on the enricher.

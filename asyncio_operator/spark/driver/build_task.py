@@ -46,7 +46,6 @@ from asyncio_operator.spark.driver.columns import (
 )
 from asyncio_operator.spark.worker.answers import STATUS
 from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.versions import arrow_type
 from asyncio_operator.telemetry.propagation import inject
@@ -135,22 +134,15 @@ class EnrichOptions(GivenCalls):
 _FIELDS = [field.name for field in fields(EnrichOptions)]
 
 OPTIONS = (*(name for name in _FIELDS if name not in CALL_OPTIONS), *CALL_OPTIONS, "metrics", "trace")
-"""The options of `enrich`. The last two are of the session, and `enrich_task` takes what is made of them."""
+"""The options of `enrich`. The last two are of the session."""
 
 
 def enrich_task(
-    schema: StructType,
-    enricher: Enricher,
-    options: EnrichOptions,
-    reporting: Reporting | None = None,
-    tracing: Tracing | None = None,
-    zone: str = "UTC",
+    schema: StructType, enricher: Enricher, options: EnrichOptions, zone: str = "UTC"
 ) -> tuple[EnrichTask, StructType]:
-    """The task for an input with that schema, and the schema of its output.
+    """The task for an input with that schema, which does not report, and the schema of its output.
 
     Args:
-        reporting: reports the figures of a task, for `metrics`.
-        tracing: reports the trace of a task, for `trace`.
         zone: the time zone of the session, for `as_of`.
     """
     require_enricher(enricher)
@@ -204,9 +196,7 @@ def enrich_task(
     tables = None
     if enricher.lookup_columns is not None:
         tables = AnswerTables(key_types(schema, enricher, keys), offered, answers, layout.optional)
-    task = EnrichTask(
-        enricher, identity, layout, lookups, answers, owner, reporting, tracing, tables, propagated=inject()
-    )
+    task = EnrichTask(enricher, identity, layout, lookups, answers, owner, tables=tables, propagated=inject())
     return task, StructType([*schema.fields, *added])
 
 

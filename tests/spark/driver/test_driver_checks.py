@@ -22,6 +22,7 @@ from asyncio_operator.engine.options import CALL_OPTIONS, CallOptions
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, plan
 from asyncio_operator.spark.driver.build_task import EnrichOptions
+from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, TableEnricher
 from tests.spark.helpers import FROM_4_0
 
@@ -144,6 +145,14 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
 )
 def test_X4_a_wrong_option_is_told(df: DataFrame, options: dict[str, Any], message: str) -> None:
     assert message in refused(df, **options)
+
+
+def test_X4_a_refused_enrichment_leaves_metrics_and_a_trace_as_they_were(spark: SparkSession, df: DataFrame) -> None:
+    metrics, trace = EnrichmentMetrics(spark), Trace()
+    trace.started(0.0)
+    refused(df, on="nope", metrics=metrics, trace=trace)
+    assert len(trace.events()) == 1, "it was not cleared"
+    assert not metrics._ledger.lookups(), "no page shows a lookup that never began"
 
 
 @pytest.mark.parametrize("column", ["list", "map", "struct", "days", pytest.param("json", marks=FROM_4_0), "nothing"])
