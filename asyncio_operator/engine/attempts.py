@@ -341,7 +341,7 @@ class Attempts:
             if call.count > 1:
                 self._failing.end()
             if not self._satisfied:
-                verdicts = list(map(self._is_satisfied, call.values, results))
+                verdicts = list(map(self._is_last, call.values, results))
             if all(verdicts) and self._source.store(call, results, now):
                 if call.counted:
                     self._schedule.unfinished -= call.count
@@ -370,7 +370,7 @@ class Attempts:
         decisive = error if self._hedging is None else self._hedging.failed(call, error, now)
         if decisive is None:
             return
-        if len(flights) > 1 and isinstance(decisive, Exception) and splits(decisive):
+        if len(flights) > 1 and is_ordinary(decisive) and splits(decisive):
             # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
             self._schedule.split(flights)
             self._failing.divided(flights, decisive)
@@ -427,27 +427,27 @@ class Attempts:
 
     # -- the ends of attempts
 
-    def _is_satisfied(self, value: Any, result: Any, attempts: int = 1) -> bool:
-        """Whether the result of an attempt is the last one.
+    def _is_last(self, value: Any, outcome: Any, attempts: int = 1, predicate: str = "if_result") -> bool:
+        """Whether no attempt follows one with this result or, for the predicate "on", this error.
 
         Raises:
-            FunctionError: `retry.if_result` failed.
+            FunctionError: the predicate of `retry` failed.
         """
-        if self._retry is None or self._retry.if_result is None:
+        if self._retry is None or getattr(self._retry, predicate) is None:
             return True
+        ask = self._retry.unsatisfied if predicate == "if_result" else self._retry.retries
         try:
-            return not self._context.copy().run(self._retry.unsatisfied, result)
+            return not self._context.copy().run(ask, outcome)
         except BaseException as error:
             self.figures.failures += 1
-            remedy = "make it return whether to try again"
-            raise element_error("retry.if_result", value, error, remedy, attempts) from error
+            raise element_error(f"retry.{predicate}", value, error, "make it return true or false", attempts) from error
 
     def _result(self, flight: Flight, result: Any, now: float, satisfied: bool | None) -> None:
         """An attempt has given a result. `satisfied` says whether it is the last one, if that is known."""
         self.recorder.attempt_ended(flight, "result", now)
         attempts, start = flight.attempts + 1, None
         if satisfied is None:
-            satisfied = self._is_satisfied(flight.value, result, attempts)
+            satisfied = self._is_last(flight.value, result, attempts)
         if not satisfied:
             flight.attempts = attempts
             start = self._next_start(flight, None, now)
@@ -480,9 +480,9 @@ class Attempts:
     def _judge(self, flight: Flight, error: BaseException, now: float) -> None:
         """An attempt has failed: wait for the next, or end the element with its error."""
         flight.attempts += 1
-        start = None
-        if self._retry is not None and is_ordinary(error) and not ends_the_run(error) and self._retry.retries(error):
-            start = self._next_start(flight, error, now)
+        hidden = is_ordinary(error) and not ends_the_run(error)
+        again = hidden and not self._is_last(flight.value, error, flight.attempts, "on")
+        start = self._next_start(flight, error, now) if again else None
         if start is None:
             self._end(flight, now, self._endings.failed, error, flight.attempts)
         else:

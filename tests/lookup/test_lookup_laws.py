@@ -412,26 +412,30 @@ async def test_a_lookup_that_cancels_itself_does_not_cancel_who_asked() -> None:
     async def answer(key: Any) -> Any:
         raise asyncio.CancelledError
 
-    def predicate(error: BaseException) -> bool:
-        raise asyncio.CancelledError
-
     async with Lookup(Recorded(answer)) as lookup:
         with pytest.raises(EnricherError, match="key 1 cancelled itself"):
             await lookup.get(1)
-    async with Lookup(Recorded(answer), retry=Retry(on=predicate)) as lookup:
-        with pytest.raises(EnricherError, match="key 1 cancelled itself"):
-            await lookup.get(1)
-        with pytest.raises(StateError, match="the lookup has ended with CancelledError"):
-            await lookup.get(1)
 
 
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+@pytest.mark.parametrize("name", ["if_result", "on"])
 @virtual
-async def test_a_predicate_that_raises_ends_the_lookup_and_is_named() -> None:
-    def broken(result: Any) -> bool:
-        raise ValueError("broken")
+async def test_a_predicate_that_raises_ends_the_lookup_and_is_named(name: str, error: type[BaseException]) -> None:
+    async def answer(key: Any) -> Any:
+        if name == "on":
+            raise KeyError(key)
+        return await slowly(key)
 
-    async with Lookup(Recorded(slowly), retry=Retry(if_result=broken)) as lookup:
-        with pytest.raises(FunctionError, match=r"retry.if_result failed for element 1"):
+    def broken(outcome: Any) -> bool:
+        raise error("broken")
+
+    retry = Retry(on=broken) if name == "on" else Retry(if_result=broken)
+    async with Lookup(Recorded(answer), retry=retry) as lookup:
+        with pytest.raises(
+            FunctionError, match=rf"retry.{name} failed for element 1 in attempt 1 with {error.__name__}"
+        ):
+            await lookup.get(1)
+        with pytest.raises(StateError, match=f"the lookup has ended with FunctionError: retry.{name} failed"):
             await lookup.get(1)
 
 

@@ -287,18 +287,19 @@ async def test_B3_a_result_of_another_length_is_a_ResultError_for_every_element(
 # -- B4: failing batches
 
 
-def poisoned(*bad: Any) -> Any:
+def poisoned(*bad: Any, error: type[BaseException] = ValueError) -> Any:
     def act(values: list[Any], number: int) -> list[Any]:
         if any(value in bad for value in values):
-            raise ValueError("poison")
+            raise error("poison")
         return values
 
     return act
 
 
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
 @virtual
-async def test_B4_a_failing_batch_is_split_down_to_the_poisonous_element(mode):
-    batches = Batches(poisoned(5))
+async def test_B4_a_failing_batch_is_split_down_to_the_poisonous_element(mode, error):
+    batches = Batches(poisoned(5, error=error))
     operator = AsyncWaitOperator(batches, mode=mode, capacity=1, on_error=lambda v, e: ("bad", v, str(e)))
     got = await collect(operator.process(range(8)))
     assert sorted(got, key=str) == sorted([0, 1, 2, 3, 4, ("bad", 5, "poison"), 6, 7], key=str)

@@ -281,6 +281,7 @@ def forgets(*_: Any) -> Any:
 
 HOOKS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "retry.if_result": lambda hook: {"retry": retry(if_result=hook)},
+    "retry.on": lambda hook: {"retry": retry(on=hook), "attempt_timeout": 1.0},
     "on_timeout": lambda hook: {"on_timeout": hook},
     "on_error": lambda hook: {"on_error": hook, "attempt_timeout": 1.0},
     "key": lambda hook: {"key": hook, "mode": "key_ordered"},
