@@ -1,11 +1,9 @@
-"""Time to live beside the contract: folds, restarts, defaults, clocks, and a property against a model."""
+"""Time to live beside the contract: clocks, rounds of the clean-up, and iterations."""
 
 from __future__ import annotations
 
-import operator
 import tempfile
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,15 +11,12 @@ from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.state import (
-    AggregatingStateDescriptor,
     CleanupFullSnapshot,
     CleanupInCompaction,
     CleanupIncrementally,
     HeapStateBackend,
-    ListStateDescriptor,
     MapStateDescriptor,
     MigratingMapState,
-    ReducingStateDescriptor,
     RocksDBStateBackend,
     StateTtlConfig,
     StateVisibility,
@@ -32,20 +27,6 @@ from asyncio_operator.state.heap_backend import HeapTable, HeapValueTable
 from asyncio_operator.state.ttl import NEVER, TtlCells
 from asyncio_operator.testing.time import ManualClock
 from tests.state.invariants import check
-
-
-class Count:
-    def create_accumulator(self):
-        return 0
-
-    def add(self, value, accumulator):
-        return accumulator + 1
-
-    def get_result(self, accumulator):
-        return accumulator
-
-    def merge(self, a, b):
-        return a + b
 
 
 @pytest.mark.parametrize(
@@ -245,129 +226,6 @@ def test_E5_each_access_has_looked_by_the_time_anything_shows_it(visibility, mak
         else:
             backend.snapshot().delete()
             assert len(backend.table("value")) == 20 - 2 * accesses
-
-
-CONFIGURATIONS = [
-    StateTtlConfig(4, update_type=update_type, cleanup=cleanup)
-    for update_type in UpdateType
-    for cleanup in ((), CleanupIncrementally(2, every_record=True), (CleanupFullSnapshot(), CleanupInCompaction()))
-]
-
-keys = st.integers(0, 2)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("advance"), st.integers(1, 4)),
-        st.tuples(st.sampled_from(["put", "get", "contains", "remove"]), st.tuples(keys, keys)),
-        st.tuples(st.sampled_from(["add", "list", "items", "values", "is_empty", "update", "value", "clear"]), keys),
-        st.tuples(st.sampled_from(["fold", "folded"]), keys),
-        st.tuples(st.sampled_from(["compact", "restore"]), st.none()),
-    ),
-    max_size=40,
-)
-
-
-class Model:
-    """What time to live means: entries with the time of their last write or touch, and nothing is ever cleaned up."""
-
-    def __init__(self, touch):
-        self.now, self.touch, self.cells = 0, touch, {}
-
-    def read(self, cell):
-        value, written = self.cells.get(cell, (None, None))
-        if written is None or written + 4 <= self.now:
-            self.cells.pop(cell, None)
-            return None
-        if self.touch:
-            self.cells[cell] = (value, self.now)
-        return value
-
-    def read_all(self, kind, key):
-        found = [(cell[2], self.read(cell)) for cell in sorted(c for c in self.cells if c[:2] == (kind, key))]
-        return [(sub, value) for sub, value in found if value is not None]
-
-    def is_empty(self, kind, key):
-        return not any(c[:2] == (kind, key) and at + 4 > self.now for c, (_, at) in self.cells.items())
-
-
-@pytest.mark.parametrize("kind", ["heap", "rocksdb"])
-def test_E1_E2_E8_against_a_model(kind):
-    @settings(max_examples=60 if kind == "heap" else 12, deadline=None)
-    @given(steps, st.sampled_from(CONFIGURATIONS))
-    def run(taken, ttl):
-        with tempfile.TemporaryDirectory() as directory:
-            against_a_model(kind, Path(directory), taken, ttl)
-
-    run()
-
-
-def against_a_model(kind, directory, taken, ttl):
-    clock, model = ManualClock(), Model(ttl.update_type is UpdateType.ON_READ_AND_WRITE)
-
-    def make(number):
-        return (
-            HeapStateBackend(clock=clock)
-            if kind == "heap"
-            else RocksDBStateBackend(directory / str(number), clock=clock)
-        )
-
-    backend = make("first")
-    for number, (action, argument) in enumerate(taken):
-        entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
-        items = backend.list_state(ListStateDescriptor("list", ttl=ttl))
-        value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
-        total = backend.reducing_state(ReducingStateDescriptor("total", operator.add, ttl=ttl))
-        count = backend.aggregating_state(AggregatingStateDescriptor("count", Count(), ttl=ttl))
-        key, sub = argument if isinstance(argument, tuple) else (argument, 0)
-        if action not in ("advance", "compact", "restore"):
-            backend.set_current_key(key)
-        match action:
-            case "advance":
-                clock.advance(argument)
-                model.now += argument
-            case "put":
-                entries.put(sub, number + 1)
-                model.cells["map", key, sub] = (number + 1, model.now)
-            case "get":
-                assert entries.get(sub) == model.read(("map", key, sub))
-            case "contains":
-                assert entries.contains(sub) == (model.read(("map", key, sub)) is not None)
-            case "remove":
-                entries.remove(sub)
-                model.cells.pop(("map", key, sub), None)
-            case "add":
-                items.add(number + 1)
-                model.cells["list", key, number] = (number + 1, model.now)
-            case "list":
-                assert items.get() == [found for _, found in model.read_all("list", key)]
-            case "items":
-                assert list(entries.items()) == model.read_all("map", key)
-            case "values":
-                assert list(entries.values()) == [found for _, found in model.read_all("map", key)]
-            case "is_empty":
-                assert entries.is_empty() == model.is_empty("map", key)
-            case "update":
-                value.update(number + 1)
-                model.cells["value", key, 0] = (number + 1, model.now)
-            case "value":
-                assert value.value() == model.read(("value", key, 0))
-            case "fold":
-                total.add(number)
-                count.add(number)
-                folded, times = model.read(("fold", key, 0)) or (0, 0)
-                model.cells["fold", key, 0] = (folded + number, times + 1), model.now
-            case "folded":
-                assert (total.get(), count.get()) == (model.read(("fold", key, 0)) or (None, None))
-            case "clear":
-                entries.clear()
-                model.cells = {cell: found for cell, found in model.cells.items() if cell[:2] != ("map", key)}
-            case "compact":
-                backend.compact()
-            case "restore":
-                restored = make(number)
-                restored.restore([backend.snapshot()])
-                backend.close()
-                backend = restored
-    backend.close()
 
 
 def test_E2_E4_what_is_written_during_an_iteration_stays(make):

@@ -1,33 +1,20 @@
-"""E11: time to live switched on and off for stored state, against a model, over every way that state takes."""
+"""E11: time to live switched on and off for stored state, beside the state machine: clean-ups, snapshots, crashes."""
 
 from __future__ import annotations
 
-import itertools
-import shutil
-import tempfile
-from pathlib import Path
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state import (
     CleanupFullSnapshot,
-    CleanupInCompaction,
     CleanupIncrementally,
-    HeapStateBackend,
     KeyGroupRange,
-    ListStateDescriptor,
     MapStateDescriptor,
     RocksDBStateBackend,
     SnapshotReader,
     StateTtlConfig,
-    UpdateType,
     ValueStateDescriptor,
-    checkpoint,
     key_group_range,
-    restore_checkpoint,
 )
 from asyncio_operator.state.descriptors import describe_state
 from asyncio_operator.state.layout import retimed
@@ -35,131 +22,6 @@ from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.rocksdb_backend import RocksDBTable
 from asyncio_operator.state.rocksdb.state_directory import Records, RocksDBSnapshot
 from asyncio_operator.testing.time import ManualClock
-
-TTL = StateTtlConfig(0.01, cleanup=CleanupInCompaction())
-RENEWED = StateTtlConfig(0.01, UpdateType.ON_READ_AND_WRITE, cleanup=CleanupInCompaction())
-OTHER = StateTtlConfig(0.025, cleanup=CleanupInCompaction())
-
-entries = st.integers(0, 3)
-steps = st.one_of(
-    st.tuples(st.just("put"), entries, st.integers()),
-    st.tuples(st.just("get"), entries),
-    st.tuples(st.just("scan")),
-    st.tuples(st.just("pass"), st.sampled_from([1, 9, 10, 30])),
-    st.tuples(st.just("compact")),
-    st.tuples(
-        st.just("move"),
-        st.sampled_from(["snapshot", "checkpoint", "reopen"]),
-        st.sampled_from(["heap", "rocksdb"]),
-        st.sampled_from([None, TTL, RENEWED, OTHER]),
-    ),
-)
-
-
-class Model:
-    """By entry its value and time; None is the time of an entry whose life has not begun, or that has none."""
-
-    def __init__(self):
-        self.now, self.entries, self.ttl = 0, {}, None
-
-    def put(self, entry, value):
-        self.entries[entry] = value, self.now if self.ttl else None
-
-    def look(self, entry, reads=True):
-        if entry not in self.entries or self.ttl is None:
-            return self.entries.get(entry, (None,))[0]
-        value, time = self.entries[entry]
-        if time is not None and time + self.ttl.milliseconds <= self.now:
-            del self.entries[entry]
-            return None
-        if time is None or (reads and self.ttl.update_type is UpdateType.ON_READ_AND_WRITE):
-            self.entries[entry] = value, self.now
-        return value
-
-    def move(self, ttl):
-        if not (self.ttl and ttl):
-            self.entries = {entry: (value, None) for entry, (value, _) in self.entries.items()}
-        self.ttl = ttl
-
-
-class Real:
-    """A map, values and a list that are used alike."""
-
-    def __init__(self, directory):
-        self.directory, self.numbers, self.clock = directory, itertools.count(), ManualClock()
-        self.open(HeapStateBackend(clock=self.clock), None)
-
-    def make(self, kind):
-        if kind == "heap":
-            return HeapStateBackend(clock=self.clock)
-        return RocksDBStateBackend(self.directory / f"{next(self.numbers)}", clock=self.clock)
-
-    def open(self, backend, ttl):
-        self.backend = backend
-        backend.set_current_key("k")
-        self.map = backend.map_state(MapStateDescriptor("map", ttl=ttl))
-        self.value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
-        self.list = backend.list_state(ListStateDescriptor("list", ttl=ttl))
-
-    def put(self, entry, value):
-        self.map.put(entry, value)
-        self.backend.set_current_key(entry)
-        self.value.update(value)
-        self.list.update([value])
-        self.backend.set_current_key("k")
-
-    def get(self, entry):
-        found = self.map.get(entry)
-        self.backend.set_current_key(entry)
-        assert self.value.value() == found
-        assert self.list.get() == ([] if found is None else [found])
-        self.backend.set_current_key("k")
-        return found
-
-    def move(self, way, kind, ttl):
-        old, place = self.backend, self.directory / f"moved-{next(self.numbers)}"
-        if way == "reopen" and isinstance(old, RocksDBStateBackend):
-            old.close()
-            new = RocksDBStateBackend(old.directory, clock=self.clock)
-        elif way == "checkpoint":
-            checkpoint(place, old)
-            restore_checkpoint(place, new := self.make(kind))
-        else:
-            (new := self.make(kind)).restore([old.snapshot()])
-        old.close()
-        self.open(new, ttl)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(steps, max_size=25))
-def test_E11_time_to_live_switched_on_and_off(taken):
-    directory, model = Path(tempfile.mkdtemp()), Model()
-    real = Real(directory)
-    try:
-        for step, *arguments in taken:
-            if step == "put":
-                model.put(*arguments)
-                real.put(*arguments)
-            elif step == "get":
-                assert real.get(*arguments) == model.look(*arguments)
-            elif step == "scan":
-                expected = {entry: value for entry in range(4) if (value := model.look(entry)) is not None}
-                assert dict(real.map.items()) == expected
-                assert all(real.get(entry) == expected.get(entry) for entry in range(4))
-            elif step == "pass":
-                model.now += arguments[0]
-                real.clock.set(model.now / 1000)
-            elif step == "compact":
-                real.backend.compact()
-                for entry in list(model.entries):
-                    model.look(entry, reads=False)
-                assert [real.backend.num_entries(name) for name in ("map", "value", "list")] == [len(model.entries)] * 3
-            else:
-                model.move(arguments[-1])
-                real.move(*arguments)
-    finally:
-        real.backend.close()
-        shutil.rmtree(directory)
 
 
 def without_ttl(backend, count=20):
