@@ -33,15 +33,21 @@ def test_X14_postgres(postgres: PostgresServer, value: str) -> None:
         await connection.execute(sql)
         await connection.close()
 
-    rows = "SELECT i AS id, i AS n, CASE WHEN i = 7 THEN '{' ELSE '1' END AS j FROM generate_series(1, 9) i"
-    asyncio.run(prepare(f"CREATE TABLE poisoned AS {rows}"))
-    query = f"SELECT id, {value} AS v FROM poisoned WHERE id = ANY($1::int[])"
+    rows = "SELECT i || 'x' AS id, i AS n, CASE WHEN i = 7 THEN '{' ELSE '1' END AS j FROM generate_series(1, 9) i"
+    asyncio.run(prepare(f"CREATE TABLE poisoned AS {rows} UNION ALL SELECT '9x', 9, '1'"))
+    query = f"SELECT id, 3 AS w, n, {value} AS v FROM poisoned WHERE id = ANY($1)"
     try:
         check_enricher(
+            lambda: PostgresEnricher(postgres.tcp_dsn(), query=query, key="id", columns=["n", "w"], max_batch=3),
+            known={"1x": {"n": 1, "w": 3}, "9x": [{"n": 9, "w": 3}] * 2},
+            missing=["x1", "o'Hare", '"; DROP TABLE poisoned', "ü" * 10_000],
+            secrets=[postgres.password],
+        )
+        check_enricher(
             lambda: PostgresEnricher(postgres.tcp_dsn(), query=query, key="id"),
-            known=[1, 9],
-            missing=[10],
-            poison=[7],
+            known=["1x", "9x"],
+            missing=["10x"],
+            poison=["7x"],
         )
     finally:
         asyncio.run(prepare("DROP TABLE poisoned"))

@@ -203,6 +203,20 @@ def test_L8_a_connection_that_the_server_still_counts_is_waited_for() -> None:
     on_virtual_time(test)
 
 
+def test_L8_the_pool_grows_when_the_server_gives_more_and_shrinks_when_it_gives_less() -> None:
+    async def test() -> None:
+        server = Server(limit=1)
+        pool = ServerPool(server.connect, 4)
+        for limit in (1, 3, 1, 4, 2):
+            server.lose(len(server.sessions) - limit)
+            server.limit = limit
+            assert await asyncio.gather(*(statement(pool, 0.5) for _ in range(400))) == ["done"] * 400
+            assert len(server.sessions) == limit
+        await pool.close()
+
+    on_virtual_time(test)
+
+
 def test_L8_another_connection_that_cannot_be_made_fails_no_lookup() -> None:
     """Whatever the reason, as long as one is held: the server is out of reach for what is new, or takes too long."""
 

@@ -178,8 +178,9 @@ async def test_rows_are_plain_dictionaries_in_the_order_of_the_schema(database: 
         assert type(row) is dict
         assert [*row.items()] == [("d", 4), ("c", 3), ("a", 1)]
         assert enricher.schema().names == ["d", "c", "a"]
-    async with database.enricher(table="t", key="c") as enricher:
-        assert await enricher.lookup(3) == {"a": 1, "b": 2, "d": 4}
+    async with opened(PostgresEnricher(database.dsn, table="t", key=["c", "a"])) as enricher:
+        assert await enricher.lookup((3, 1)) == {"b": 2, "d": 4}
+        assert enricher.key_schema().names == ["c", "a"]
 
 
 async def test_a_thousand_keys_are_one_query(database: Database) -> None:

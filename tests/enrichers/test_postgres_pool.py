@@ -18,7 +18,7 @@ from typing import Any, Literal
 import asyncpg
 import pytest
 
-from asyncio_operator import AsyncWaitOperator, ConfigurationError, EnricherError, FixedBackoff, Retry
+from asyncio_operator import AsyncWaitOperator, ConfigurationError, EnricherError
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.services.postgres_client import cause_of
 from enrichers import PostgresEnricher
@@ -89,40 +89,6 @@ async def test_L8_a_pool_at_the_servers_limit_waits_for_the_connection_that_it_h
         "pool_size",
     ):
         assert part in told
-
-
-async def test_L8_the_pool_grows_when_the_server_gives_more_and_shrinks_when_it_gives_less(role: Role) -> None:
-    slow = "SELECT k AS id, -k AS v, pg_sleep(0.001)::text AS s FROM unnest($1::int[]) AS k"
-    async with opened(PostgresEnricher(role.dsn, query=slow, key="id", columns=["v"], pool_size=4)) as enricher:
-        most: list[int] = []
-        operator = AsyncWaitOperator(
-            enricher.lookup, capacity=30, retry=Retry(max_attempts=4, backoff=FixedBackoff(0.0)), timeout=30
-        )
-        rows = operator.process(itertools.count())
-        for limit in (1, 3, 1, 4, 2):
-            await role.limit(limit)
-            # Those that are connected stay; what is over the limit has to go.
-            await role.terminate(max(0, await role.connected() - limit))
-            while await role.connected() != limit:
-                assert set(await anext(rows)) == {"v"}
-            most.append(limit)
-        await rows.aclose()
-    assert most == [1, 3, 1, 4, 2]
-
-
-async def test_L8_connections_that_are_terminated_at_the_limit_are_made_again(role: Role) -> None:
-    """A server counts a backend for a moment after it has said farewell: that is waited for, and is no error."""
-    async with opened(PostgresEnricher(role.dsn, query=QUERY, key="id", pool_size=8)) as enricher:
-        errors = []
-        for _ in range(20):
-            lookups = [enricher.lookup(key) for key in range(20)]
-            _, *answers = await asyncio.gather(role.terminate(), *lookups, return_exceptions=True)
-            lost = [answer for answer in answers if isinstance(answer, Exception)]
-            assert len(lost) <= 2, "what was terminated: a connection that was in use, one that was being made"
-            errors += lost
-        assert await enricher.lookup(1) == {"v": -1}
-    assert errors
-    assert not [str(error) for error in errors if "too many" in str(error)]
 
 
 async def test_L8_the_first_connection_that_cannot_be_made_is_an_error(

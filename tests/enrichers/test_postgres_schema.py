@@ -16,7 +16,6 @@ from asyncio_operator import ConfigurationError
 from enrichers import PostgresEnricher
 from enrichers.postgres.describe import Selection, describe
 from tests.enrichers.conftest import Database
-from tests.enrichers.helpers import opened
 
 TYPES: dict[pa.DataType, list[str]] = {
     pa.int16(): ["int2"],
@@ -82,19 +81,6 @@ async def test_X4_a_key_of_a_type_that_cannot_be_compared_is_refused(database: D
     text = str(problem_with(database.dsn, table="t", key="k"))
     assert "key column 'k'" in text
     assert "query" in text
-
-
-async def test_without_columns_all_but_the_key_columns_come(database: Database) -> None:
-    await database.execute("CREATE TABLE t (a int, b text, c date, d bool)")
-    assert PostgresEnricher(database.dsn, table="t", key=["c", "a"]).schema().names == ["b", "d"]
-    chosen = PostgresEnricher(database.dsn, table="t", key=["c", "a"], columns=["d", "a"])
-    assert chosen.schema() == pa.schema([("d", pa.bool_()), ("a", pa.int32())])
-
-
-async def test_key_schema_is_in_the_order_of_the_keys_parts(database: Database) -> None:
-    await database.execute("CREATE TABLE t (a int, b text, c timestamptz, d bool)")
-    enricher = PostgresEnricher(database.dsn, table="t", key=["c", "a"])
-    assert enricher.key_schema() == pa.schema([("c", pa.timestamp("us", tz="UTC")), ("a", pa.int32())])
 
 
 async def test_views_and_tables_of_other_schemas_work(database: Database) -> None:
@@ -319,9 +305,3 @@ async def test_nothing_is_written_and_a_query_is_not_run(database: Database) -> 
     assert (await database.fetch("SELECT is_called FROM s"))[0][0] is False
     read_only = f"{database.dsn}&default_transaction_read_only=on"
     assert PostgresEnricher(read_only, table="t", key="id").schema().names == ["v"]
-
-
-async def test_open_asks_the_server_where_nobody_has_asked_before(database: Database) -> None:
-    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
-    async with opened(PostgresEnricher(database.dsn, table="t", key="id")) as enricher:
-        assert await enricher.lookup(1) == {"v": 2}

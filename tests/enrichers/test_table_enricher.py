@@ -169,17 +169,6 @@ def test_A3_an_answer_in_columns_is_the_answer_in_rows(data: st.DataObject, name
     assert repr(found) == repr(expected)
 
 
-async def test_an_answer_in_columns_is_in_the_order_of_the_keys_and_then_of_the_table() -> None:
-    enricher = TableEnricher(AIRPORTS, "faa")
-    await enricher.open()
-    answer = await enricher.lookup_columns(pa.array(["XXX", "EWR", None, "LGA", "JFK"]))
-    assert answer.schema == AIRPORTS.schema
-    assert answer["faa"].to_pylist() == ["EWR", "LGA", "LGA", "JFK"]
-    assert answer["name"].to_pylist() == [None, "a", "b", "Kennedy"]
-    assert answer["height"].to_pylist() == [2, 7, None, 4]
-    assert (await enricher.lookup_columns(pa.array(["LGA", "XXX"])))["faa"].to_pylist() == ["LGA", "LGA"]
-
-
 async def test_values_that_python_cannot_hold_arrive_in_columns() -> None:
     late = pa.array([2**40, 5], pa.int64()).cast(pa.timestamp("s", "UTC"))
     enricher = TableEnricher(pa.table({"k": late, "at": late}), "k")

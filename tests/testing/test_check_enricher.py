@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import asyncpg
 import pyarrow as pa
 import pytest
 
@@ -22,8 +21,7 @@ from asyncio_operator.enricher import Found
 from asyncio_operator.testing import FakeEnricher, ManualClock, VirtualTimeLoop, check_enricher
 from asyncio_operator.testing.enricher_contract.check_enricher import HELD, RULES, rule_loop_is_free
 from asyncio_operator.testing.enricher_contract.rules import Check
-from enrichers import BlockingEnricher, FunctionEnricher, PostgresEnricher, enricher
-from tests.servers import PostgresServer
+from enrichers import BlockingEnricher, FunctionEnricher, enricher
 from tests.testing.broken_enrichers import (
     BROKEN,
     MISSING,
@@ -246,29 +244,6 @@ def test_a_function_enricher_passes() -> None:
 def test_a_copy_of_the_one_that_a_decorator_made_passes() -> None:
     decorated = enricher("name string, height int")(airport)
     check_enricher(lambda: copy.copy(decorated), known=ROWS, missing=MISSING)
-
-
-def test_a_postgres_enricher_passes(postgres: PostgresServer) -> None:
-    async def prepare(sql: str) -> None:
-        connection = await asyncpg.connect(postgres.dsn)
-        await connection.execute(sql)
-        await connection.close()
-
-    asyncio.run(
-        prepare("""
-            CREATE TABLE checked_airports (faa text, name text, height int);
-            INSERT INTO checked_airports VALUES ('JFK', 'Kennedy', 4), ('LGA', 'a', null), ('LGA', 'b', 7);
-        """)
-    )
-    try:
-        check_enricher(
-            lambda: PostgresEnricher(postgres.tcp_dsn(), table="checked_airports", key="faa", max_batch=3),
-            known=ROWS | {"LGA": [{"name": "a", "height": None}, {"name": "b", "height": 7}]},
-            missing=[*MISSING, "o'Hare", '"; DROP TABLE checked_airports', "ü" * 10_000],
-            secrets=[postgres.password],
-        )
-    finally:
-        asyncio.run(prepare("DROP TABLE checked_airports"))
 
 
 def check_blocking(make: Callable[[], Enricher]) -> None:
