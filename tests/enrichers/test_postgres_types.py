@@ -90,12 +90,6 @@ ARRAYS: list[tuple[str, str]] = [
     ("feelings", "ARRAY['sad', 'ok''s', NULL]"),
 ]
 
-TABLE = "SELECT id, v FROM t WHERE id = ANY ($1)"
-GATHERED = """
-    SELECT id, array_agg(e ORDER BY n) AS v FROM t, unnest(v) WITH ORDINALITY AS u (e, n)
-    WHERE id = ANY ($1) GROUP BY id
-"""
-
 
 def as_json(value: Any) -> Any:
     """A value as `to_json` of the server shows it, in a session in UTC."""
@@ -123,27 +117,33 @@ def said(text: str | None, name: str) -> Any:
     return values
 
 
-@pytest.mark.parametrize(("name", "literal"), ARRAYS, ids=[name for name, _ in ARRAYS])
-async def test_X12_an_array_is_what_the_server_says_of_it(database: Database, name: str, literal: str) -> None:
-    name = name.format(database.name)
+@pytest.mark.parametrize("form", ["table", "query", "gathered"])
+async def test_X12_an_array_is_what_the_server_says_of_it(database: Database, form: str) -> None:
+    names = {f"v{i}": name.format(database.name) for i, (name, _) in enumerate(ARRAYS)}
+    literals = [f"({literal})::{name}" for name, (_, literal) in zip(names.values(), ARRAYS, strict=True)]
+    values = [literals, *([text] * len(names) for text in ("'{}'", "NULL", "'{NULL,NULL}'"))]
     await database.execute(f"""
-        {ARRAY_TYPES.format(database.name)}; SET TIME ZONE 'UTC'; CREATE TABLE t (id int, v {name});
-        INSERT INTO t VALUES (1, ({literal})::{name}), (2, '{{}}'), (3, NULL), (4, '{{NULL,NULL}}');
+        {ARRAY_TYPES.format(database.name)}; SET TIME ZONE 'UTC';
+        CREATE TABLE t (id int, {", ".join(f"{v} {name}" for v, name in names.items())});
+        INSERT INTO t VALUES {", ".join(f"({key}, {', '.join(row)})" for key, row in enumerate(values, 1))};
     """)
-    shown = "to_json(v)" if not name.startswith("json") else "to_json(v::text[])"
-    rows = await database.fetch(f"SELECT id, {shown}::text FROM t ORDER BY id")
-    expected = {key: said(text, name) for key, text in rows}
+    texts = (f"to_json({v}{'::text[]' * name.startswith('json')})::text" for v, name in names.items())
+    rows = await database.fetch(f"SELECT {', '.join(texts)} FROM t ORDER BY id")
+    expected = [[said(text, name) for text, name in zip(row, names.values(), strict=True)] for row in rows]
+    again = (f"(SELECT array_agg(e ORDER BY n) FROM unnest({v}) WITH ORDINALITY u (e, n)) AS {v}" for v in names)
+    query = f"SELECT id, {'*' if form == 'query' else ', '.join(again)} FROM t WHERE id = ANY ($1)"
+    source: dict[str, Any] = {"table": "t"} if form == "table" else {"query": query.replace("id, *", "*")}
+    # The server aggregates no row, of an empty array or null, to null.
+    keys = [1, 4] if form == "gathered" else [1, 2, 3, 4]
     try:
-        for source in ({"table": "t"}, {"query": TABLE}, {"query": GATHERED}):
-            gathered = source.get("query") == GATHERED
-            keys = [1, 4] if gathered else [1, 2, 3, 4]
-            async with database.enricher(key="id", **source) as enricher:
-                columns = [rows[0] for rows in await in_columns(enricher, keys)]
-                many = [rows[0] for rows in (await in_columns(enricher, [*keys, *MISSES]))[: len(keys)]]
-                singly = [await enricher.lookup(key) for key in keys]
-                answer: Any
-                for answer in (await enricher.lookup_many(keys), singly, columns, many):
-                    assert [as_json(row["v"]) for row in answer] == [expected[key] for key in keys]
+        async with database.enricher(key="id", **source) as enricher:
+            columns = [rows[0] for rows in await in_columns(enricher, keys)]
+            many = [rows[0] for rows in (await in_columns(enricher, [*keys, *MISSES]))[: len(keys)]]
+            singly = [await enricher.lookup(key) for key in keys]
+            answers: list[Any] = [await enricher.lookup_many(keys), singly, columns, many]
+            for answer in answers:
+                for key, row in zip(keys, answer, strict=True):
+                    assert [as_json(value) for value in row.values()] == expected[key - 1]
     finally:
         await database.execute(f'DROP SCHEMA "{database.name}_odd." CASCADE')
 
@@ -364,30 +364,20 @@ def test_L8_a_mapping_of_columns_is_part_of_the_specification() -> None:
 
 CHANGES = [
     ("int", "1", "bigint", "integer", "bigint"),
-    ("int", "1", "smallint", "integer", "smallint"),
     ("bigint", "1", "double precision", "bigint", "double precision"),
-    ("double precision", "1", "bigint", "double precision", "bigint"),
     ("real", "1", "double precision", "real", "double precision"),
     ("int", "1", "text", "integer", "text"),
     ("text", "'1'", "int USING v::int", "text", "integer"),
     ("text", "'1'", "varchar(5)", "text", "character varying"),
-    ("char(3)", "'1'", "text", "character", "text"),
     ("numeric(10,2)", "1", "double precision", "numeric", "double precision"),
-    ("numeric(10,2)", "1", "int", "numeric", "integer"),
     ("date", "'2020-01-01'", "timestamp", "date", "timestamp without time zone"),
-    ("timestamp", "'2020-01-01 12:00'", "date", "timestamp without time zone", "date"),
-    ("timestamptz", "'2020-01-01'", "timestamp", "timestamp with time zone", "timestamp without time zone"),
     ("timestamp", "'2020-01-01'", "timestamptz", "timestamp without time zone", "timestamp with time zone"),
     ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "text", "uuid", "text"),
     ("json", "'1'", "jsonb", "json", "jsonb"),
     ("bool", "true", "int USING v::int", "boolean", "integer"),
-    ("bytea", "'a'", "text USING v::text", "bytea", "text"),
     ("int", "1", "int[] USING ARRAY[v]", "integer", "integer[]"),
     ("int[]", "'{1}'", "int USING v[1]", "integer[]", "integer"),
     ("int[]", "'{1}'", "bigint[]", "integer[]", "bigint[]"),
-    ("text[]", "'{1}'", "text USING v::text", "text[]", "text"),
-    ("int", "1", "interval USING '1 day'", "integer", "interval"),
-    ("int", "1", "bool USING true", "integer", "boolean"),
     ("price", "1", "numeric(9,4)", "price", "numeric"),
 ]
 
