@@ -99,35 +99,35 @@ KEYS: list[Any] = [*NO_DECIMALS, 10**39, 1e50, -1e-39, 1e37, 0.05, 7, *map(Decim
 KEYS += map(Decimal, ("0", "1e-19", "1e-38", "1e-39", "1e-41", "1e-100", "1e49", "1e130000", "1200", "99900"))
 
 
+SOURCES: list[dict[str, Any]] = [
+    {"table": "t", "key": "k", "columns": ["v"]},
+    {"table": "t", "key": ["i", "k"], "columns": ["v"]},
+    {"table": "t", "key": "k", "columns": ["k", "v"]},
+    {"query": "SELECT * FROM t WHERE k = ANY ($1)", "key": "k"},
+]
+
+
 @pytest.mark.parametrize(
     "kind", ["numeric", "numeric(10,2)", "numeric(50,10)", "numeric(90,40)", "numeric(3,-2)", "numeric(2,2)", "exact"]
 )
-@pytest.mark.parametrize(
-    "source",
-    [
-        {"table": "t", "key": "k", "columns": ["v"]},
-        {"table": "t", "key": ["i", "k"], "columns": ["v"]},
-        {"table": "t", "key": "k", "columns": ["k", "v"]},
-        {"query": "SELECT * FROM t WHERE k = ANY ($1)", "key": "k"},
-    ],
-)
 async def test_X12_a_key_that_a_numeric_can_hold_is_found_or_an_error_of_it_alone(
-    database: Database, kind: str, source: dict[str, Any]
+    database: Database, kind: str
 ) -> None:
     await database.execute(f"CREATE DOMAIN exact AS numeric(38,18); CREATE TABLE t (i int, k {kind}, v text)")
     held = [await inserted(database, key) for key in KEYS]
-    enricher = PostgresEnricher(database.dsn, **source)
-    arrow = enricher.key_schema().field("k").type
-    async with Lookup(enricher) as lookup:
-        keys = KEYS if source["key"] == "k" else [(1, key) for key in KEYS]
-        answers: list[Any] = await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
-    for key, row, answer in zip(KEYS, held, answers, strict=True):
-        if row is not None and fitted(exactly(key), arrow) is None:
-            assert isinstance(answer, EnricherError), key
-            assert "the numeric column 'k' may hold it, but keys of a lookup are numbers with at most" in str(answer)
-            assert f"{key!r}: the" in str(answer) or f"{key!r}): the" in str(answer)
-        else:
-            assert (answer if answer is None else answer["v"]) == row, key
+    for source in SOURCES:
+        enricher = PostgresEnricher(database.dsn, **source)
+        arrow = enricher.key_schema().field("k").type
+        async with Lookup(enricher) as lookup:
+            keys = KEYS if source["key"] == "k" else [(1, key) for key in KEYS]
+            answers: list[Any] = await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
+        for key, row, answer in zip(KEYS, held, answers, strict=True):
+            if row is not None and fitted(exactly(key), arrow) is None:
+                assert isinstance(answer, EnricherError), key
+                assert "the numeric column 'k' may hold it, but keys of a lookup are numbers with at" in str(answer)
+                assert f"{key!r}: the" in str(answer) or f"{key!r}): the" in str(answer)
+            else:
+                assert (answer if answer is None else answer["v"]) == row, key
 
 
 SIZES = ["numeric", "numeric(10,2)", "numeric(38,30)", "numeric(50,10)", "numeric(2,2)", "float8"]

@@ -192,9 +192,6 @@ MARIADB = [
     ("geometry", "point(1, 2.5)", "POINT(1 2.5)"),
     ("linestring", "linestring(point(0, 0), point(1, 2))", "LINESTRING(0 0,1 2)"),
     ("polygon", "polyfromtext('POLYGON((0 0,1 0,1 1,0 0))')", "POLYGON((0 0,1 0,1 1,0 0))"),
-    ("multipoint", "geomfromtext('MULTIPOINT(0 0,1 2)')", "MULTIPOINT(0 0,1 2)"),
-    ("multilinestring", "geomfromtext('MULTILINESTRING((0 0,1 2))')", "MULTILINESTRING((0 0,1 2))"),
-    ("multipolygon", "geomfromtext('MULTIPOLYGON(((0 0,1 0,1 1,0 0)))')", "MULTIPOLYGON(((0 0,1 0,1 1,0 0)))"),
     ("geometrycollection", "geometrycollection(point(1, 2))", "GEOMETRYCOLLECTION(POINT(1 2))"),
 ]
 

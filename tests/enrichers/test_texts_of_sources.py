@@ -7,7 +7,6 @@ import datetime
 import re
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
@@ -26,21 +25,24 @@ from tests.servers import PostgresServer
 BAD = "convert_from('\\x53fcdf', 'SQL_ASCII')"
 
 
-@pytest.fixture
-async def dsn(postgres: PostgresServer) -> AsyncIterator[str]:
+@pytest.fixture(scope="module")
+def dsn(postgres: PostgresServer) -> str:
     """A database in SQL_ASCII. The key 7 has text in LATIN1, 8 in UTF-8, and both an ASCII one."""
-    server = await asyncpg.connect(postgres.dsn)
-    await server.execute("CREATE DATABASE undecodable ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
-    connection = await asyncpg.connect(postgres.socket_dsn("undecodable"))
-    await connection.execute(
-        "CREATE TABLE t AS SELECT i AS id, 'k' || i AS k, 'plain' AS a, '\\u0008 ' || i AS \"v %\" "
-        "FROM generate_series(1, 100) i"
-    )
-    await connection.execute(f'UPDATE t SET "v %" = {BAD} WHERE id = 7; UPDATE t SET "v %" = \'Süß\' WHERE id = 8')
-    await connection.close()
-    yield postgres.socket_dsn("undecodable")
-    await server.execute("DROP DATABASE undecodable (FORCE)")
-    await server.close()
+
+    async def make() -> None:
+        server = await asyncpg.connect(postgres.dsn)
+        await server.execute("CREATE DATABASE undecodable ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+        await server.close()
+        connection = await asyncpg.connect(postgres.socket_dsn("undecodable"))
+        await connection.execute(
+            "CREATE TABLE t AS SELECT i AS id, 'k' || i AS k, 'plain' AS a, '\\u0008 ' || i AS \"v %\" "
+            "FROM generate_series(1, 100) i"
+        )
+        await connection.execute(f'UPDATE t SET "v %" = {BAD} WHERE id = 7; UPDATE t SET "v %" = \'Süß\' WHERE id = 8')
+        await connection.close()
+
+    asyncio.run(make())
+    return postgres.socket_dsn("undecodable")
 
 
 async def answers(enricher: PostgresEnricher | SqlEnricher, keys: list[object]) -> list[object]:

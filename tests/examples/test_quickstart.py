@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tools.notebook import read, run
-
-if TYPE_CHECKING:
-    pass
 
 
 def shown(notebook: dict[str, Any]) -> list[list[tuple[str, list[str]]]]:
