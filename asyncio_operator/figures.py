@@ -56,10 +56,6 @@ class Figure:
     help: str
     always: bool = False
 
-    def zero(self) -> Any:
-        """What a run begins with."""
-        return _COUNTED.get(self.kind, int)()
-
 
 _COUNTED: dict[Kind, Callable[[], Any]] = {Kind.SECONDS: float, Kind.LATENCIES: Histogram, Kind.ERRORS: Counter}
 _SHOWN: dict[Kind, Callable[[], Any]] = {Kind.SECONDS: float, Kind.LATENCIES: Latency, Kind.ERRORS: dict}
@@ -172,13 +168,11 @@ class EnrichmentStatistics(OperatorStatistics):
         return f"{text}, latency of keys: {', '.join(latency)}"
 
 
-_inherited = {f.name for f in fields(OperatorStatistics)}
-
 FIGURES: dict[str, Figure] = {
     f.name: f.metadata["figure"]
     for f in sorted(
         (f for f in fields(EnrichmentStatistics) if f.metadata),
-        key=lambda f: (f.metadata["figure"].kind.value, f.name in _inherited),
+        key=lambda f: (f.metadata["figure"].kind.value, f in fields(OperatorStatistics)),
     )
 }
 """The table of all figures, in the order in which they are shown."""
@@ -188,11 +182,6 @@ COUNTED = tuple(name for name, one in FIGURES.items() if one.kind is not Kind.NO
 
 NUMBERS = tuple(name for name in COUNTED if FIGURES[name].kind not in (Kind.LATENCIES, Kind.ERRORS))
 """Those of them that are one number each."""
-
-
-def names_of(*kinds: Kind) -> tuple[str, ...]:
-    """The figures of these kinds."""
-    return tuple(name for name, one in FIGURES.items() if one.kind in kinds)
 
 
 class Figures:
@@ -214,7 +203,7 @@ class Figures:
 
     def __init__(self, **given: Any) -> None:
         for name in COUNTED:
-            setattr(self, name, FIGURES[name].zero())
+            setattr(self, name, _COUNTED.get(FIGURES[name].kind, int)())
         for name, value in given.items():
             setattr(self, name, value)
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic
-from asyncio_operator.figures import Figures, Kind, names_of
+from asyncio_operator.figures import FIGURES, Figures, Kind
 from asyncio_operator.spark.worker.reporting import MicroBatch, Origin, TaskReport
 from asyncio_operator.trace import Trace
 
@@ -40,7 +40,7 @@ SILENT = 5.0
 GONE = 3600.0
 """Seconds without a report after which nothing more is expected from an attempt that has not succeeded."""
 
-ROWS = names_of(Kind.ROWS)
+ROWS = tuple(name for name, one in FIGURES.items() if one.kind is Kind.ROWS)
 """The figures that count rows."""
 
 Rows = tuple[int, ...]
