@@ -30,7 +30,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `annotate` | what a lookup says about its call, for the span of that call in OpenTelemetry |
 | `CANCEL_TIMEOUT` | the seconds within which a cancelled lookup must end; a longer one is reported as hung |
 | `CLOSE_TIMEOUT` | the seconds that `close` waits for connections; `close` has time for three such waits |
-| `failed_import`, `not_installed` | the failed import behind an error; the error that says what to install |
+| `failed_import`, `needs`, `not_installed` | an error's failed import; an import, an error that say what to install |
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from asyncio_operator.errors import (
     keep_verdict,
     verdict,
 )
-from asyncio_operator.hints import did_you_mean, failed_import, missing_here, named_options, not_installed
+from asyncio_operator.hints import did_you_mean, failed_import, missing_here, named_options, needs, not_installed
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
@@ -115,6 +115,7 @@ __all__ = [
     "missing_here",
     "named_options",
     "natural",
+    "needs",
     "not_installed",
     "one_of",
     "positive_int",

@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -49,6 +49,18 @@ def not_installed(what: str, library: str, extra: str) -> ConfigurationError:
     return ConfigurationError(
         f"{problem}: pip install 'asyncio-operator[{extra}]'; with Spark, in the Python of every worker"
     )
+
+
+@contextmanager
+def needs(what: str, library: str, extra: str, *modules: str) -> Iterator[None]:
+    """What needs a library imports it inside. If one of the `modules` of the extra, by default the library, is absent,
+    the error is that of `not_installed`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in (modules or (library,)):
+            raise
+        raise not_installed(what, library, extra) from error
 
 
 def remedy(error: BaseException) -> str:

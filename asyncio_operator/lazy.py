@@ -58,14 +58,12 @@ def member(place: str, name: str, library: str = "", extra: str = "") -> Any:
     Raises:
         ConfigurationError: `library`, which the module needs, is not installed; `extra` installs it.
     """
-    try:
+    if not library:
         return getattr(import_module(place), name)
-    except ModuleNotFoundError as error:
-        if not library or (error.name or "").partition(".")[0] != library:
-            raise
-        from asyncio_operator.hints import not_installed  # Here: `hints` costs more than this module.
+    from asyncio_operator.hints import needs  # Here: `hints` costs more than this module.
 
-        raise not_installed(name, library, extra) from error
+    with needs(name, library, extra):
+        return getattr(import_module(place), name)
 
 
 def _submodule(module: str, name: str) -> Any:

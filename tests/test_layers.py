@@ -422,7 +422,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator": 2_511,
     "asyncio_operator/arrow": 2_651,
     "asyncio_operator/budget": 2_808,
-    "asyncio_operator/coordinators": 810,
+    "asyncio_operator/coordinators": 802,
     "asyncio_operator/engine": 4_331,
     "asyncio_operator/journal": 2_294,
     "asyncio_operator/lookup": 4_167,
@@ -430,7 +430,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/operator": 1_707,
     "asyncio_operator/policies": 1_282,
     "asyncio_operator/queues": 409,
-    "asyncio_operator/services": 1_364,
+    "asyncio_operator/services": 1_360,
     "asyncio_operator/spark": 8_388,
     "asyncio_operator/state": 7_429,
     "asyncio_operator/telemetry": 565,
@@ -444,11 +444,11 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator_proof/simulation": 4_029,
     "enrichers": 2_359,
     "enrichers/databases": 910,
-    "enrichers/http": 3_496,
+    "enrichers/http": 3_492,
     "enrichers/models": 986,
-    "enrichers/postgres": 2_460,
-    "enrichers/redis": 571,
-    "enrichers/sql": 1_820,
+    "enrichers/postgres": 2_456,
+    "enrichers/redis": 567,
+    "enrichers/sql": 1_816,
 }
 """Lines of a folder with its subfolders at most; the packages without theirs."""
 

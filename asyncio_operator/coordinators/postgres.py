@@ -17,14 +17,10 @@ from typing import Any
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
 from asyncio_operator.coordinators.exchange import ServerCoordinator, Stored
 from asyncio_operator.errors import CoordinatorError, shown_address
-from asyncio_operator.hints import not_installed
+from asyncio_operator.hints import needs
 
-try:
+with needs("a budget in PostgreSQL", "asyncpg", "postgres"):
     import asyncpg
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "asyncpg":
-        raise
-    raise not_installed("a budget in PostgreSQL", "asyncpg", "postgres") from error
 
 from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.closing import closed_in_time

@@ -16,14 +16,10 @@ from typing import Any
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
 from asyncio_operator.coordinators.exchange import ServerCoordinator, Stored
 from asyncio_operator.errors import shown_address
-from asyncio_operator.hints import not_installed
+from asyncio_operator.hints import needs
 
-try:
+with needs("a budget in Redis", "redis", "redis"):
     from redis.exceptions import ConnectionError as LostConnectionError
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "redis":
-        raise
-    raise not_installed("a budget in Redis", "redis", "redis") from error
 
 from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.redis_client import RedisClient, Url, cause_of, check_url, secrets_of

@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from asyncio_operator.hints import not_installed
+from asyncio_operator.hints import needs
 
-try:
+with needs("a cache in Redis", "redis", "redis"):
     import redis.asyncio  # noqa: F401
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "redis":
-        raise
-    raise not_installed("a cache in Redis", "redis", "redis") from error
 
 from redis.exceptions import MasterDownError, ReadOnlyError
 

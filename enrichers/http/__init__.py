@@ -14,14 +14,10 @@
 | `budget_reports` | what answers report to the budget of the lookup |
 """
 
-from asyncio_operator.enricher import not_installed
+from asyncio_operator.enricher import needs
 
-try:
+with needs("HttpEnricher", "aiohttp", "http"):
     import aiohttp  # noqa: F401
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "aiohttp":
-        raise
-    raise not_installed("HttpEnricher", "aiohttp", "http") from error
 
 from enrichers.http.enricher import HttpEnricher
 from enrichers.http.oauth2 import OAuth2

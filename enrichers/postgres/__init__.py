@@ -12,14 +12,10 @@
 | `modifiers` | precision and scale, which asyncpg does not show |
 """
 
-from asyncio_operator.enricher import not_installed
+from asyncio_operator.enricher import needs
 
-try:
+with needs("PostgresEnricher", "asyncpg", "postgres"):
     import asyncpg  # noqa: F401
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "asyncpg":
-        raise
-    raise not_installed("PostgresEnricher", "asyncpg", "postgres") from error
 
 from enrichers.postgres.enricher import PostgresEnricher
 

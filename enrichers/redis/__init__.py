@@ -7,14 +7,10 @@
 | `connections` | the client, and how many commands run at once; in a cluster keys by slot, and nodes that change |
 """
 
-from asyncio_operator.enricher import not_installed
+from asyncio_operator.enricher import needs
 
-try:
+with needs("RedisEnricher", "redis", "redis"):
     import redis.asyncio  # noqa: F401
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "redis":
-        raise
-    raise not_installed("RedisEnricher", "redis", "redis") from error
 
 from enrichers.redis.enricher import RedisEnricher
 

@@ -11,15 +11,11 @@
 | `spellings` | how dates and times may be written in SQLite |
 """
 
-from asyncio_operator.enricher import not_installed
+from asyncio_operator.enricher import needs
 
-try:
+with needs("SqlEnricher", "sqlalchemy[asyncio]", "sql", "sqlalchemy", "greenlet"):
     import greenlet  # noqa: F401  # SQLAlchemy installs without it, and then its asynchronous engine does not work
     import sqlalchemy.ext.asyncio  # noqa: F401
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] not in ("greenlet", "sqlalchemy"):
-        raise
-    raise not_installed("SqlEnricher", "sqlalchemy[asyncio]", "sql") from error
 
 from enrichers.sql.enricher import SqlEnricher
 
