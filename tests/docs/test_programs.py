@@ -106,6 +106,10 @@ def test_no_program_is_shown_as_text() -> None:
     assert [block for path in DOCS.rglob("*.md") for block in programs_shown_as_text(path.read_text("utf-8"))] == []
 
 
+def test_the_programs_about_the_operator_run_and_keep_what_they_say() -> None:
+    assert "until_found" in run_programs("operator.md")
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "page",

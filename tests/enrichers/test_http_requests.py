@@ -178,35 +178,25 @@ def test_the_users_own_text_is_sent_as_it_is_and_made_sendable() -> None:
     )
 
 
-async def test_what_goes_with_every_request_and_what_the_user_may_replace() -> None:
+async def test_what_goes_with_every_request_and_what_the_user_may_replace_or_add() -> None:
     async with FakeService({"x": {"v": "1"}}) as service:
         async with asked(service, "/rows/{key}", method="PUT", json_body=1) as enricher:
             await enricher.lookup("x")
         async with asked(service, "/rows/{key}", headers={"accept": "a/b", "user-agent": "me"}) as enricher:
             await enricher.lookup("x")
-        first, second = service.requests
+        url = service.url.replace("://", "://bob:p%40ss@")
+        async with opened(HttpEnricher(f"{url}/rows/{{key}}", schema="v string")) as enricher:
+            service.answer_next(FakeAnswer({"v": "1"}, headers={"Set-Cookie": "id=7"}))
+            await enricher.lookup("x")
+            await enricher.lookup("x")
+        first, second, third, fourth = service.requests
+        assert third.headers["authorization"] == fourth.headers["authorization"] == "Basic Ym9iOnBAc3M="
+        assert "cookie" not in fourth.headers, "cookies are neither kept nor sent"
         assert first.method == "PUT"
         assert (first.headers["accept"], first.headers["content-type"]) == ("application/json", "application/json")
         assert first.headers["user-agent"] == "asyncio-operator"
         assert (second.headers["accept"], second.headers["user-agent"]) == ("a/b", "me")
         assert "content-type" not in second.headers
-        assert "cookie" not in second.headers
-
-
-async def test_credentials_of_the_url_go_into_a_header() -> None:
-    async with FakeService({"x": {"v": "1"}}) as service:
-        url = service.url.replace("://", "://bob:p%40ss@")
-        async with opened(HttpEnricher(f"{url}/rows/{{key}}", schema="v string")) as enricher:
-            assert await enricher.lookup("x") == {"v": "1"}
-            assert service.requests[0].headers["authorization"] == "Basic Ym9iOnBAc3M="
-
-
-async def test_cookies_are_neither_kept_nor_sent() -> None:
-    async with FakeService() as service, asked(service, "/x/{key}") as enricher:
-        for _ in range(2):
-            service.answer_next(FakeAnswer({"v": "1"}, headers={"Set-Cookie": "id=7"}))
-            await enricher.lookup("x")
-        assert "cookie" not in service.requests[1].headers
 
 
 async def test_connections_are_used_again_and_bounded_by_per_host_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,23 +30,14 @@ class Spark:
         return SimpleNamespace(numCompletedTasks=1, numTasks=2)
 
 
-def test_the_last_tasks_are_shown_although_the_job_ends_before_the_next_look(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(("error", "shown"), [(None, " 1/2 2/2"), (ValueError("ValueError: no"), " 1/2")])
+def test_the_last_tasks_are_shown_although_the_job_ends_before_the_next_look_and_of_a_failed_one_those_that_were_done(
+    error: Exception | None, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spark: Any = Spark()
-    with job(spark, every=0.001):
+    failing = pytest.raises(ProblemError, match="the Spark job failed: ValueError: no")
+    with nullcontext() if error is None else failing, job(spark, every=0.001):
         assert spark.looked.wait(60)
-    assert capsys.readouterr().out == " 1/2 2/2"
-
-
-def test_a_failed_job_shows_only_the_tasks_that_were_done(capsys: pytest.CaptureFixture[str]) -> None:
-    spark: Any = Spark()
-
-    def fail() -> None:
-        with job(spark, every=0.001):
-            assert spark.looked.wait(60)
-            raise ValueError("ValueError: no")
-
-    with pytest.raises(ProblemError, match="the Spark job failed: ValueError: no"):
-        fail()
-    assert capsys.readouterr().out == " 1/2"
+        if error is not None:
+            raise error
+    assert capsys.readouterr().out == shown

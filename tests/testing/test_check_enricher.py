@@ -237,13 +237,19 @@ async def airport(key: Any) -> Found:
     return found
 
 
-def test_a_function_enricher_passes() -> None:
-    check_enricher(lambda: FunctionEnricher(airport, "name string, height int"), known=ROWS, missing=MISSING)
+decorated = enricher("name string, height int")(airport)
 
 
-def test_a_copy_of_the_one_that_a_decorator_made_passes() -> None:
-    decorated = enricher("name string, height int")(airport)
-    check_enricher(lambda: copy.copy(decorated), known=ROWS, missing=MISSING)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FunctionEnricher(airport, "name string, height int"),
+        lambda: copy.copy(decorated),
+    ],
+    ids=["function", "copy of a decorated one"],
+)
+def test_an_enricher_of_a_function_passes(make: Any) -> None:
+    check_enricher(make, known=ROWS, missing=MISSING)
 
 
 def check_blocking(make: Callable[[], Enricher]) -> None:
