@@ -44,12 +44,14 @@ def opened(server: RedisServer, **options: Any) -> AbstractAsyncContextManager[R
 def test_json_keeps_the_contract(server: RedisServer, max_batch: int) -> None:
     server.command("SET", "airport:JFK", '{"name": "Kennedy", "height": 4, "other": []}')
     server.command("SET", "airport:LGA", '[{"name": "a"}, {"name": "b", "height": 7}]')
+    server.command("SET", "airport:EWR", "{}")
     server.command("SET", "airport:nothing", "null")
     server.command("SET", "airport:none", "[]")
     check_enricher(
         lambda: RedisEnricher(server.url, schema=SCHEMA, key_template="airport:{key}", max_batch=max_batch),
         known={
             "JFK": {"name": "Kennedy", "height": 4},
+            "EWR": {"name": None, "height": None},
             "LGA": [{"name": "a", "height": None}, {"name": "b", "height": 7}],
         },
         missing=["XXX", "nothing", "none", "a b\r\nSET x y\r\n", "ü\0'\"", "\ud800", "x" * 100_000, None],
@@ -93,88 +95,52 @@ async def test_keys_are_written_as_the_template_says(server: RedisServer) -> Non
             assert (await failure(enricher, ("JFK", wrong))).retryable is False
 
 
+NO_COLUMN = "none of the columns ['name', 'height']; its fields are ['error', 'code']"
+NO_JSON = ("the value is not JSON", 'kind="string" takes a value as it is', 'kind="hash"')
+
+
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("kind", "stored", "says"),
     [
-        ("{'a': 1}", "Expecting property name"),
-        ("", "Expecting value"),
-        ("7", "7 (a number) is not a row"),
-        ('[{"name": "a"}, 7]', "7 (a number) is not a row"),
-        ('{"height": "4"}', "column 'height' holds '4' (a text), which does not fit int:"),
-        ('{"height": 4.5}', "column 'height' holds 4.5 (a number), which does not fit int:"),
-        ('{"height": 2147483648}', "2147483648"),
-        (b'{"name": "\xff"}', "utf-8"),
-        ("[" * 100_000, "recursion"),
-        ('{"name": "\\ud800"}', "surrogate pair"),
+        ("json", "{'a': 1}", ["Expecting property name"]),
+        ("json", "", ["Expecting value"]),
+        ("json", "7", ["7 (a number) is not a row"]),
+        ("json", '[{"name": "a"}, 7]', ["7 (a number) is not a row"]),
+        ("json", '{"height": "4"}', ["column 'height' holds '4' (a text), which does not fit int:"]),
+        ("json", '{"height": 4.5}', ["column 'height' holds 4.5 (a number), which does not fit int:"]),
+        ("json", '{"height": 2147483648}', ["2147483648"]),
+        ("json", "[" * 100_000, ["recursion"]),
+        ("json", '{"name": "\\ud800"}', ["surrogate pair"]),
+        ("json", '{"error": "no", "code": 7}', [NO_COLUMN, "give columns in schema= the names of the fields"]),
+        ("json", '[{"name": "a"}, {"error": "no", "code": 7}]', [NO_COLUMN]),
+        # Of what is not JSON the beginning is shown, with the remedy.
+        ("json", "New York,\t13," + "x" * 10_000, [*NO_JSON, "Expecting value: line 1", "with 'New York, 13,xxxx"]),
+        ("json", b"\xff\xfe" + b"x" * 10_000, [*NO_JSON, "'utf-8' codec can't decode byte 0xff", "begins with "]),
+        ("json", "s3cret:Pass/word " + "x" * 10_000, [*NO_JSON, "begins with '*** xxxx"]),
+        ("json", "[" + "x" * 25 + " s3cret:Pass/word", [*NO_JSON, "begins with '[xxxx"]),
+        ("hash", "4", ["the value is of another type of Redis (WRONGTYPE"]),
+        ("hash", {"height": "four"}, ["the column 'height' holds b'four' (bytes), which does not fit int:"]),
+        ("hash", {"error": "no", "code": "7"}, [NO_COLUMN]),
     ],
+    ids=lambda value: repr(value)[:30],
 )
-async def test_a_value_that_does_not_fit_is_an_error_of_its_key(server: RedisServer, value: Any, says: str) -> None:
-    server.command("SET", "bad", value)
-    server.command("SET", "good", '{"name": "a"}')
-    async with opened(server) as enricher:
+async def test_a_value_that_does_not_fit_is_an_error_of_its_key(
+    server: RedisServer, kind: Any, stored: Any, says: list[str]
+) -> None:
+    for name, value in (("bad", stored), ("good", {"name": "a"} if kind == "hash" else '{"name": "a"}')):
+        if isinstance(value, dict):
+            server.command("HSET", name, *(text for pair in value.items() for text in pair))
+        else:
+            server.command("SET", name, value)
+    async with opened(server, kind=kind) as enricher:
         error = await failure(enricher, "good", "bad")
-        assert says in str(error)
-        assert "key 'bad'" in str(error)
+        for text in ("key 'bad'", *says):
+            assert text in str(error)
         assert (error.retryable, error.any_key) == (False, False)
         assert await enricher.lookup("good") == {"name": "a", "height": None}
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (
-            "New York,\t13," + "x" * 10_000,
-            ["(JSONDecodeError: Expecting value: line 1", "begins with 'New York, 13,xxxx"],
-        ),
-        (b"\xff\xfe" + b"x" * 10_000, ["UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff", "begins with "]),
-        ("s3cret:Pass/word " + "x" * 10_000, ["begins with '*** xxxx"]),
-        ("[" + "x" * 25 + " s3cret:Pass/word", ["begins with '[xxxx"]),
-    ],
-    ids=["text", "bytes", "password", "cut password"],
-)
-async def test_of_a_value_that_is_not_json_the_beginning_is_shown_with_the_remedy(
-    server: RedisServer, value: Any, says: list[str]
-) -> None:
-    server.command("SET", "bad", value)
-    async with opened(server) as enricher:
-        error = await failure(enricher, "bad")
-    for text in ("key 'bad': the value is not JSON", 'kind="string" takes a value as it is', 'kind="hash"', *says):
-        assert text in str(error)
     everything = str(error) + repr(error.__cause__) + repr(error.__context__)
     assert "x" * 40 not in everything
     assert "s3c" not in everything
-
-
-async def test_a_field_that_does_not_fit_is_an_error_of_its_key(server: RedisServer) -> None:
-    server.command("HSET", "bad", "height", "four")
-    server.command("HSET", "good", "height", "4")
-    server.command("SET", "plain", "4")
-    async with opened(server, kind="hash") as enricher:
-        error = await failure(enricher, "good", "bad")
-        assert "key 'bad': the column 'height' holds b'four' (bytes), which does not fit int:" in str(error)
-        error = await failure(enricher, "good", "plain")
-        assert "key 'plain': the value is of another type of Redis (WRONGTYPE" in str(error)
-        assert (error.retryable, error.any_key) == (False, False)
-
-
-@pytest.mark.parametrize("kind", ["json", "hash"])
-async def test_a_row_with_none_of_the_columns_is_an_error_of_its_key(server: RedisServer, kind: Any) -> None:
-    if kind == "json":
-        server.command("SET", "bad", '{"error": "not today", "code": 7}')
-        server.command("SET", "several", '[{"name": "a"}, {"error": "not today"}]')
-        server.command("SET", "empty", "{}")
-    else:
-        server.command("HSET", "bad", "error", "not today", "code", "7")
-    async with opened(server, kind=kind) as enricher:
-        error = await failure(enricher, "bad")
-        assert "key 'bad': the row has none of the columns ['name', 'height']; its fields are ['error', 'code']" in str(
-            error
-        )
-        assert "give columns in schema= the names of the fields" in str(error)
-        assert (error.retryable, error.any_key) == (False, False)
-        if kind == "json":
-            assert "none of the columns" in str(await failure(enricher, "several"))
-            assert await enricher.lookup("empty") == {"name": None, "height": None}
 
 
 async def test_it_connects_again_after_a_restart() -> None:
