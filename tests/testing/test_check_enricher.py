@@ -35,6 +35,7 @@ from tests.testing.broken_enrichers import (
     RaisesForMissing,
     ShowsItsPassword,
     Sound,
+    changed,
 )
 
 
@@ -84,22 +85,6 @@ class Poisoned(Sound):
         return [ROWS.get(key) for key in keys]
 
 
-class Retryable(Poisoned):
-    error = EnricherError("busy", retryable=True)
-
-
-class ForAll(Poisoned):
-    error = EnricherError("no table", any_key=True)
-
-
-class Lost(Poisoned):
-    error = ConnectionError("lost")
-
-
-class Answers(Poisoned):
-    error = lone = None
-
-
 class Swallows(Poisoned):
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         if "bad" in keys and len(keys) == 1:
@@ -115,10 +100,13 @@ def check_poison(kind: type[Enricher], **options: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (Retryable, "of which 'bad' is poisoned, raised an error that fails all of them: EnricherError: busy"),
-        (ForAll, "EnricherError: no table"),
-        (Lost, "must be no TimeoutError or ConnectionError"),
-        (Answers, "the poisoned key 'bad' gave None; its lookup must fail"),
+        (
+            changed(Poisoned, error=EnricherError("busy", retryable=True)),
+            "of which 'bad' is poisoned, raised an error that fails all of them: EnricherError: busy",
+        ),
+        (changed(Poisoned, error=EnricherError("no table", any_key=True)), "EnricherError: no table"),
+        (changed(Poisoned, error=ConnectionError("lost")), "must be no TimeoutError or ConnectionError"),
+        (changed(Poisoned, error=None, lone=None), "the poisoned key 'bad' gave None; its lookup must fail"),
         (Swallows, "was not found"),
     ],
 )
