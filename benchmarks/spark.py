@@ -55,7 +55,7 @@ def s5() -> Rows:
         ours = enrich(rows, FunctionEnricher(_at_once, "answer long"), on="id")
         theirs = rows.mapInArrow(passed, rows.schema)
         times = _in_turns(ours, theirs)
-    yield "S5", "enrich, function at once / identity mapInArrow", *pair(*times), "<= 2.2"
+    yield "S5", "enrich, function at once / identity mapInArrow", *pair(*times), "<= 2.5"
 
 
 def s6() -> Rows:

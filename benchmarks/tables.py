@@ -80,8 +80,8 @@ def s19() -> Rows:
 
 def s21() -> Rows:
     """1,000,000 rows, and 200,000 keys of a number and a text in no order, each about five times: 18 columns of a table
-    in PostgreSQL, compared with Spark's own reader and a broadcast join. A task remembers 100,000 keys, so it asks for
-    most keys more than once. Also: each key once (`strategy="distinct"`), and the whole table in memory.
+    in PostgreSQL, compared with Spark's own reader and a broadcast join. A task remembers the answers in 64 MB, so it
+    asks for some keys more than once. Also: each key once (`strategy="distinct"`), and the whole table in memory.
 
     The reader speaks TCP, and the server a socket, so a proxy in this process passes on its bytes.
     """

@@ -55,21 +55,13 @@ class ColumnMemory:
 
     Args:
         seconds: how long an answer is remembered, in the unit of the clock.
-        most_keys: the oldest block is forgotten when the others have as many keys.
-        most_bytes: the maximum number of bytes of keys and answers.
+        most_keys, most_bytes: the maximum numbers of keys, and of bytes of keys and answers.
         block: the keys from which a block takes no more.
         span: the time that a block may span.
     """
 
     def __init__(
-        self,
-        seconds: float,
-        clock: Callable[[], float],
-        *,
-        most_keys: int,
-        most_bytes: int,
-        block: int,
-        span: float,
+        self, seconds: float, clock: Callable[[], float], most_keys: int, most_bytes: int, block: int, span: float
     ) -> None:
         self._seconds = seconds
         self._clock = clock
@@ -126,9 +118,7 @@ class ColumnMemory:
         self._next += len(keys)
         self._count += len(keys)
         self._bytes += size
-        while self._blocks and (
-            self._bytes > self._most_bytes or self._count - self._blocks[0].count >= self._most_keys
-        ):
+        while self._bytes > self._most_bytes or self._count > self._most_keys:
             self._forget()
 
     def _forget(self) -> None:

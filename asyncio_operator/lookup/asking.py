@@ -34,7 +34,6 @@ ENOUGH = 100
 """Keys that wait for a call, at most those of one group. While there are more, no further key is asked for: the calls
 decide the pace."""
 
-
 Piece = tuple[Any, Sequence[Any]]
 """An `OpenBatch`, and the positions of some of its keys."""
 

@@ -226,11 +226,12 @@ class LookupCache:
         stored = self._stored(key)
         return (self._now() if stored is None else self._codec.timestamp(stored)) / 1000
 
-    def memories(self, seconds: float) -> list[Memory]:
+    def memories(self, seconds: float, in_columns: bool) -> list[Memory]:
         """What a task remembers of rows and of misses, for what this cache has dropped to make room, or does not take
         (law L13). An answer is not used longer than here, and not beyond the time of its refresh."""
         longest = self.fresh_life if self._used is None else min(self.fresh_life, self._used.milliseconds)
-        return [Memory(1000 * seconds, self._now, min(life, longest)) for life in (self.row_life, self.miss_life)]
+        limits = min(self.row_life, longest), min(self.miss_life, longest)
+        return [Memory(1000 * seconds, self._now, limit, in_columns) for limit in limits]
 
     def noted_in(self, place: str) -> NotedKeys:
         """The keys whose answers a place has."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MOST_KEYS: Final = 100_000
 """Keys that are remembered, by law L12."""
 
+MOST_IN_COLUMNS: Final = 250_000
+"""The same for answers in columns, which take a small part of the memory: as many rows of 256 bytes as `MOST_BYTES`."""
+
 MOST_BYTES: Final = 64 * 2**20
 """Bytes of their answers, estimated. It is a few batches of ordinary rows, and bounds the memory of large documents."""
 
@@ -65,9 +68,13 @@ class Memory:
         seconds: how long an answer is remembered, in the unit of the clock; 0: never.
         clock: returns the time.
         limit: that of a cache: no answer is returned when this much time has passed since it came.
+        in_columns: answers are in columns, and keys are objects because there is a cache. As many are remembered as
+            without it (law L13), where keys take no objects.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float], limit: float = inf) -> None:
+    def __init__(
+        self, seconds: float, clock: Callable[[], float], limit: float = inf, in_columns: bool = False
+    ) -> None:
         self._seconds = seconds
         self._limit = limit
         self._longest = min(seconds, limit)
@@ -79,6 +86,9 @@ class Memory:
         self._blocks: deque[KeyBlock] = deque()
         self._has_forgotten = False  # whether a block may list a key that was forgotten, and that has a later answer
         self._bytes = 0
+        # In columns: without its oldest block, of at most an eighth of the bytes, it has still as much.
+        limits = (0, MOST_IN_COLUMNS, MOST_BYTES * 9 // 8) if in_columns else (ENTRY, MOST_KEYS, MOST_BYTES)
+        self._entry, self._most_keys, self._most_bytes = limits
         self._columns: ColumnMemory | None = None
 
     def recall(self, batch: KeyBatch) -> tuple[list[Any], list[int]] | None:
@@ -106,14 +116,8 @@ class Memory:
             from asyncio_operator.arrow.column_memory import ColumnMemory
 
             self._ascending = False
-            self._columns = ColumnMemory(
-                self._seconds,
-                self._clock,
-                most_keys=MOST_KEYS,
-                most_bytes=MOST_BYTES,
-                block=BLOCK_IN_COLUMNS,
-                span=self._span,
-            )
+            limits = MOST_IN_COLUMNS, MOST_BYTES, BLOCK_IN_COLUMNS, self._span
+            self._columns = ColumnMemory(self._seconds, self._clock, *limits)
         keys: Any = batch.keys
         for positions, answers in self._columns.recall(keys, batch.ascending):
             batch.store(positions, answers)
@@ -151,9 +155,9 @@ class Memory:
             return
         now, sample = self._clock(), outcomes[::SAMPLED]
         self._forget_old(now)
-        size = ENTRY + size_of(sample) // len(sample)
+        size = self._entry + size_of(sample) // len(sample)
         # In several blocks: a block that alone is over the limit would be forgotten with all its keys.
-        most = max(1, min(BLOCK, MOST_BYTES // 16 // size))
+        most = max(1, min(BLOCK, MOST_BYTES // 16 // max(1, size)))
         for start in range(0, len(keys), most):
             some = keys[start : start + most]
             block = self._blocks[-1] if self._blocks else None
@@ -168,7 +172,9 @@ class Memory:
         self._count += len(keys)
         if not self._ascending:
             self._known.update(zip(keys, outcomes, strict=True))
-        while self._blocks and self._is_over():
+        # Without its oldest block it would still remember enough.
+        blocks = self._blocks
+        while self._bytes > self._most_bytes or (blocks and self._count - len(blocks[0].keys) >= self._most_keys):
             self._forget()
 
     def forget(self, key: Any, outcome: Any) -> None:
@@ -182,10 +188,6 @@ class Memory:
             del self._known[key]
             # It stays in its block, which must not take a later answer with it.
             self._has_forgotten = True
-
-    def _is_over(self) -> bool:
-        # Without its oldest block it would still remember enough.
-        return self._bytes > MOST_BYTES or self._count - len(self._blocks[0].keys) >= MOST_KEYS
 
     def _forget_old(self, now: float) -> None:
         # The limit of a cache is exact (law L5): it counts from the oldest answer of a block.

@@ -18,7 +18,6 @@ from asyncio_operator.policies.shutdown import LOOKUP_GRACE_PERIOD
 if TYPE_CHECKING:
     from asyncio_operator.enricher import Enricher
 
-
 DefaultRetry = Retry | int | None | Literal["default"]
 """When lookups are repeated: as given (a number of attempts is enough), never (None), or as the enricher says
 ("default")."""
@@ -50,12 +49,6 @@ class LookupOptions(CallOptions):
     def __post_init__(self) -> None:
         CallOptions.__post_init__(self)
         of_kind("cache", self.cache, Cache, IN_WORDS["cache"])
-
-    def in_arrow(self, enricher: Enricher, traced: bool) -> bool:
-        """Whether the keys of a task stay in Arrow: the enricher is in memory, and nothing is done for each key."""
-        if not enricher.in_memory or enricher.lookup_columns is None or traced or self.limited:
-            return False
-        return not any((self.timed, self.retry, self.attempt_timeout, self.cache, self.journaled))
 
 
 def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:

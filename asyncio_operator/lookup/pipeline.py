@@ -48,18 +48,17 @@ if TYPE_CHECKING:
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.trace.trace import Trace
 
-
 UNLIMITED = Limited()
 
 
 def called_by(
-    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, in_arrow: bool = False
+    enricher: Enricher, options: LookupOptions, tables: AnswerTables | None, as_arrow: bool = False
 ) -> Called:
     """What the lookups of an enricher call: a function of a key, or of several if ``options.batching`` is set.
 
     Args:
         tables: what the tables of an enricher that answers in columns look like.
-        in_arrow: several keys are `ArrowKeys`.
+        as_arrow: several keys are `ArrowKeys`.
     """
     many = options.batching is not None
     invoke: Callable[[Any], Awaitable[Any]] = enricher.lookup_many if many else enricher.lookup
@@ -77,7 +76,7 @@ def called_by(
             return (await in_columns([key]))[0]
 
         invoke, method = in_columns if many else one, "lookup_columns"
-        if in_arrow and (find := row_finder(enricher)) is not None:
+        if as_arrow and (find := row_finder(enricher)) is not None:
             invoke, method = partial(ask, enricher, tables, find=find), "lookup_rows"
     return Called(
         invoke=observed(invoke, describe(enricher), enricher.call_attributes, many=many),
@@ -88,11 +87,18 @@ def called_by(
     )
 
 
-def runs_in_arrow(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
-    """Whether the keys of runs may stay in Arrow: no option needs a key, or its answer, as an object."""
+def in_arrow(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
+    """Whether the keys of a task may stay in Arrow: no option needs a key, or its answer, as an object."""
     weighed = options.budget and overridden(enricher.weigh, Enricher.weigh)
-    as_objects = traced or options.timed or options.judges or options.journaled or options.cache or weighed
-    return enricher.lookup_columns is not None and options.batching is not None and not as_objects
+    as_objects = traced, options.timed, options.judges, options.journaled, options.cache, weighed
+    many = options.batching is not None or enricher.in_memory
+    return many and enricher.lookup_columns is not None and not any(as_objects)
+
+
+def in_slices(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
+    """Whether they are looked up in slices of batches: the enricher is in memory, and no call is limited."""
+    limited = options.limited or options.retry or options.attempt_timeout
+    return enricher.in_memory and not limited and in_arrow(options, enricher, traced)
 
 
 class LookupPipeline(Asking):
@@ -142,7 +148,7 @@ class LookupPipeline(Asking):
         # Laws L12 and L13: behind a cache the memory has what the cache has dropped.
         self._memories: Sequence[Memory] = ()
         if options.remember and cache is not None:
-            self._memories = cache.memories(options.remember)
+            self._memories = cache.memories(options.remember, in_columns=tables is not None)
         elif options.remember:
             self._memories = (Memory(options.remember, clock),)
         self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
@@ -150,18 +156,18 @@ class LookupPipeline(Asking):
         self.emitted, self.wait = self._delivery.emitted, self._delivery.wait
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
-        in_arrow = not single and options.in_arrow(enricher, traced=trace is not None)
-        if in_arrow and options.batching is None:
+        sliced = not single and in_slices(options, enricher, traced=trace is not None)
+        if sliced and options.batching is None:
             options = replace(options, batching=Batching(1))
-        self.places = places = Places(self._counted, cache, () if in_arrow else self._memories, known, options.timed)
+        self.places = places = Places(self._counted, cache, () if sliced else self._memories, known, options.timed)
         # An answer of a batch that is not kept is checked later, when its columns are built.
         check = check if places.keeps or single else None
         super().__init__(PendingKeys(enricher, options, places, clock, check, recorder, single=single))
         # Refreshes of a cache leave a scarce budget to new keys.
         yields = limited.allowance is not None and places.refreshes
         self.eager = trace is not None
-        self.direct = in_arrow or not (options.batching or single or yields)
-        self.slices = options.batching.max_size if in_arrow and options.batching is not None else 0
+        self.direct = sliced or not (options.batching or single or yields)
+        self.slices = options.batching.max_size if sliced and options.batching is not None else 0
         self.timed = options.timed
         self.judges = options.judges or options.hedge is not None or self.eager
         # Whether answers that have come are used again.
@@ -178,7 +184,7 @@ class LookupPipeline(Asking):
             self._reader,
             self.pending,
             options,
-            called_by(enricher, options, tables, in_arrow),
+            called_by(enricher, options, tables, sliced),
             limited,
             self.timers,
             recorder,

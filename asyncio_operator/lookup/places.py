@@ -178,8 +178,7 @@ class Places:
             self.figures.cache_hits += hits
         else:
             self.figures.journal_hits += hits
-        # An answer from a store behind the cache is older than it looks here. Only the cache knows its age, so only the
-        # cache keeps it.
+        # An answer from a store behind the cache is older than it looks here, and only the cache knows its age.
         if self._memories and self._cache is None:
             self._memories[0].learn(keys, outcomes)
         if self._keeper is not None and source != self._keeper.source:

@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncio_operator import Cache, Enricher
+from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.column_answers import ColumnAnswers, joined
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.lookup import memory as module
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Failure, KeyBatch
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.testing import ManualClock
+from tests.lookup.helpers import CHECK, look_up
+from tests.operator.helpers import virtual
 
 SECONDS = 60
 
@@ -39,6 +43,20 @@ def answers_of(keys: list[int], time: int = 0) -> ColumnAnswers:
 
 def plain(answers: Any) -> list[Any]:
     return [PENDING if one is PENDING else None if one is None else one.answer() for one in answers]
+
+
+class InColumns(Enricher):
+    """Has a row for every key."""
+
+    max_batch = 10
+    asked = 0
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("x", pa.int64())])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        self.asked += len(keys)
+        return pa.table({"key": keys, "x": keys})
 
 
 def batch_of(keys: list[int], kind: type[ArrowKeys] = ArrowKeys) -> KeyBatch:
@@ -91,7 +109,7 @@ def test_L12_answers_in_columns_are_remembered_as_long_as_others(
 
 
 def test_L12_the_memory_of_answers_in_columns_is_bounded_in_keys_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limits in ({"MOST_KEYS": 100}, {"MOST_BYTES": 4_000}):
+    for limits in ({"MOST_IN_COLUMNS": 100}, {"MOST_BYTES": 4_000}):
         with monkeypatch.context() as patch:
             for name, value in ({"BLOCK_IN_COLUMNS": 10} | limits).items():
                 patch.setattr(module, name, value)
@@ -105,8 +123,45 @@ def test_L12_the_memory_of_answers_in_columns_is_bounded_in_keys_and_in_bytes(mo
             batch = batch_of(list(reversed(range(10_000))))
             asked = asked_for(memory, batch)
             remembered = 10_000 - len(asked)
-            assert 100 <= remembered <= 110 if "MOST_KEYS" in limits else 20 <= remembered <= 200
+            assert remembered == 100 if "MOST_IN_COLUMNS" in limits else 20 <= remembered <= 200
             assert asked == list(range(remembered, 10_000))
+
+
+@pytest.mark.parametrize("limit", ["MOST_IN_COLUMNS", "MOST_BYTES"])
+@settings(max_examples=30)
+@given(sizes=st.lists(st.integers(10, 30), min_size=20, max_size=30))
+def test_L13_a_memory_behind_a_cache_has_what_one_without_a_cache_has(limit: str, sizes: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"BLOCK": 4, "BLOCK_IN_COLUMNS": 25, limit: 4_000 if limit == "MOST_BYTES" else 100}.items():
+            patch.setattr(module, name, value)
+        alone, behind = Memory(SECONDS, ManualClock()), Memory(SECONDS, ManualClock(), in_columns=True)
+        alone.recall(batch_of([1, 0]))
+        first, left = 0, set[int]()
+        for size in sizes:
+            keys = list(range(first, first + size))
+            alone.learn(ArrowKeys(pa.array(keys, pa.int64())), answers_of(keys))
+            behind.learn(keys, answers_of(keys))
+            first += size
+            every = list(reversed(range(first)))
+            left = set(asked_for(alone, batch_of(every)))
+            assert left >= set(asked_for(behind, KeyBatch(every, len(every))))
+        assert left
+
+
+@virtual
+async def test_L13_a_cache_costs_no_calls_of_an_enricher_that_answers_in_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"MOST_KEYS": 10, "BLOCK": 4, "BLOCK_IN_COLUMNS": 40}.items():
+        monkeypatch.setattr(module, name, value)
+    keys = [key * 7 % 50 for key in range(50)]
+    for cache in (None, Cache(max_rows=1)):
+        enricher = InColumns()
+        tables = AnswerTables(None, enricher.schema())
+        batches = [batch_of(keys) if cache is None else KeyBatch(keys, 50) for _ in range(2)]
+        check = None if cache is None else CHECK
+        done = await look_up(enricher, batches, every=1.0, remember=60.0, cache=cache, tables=tables, check=check)
+        assert (enricher.asked, done.figures.calls) == (50, 5)
 
 
 def test_L12_a_key_whose_call_was_in_trouble_is_remembered_beside_those_in_columns() -> None:

@@ -16,7 +16,7 @@ from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.timing import TURN
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import runs_in_arrow
+from asyncio_operator.lookup.pipeline import in_arrow
 from tests.lookup.helpers import look_up
 from tests.operator.helpers import virtual
 from tests.operator.meter import Meter, metered
@@ -131,7 +131,7 @@ async def test_A4_G1_keys_stay_in_arrow_under_a_rate_limit_of_the_job() -> None:
     meter, far = cast("Any", Meter(keys=2)), 10**18
     enricher = Far(2)
     options = LookupOptions(batching=batching_of(enricher, None), budget=metered(meter))
-    assert runs_in_arrow(options, enricher, traced=False)
+    assert in_arrow(options, enricher, traced=False)
     batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
     await look_up(enricher, [batch], budget=options.budget, tables=tables_of(enricher), meter=meter, fail=True)
     assert [answer.answer() for answer in batch.found(None)] == [{"x": 1}, {"x": 2}, {"x": far}]
@@ -145,4 +145,4 @@ class Weighed(Far):
 
 def test_A4_G4_keys_that_are_weighed_have_objects() -> None:
     options = LookupOptions(batching=Batching(2), budget=metered(Meter()))
-    assert not runs_in_arrow(options, Weighed(2), traced=False)
+    assert not in_arrow(options, Weighed(2), traced=False)

@@ -26,7 +26,7 @@ from asyncio_operator.lookup.answers import AnswerCheck, missing_key_error, run_
 from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import LookupPipeline, runs_in_arrow
+from asyncio_operator.lookup.pipeline import LookupPipeline, in_arrow, in_slices
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.spark.worker.rows import Enrichment, Layout
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
@@ -97,12 +97,12 @@ class Link:
         self._label = label
         self._place = place
         self.task = task
-        traced = task.tracing is not None
-        whole = task.options.in_arrow(task.enricher, traced=traced)
-        in_arrow = whole or (not task.layout.optional and runs_in_arrow(task.options, task.enricher, traced))
+        about = task.options, task.enricher, task.tracing is not None
+        whole = in_slices(*about)
+        as_arrow = whole or (not task.layout.optional and in_arrow(*about))
         missing = partial(missing_key_error, task.enricher)
         cheap = whole and row_finder(task.enricher) is not None
-        self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow, cheap, held=not whole)
+        self._enrichment = Enrichment(task.layout, self._on_result_error, missing, as_arrow, cheap, held=not whole)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
         self.on_left: Callable[[KeyBatch], None] | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
+from asyncio_operator.lookup.pipeline import in_slices
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
@@ -73,7 +74,7 @@ def setting(number: int, lookup: Lookup, made: EnrichTask, single: bool, own: bo
     event |= _limits(options.budget)
     if lookup.journal is not None:
         event["journal"] = {"name": f"journal {number}", **lookup.journal}
-    if options.in_arrow(made.enricher, traced=made.tracing is not None):
+    if in_slices(options, made.enricher, traced=made.tracing is not None):
         event["asks_per_batch"] = True
     if single:
         event["single"] = True

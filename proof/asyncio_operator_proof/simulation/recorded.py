@@ -25,7 +25,6 @@ from asyncio_operator_proof.simulation.writing import Notes, attempt_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 NO_ROW = 0
 """An answer that is no row."""
 
