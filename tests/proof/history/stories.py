@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncio_operator_proof.history.checker import check_history
@@ -82,3 +83,34 @@ def judged(story: Story, law: str) -> bool:
     report = story.report()
     report.raise_if_broken()
     return law in report.held
+
+
+def case(*arguments: Any, **options: Any) -> Callable[[Callable[..., Story]], Story]:
+    """What `seen` passes to a story that has several arguments."""
+    return lambda story: story(*arguments, **options)
+
+
+def seen(
+    law: str, *, good: Sequence[Any] = (), bad: Sequence[Any] = (), fine: Sequence[Any] = ()
+) -> Callable[[Callable[..., Story]], Callable[[], None]]:
+    """Make a test of a story that is made with different arguments, each a `case` or the only argument.
+
+    Args:
+        good: those with which the law holds, in at least one case.
+        bad: those with which it is broken, and no other law.
+        fine: those with which no law is broken.
+    """
+
+    def make(story: Callable[..., Story]) -> Callable[[], None]:
+        def story_of(one: Any) -> Story:
+            return one(story) if callable(one) else story(one)
+
+        def test() -> None:
+            assert all(judged(story_of(one), law) for one in good)
+            assert [broken(story_of(one)) for one in bad] == [{law}] * len(bad)
+            assert [broken(story_of(one)) for one in fine] == [set()] * len(fine)
+
+        test.__name__, test.__doc__ = story.__name__, story.__doc__
+        return test
+
+    return make

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator_proof.history.same_keys import canonical
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, case, judged, seen
 
 
 def answered(
@@ -43,18 +43,6 @@ def test_Y2_a_source_that_cannot_be_is_seen() -> None:
     assert "L1" in broken(early)
 
 
-@pytest.mark.parametrize("source", ["call", "shared"])
-@pytest.mark.parametrize(("begin", "end"), [(5.5, 7.0), (7.0, 8.0), (5.5, None)])
-def test_L1_a_call_that_ends_after_the_row_left_gave_it_no_answer(source: str, begin: float, end: float | None) -> None:
-    def story(out: float) -> Story:
-        story = Story().task().row(5, out, key="a", source=source, answer=[1])
-        return story.call(begin, end, ["a"], answers=[[1]])
-
-    if end is not None:
-        assert broken(story(end)) == set()
-    assert broken(story(6.0)) - {"L2"} == {"L1"}
-
-
 def test_L1_a_call_that_ended_before_a_row_came_is_not_its_own() -> None:
     def story(second: float) -> Story:
         story = Story(remember=0).task().row(0, 1, 0, key="a", source="call", answer=[1])
@@ -83,16 +71,6 @@ def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
     assert "L2" not in broken(story(0.9, timeout=0.9))
 
 
-def test_Y2_an_answer_that_no_call_gave_is_seen() -> None:
-    def story(answer: Any, source: str = "call") -> Story:
-        story = Story(mode="unordered").task().row(0, 1, 0, key="a", source="call", answer=[1])
-        return story.row(0, 1, 1, key="a", source=source, answer=answer).call(0, 1, ["a"], answers=[[1]])
-
-    assert judged(story([1], "shared"), "L2")
-    assert broken(story([2], "shared")) == {"L2"}
-    assert broken(story([2])) == {"L2"}
-
-
 def test_Y2_an_error_that_is_taken_for_a_miss_is_seen() -> None:
     def story(outcome: str) -> Story:
         return Story().task().row(0, 1, key="a", source="shared", status="missing").call(0, 1, ["a"], outcome)
@@ -101,14 +79,10 @@ def test_Y2_an_error_that_is_taken_for_a_miss_is_seen() -> None:
     assert "L3" in broken(story("error"))
 
 
-def test_Y2_a_miss_with_rows_is_seen() -> None:
-    def story(status: str, answer: Any) -> Story:
-        story = Story().task().row(0, 1, key="a", source="call", status=status, answer=answer)
-        return story.call(0, 1, ["a"], answers=[answer])
-
-    assert judged(story("missing", []), "L9")
-    assert broken(story("found", [])) == {"L9"}
-    assert broken(story("missing", [1])) == {"L9"}
+@seen("L9", good=[case("missing", [])], bad=[case("found", []), case("missing", [1])])
+def test_Y2_a_miss_with_rows_is_seen(status: str, answer: Any) -> Story:
+    story = Story().task().row(0, 1, key="a", source="call", status=status, answer=answer)
+    return story.call(0, 1, ["a"], answers=[answer])
 
 
 SAME = [
@@ -143,20 +117,19 @@ def test_Y2_two_keys_are_two(one: Any, other: Any) -> None:
     assert judged(story.call(0, 1, [one, other]), "L10")
 
 
-def test_Y2_a_key_that_was_not_remembered_is_seen() -> None:
-    def story(second: float, others: int = 0, **setting: Any) -> Story:
-        story = Story(**{"remember": 10.0, **setting}).task(end=50)
-        story.row(0, 1, 0, key="a", source="call").call(0, 1, ["a"])
-        for row in range(others):
-            story.row(2, 3, row + 2, key=row, source="call").call(2, 3, [row])
-        return story.row(second, second + 1, 1, key="a", source="call").call(second, second + 1, ["a"])
-
-    assert judged(story(11.0), "L12")
-    assert broken(story(10.9)) == {"L12"}
-    assert broken(story(10.9, remember=0)) == set()
-    # Among many keys it may be forgotten.
-    assert broken(story(10.9, others=3, remember_rows=3)) == set()
-    assert broken(story(10.9, others=2, remember_rows=3)) == {"L12"}
+@seen(
+    "L12",
+    good=[11.0],
+    bad=[10.9, case(10.9, others=2, remember_rows=3)],
+    fine=[case(10.9, remember=0), case(10.9, others=3, remember_rows=3)],
+)
+def test_Y2_a_key_that_was_not_remembered_is_seen(second: float, others: int = 0, **setting: Any) -> Story:
+    """Among many keys it may be forgotten."""
+    story = Story(**{"remember": 10.0, **setting}).task(end=50)
+    story.row(0, 1, 0, key="a", source="call").call(0, 1, ["a"])
+    for row in range(others):
+        story.row(2, 3, row + 2, key=row, source="call").call(2, 3, [row])
+    return story.row(second, second + 1, 1, key="a", source="call").call(second, second + 1, ["a"])
 
 
 # -- caches
@@ -175,72 +148,46 @@ def cached(*hits: dict[str, Any], outcome: str = "result", answers: Any = ([1],)
     return story
 
 
-def test_Y2_an_answer_past_its_time_is_seen() -> None:
-    def story(at: float) -> Story:
-        return cached(answered(1, at, source="cache"), expire_after_write=10.0)
-
-    assert judged(story(10.999), "L5")
-    assert broken(story(11.002)) == {"L5"}
+@seen("L5", good=[10.999], bad=[11.002])
+def test_Y2_an_answer_past_its_time_is_seen(at: float) -> Story:
+    return cached(answered(1, at, source="cache"), expire_after_write=10.0)
 
 
-def test_Y2_an_answer_that_was_not_used_for_long_is_seen() -> None:
-    def story(*times: float) -> Story:
-        return cached(*(answered(1 + i, at, source="cache") for i, at in enumerate(times)), expire_after_access=10.0)
-
-    assert judged(story(10.9, 20.8), "L5")
-    assert broken(story(10.9, 21.0)) == {"L5"}
-
-
-def test_Y2_a_cached_miss_past_its_time_or_that_must_not_be_is_seen() -> None:
-    def story(at: float, **cache: Any) -> Story:
-        return cached(answered(1, at, source="cache", answer=[], status="missing"), answers=([],), **cache)
-
-    assert judged(story(5.999, missing_ttl=5.0), "L3")
-    assert broken(story(6.002, missing_ttl=5.0)) == {"L3"}
-    assert broken(story(2.0, cache_missing=False)) == {"L3"}
-    # The time of misses goes before that of other answers.
-    assert judged(story(5.999, missing_ttl=5.0, expire_after_write=1.0), "L3")
+@seen(
+    "L3",
+    good=[case(5.999, missing_ttl=5.0), case(5.999, missing_ttl=5.0, expire_after_write=1.0)],
+    bad=[case(6.002, missing_ttl=5.0), case(2.0, cache_missing=False)],
+)
+def test_Y2_a_cached_miss_past_its_time_or_that_must_not_be_is_seen(at: float, **cache: Any) -> Story:
+    """The time of misses goes before that of other answers."""
+    return cached(answered(1, at, source="cache", answer=[], status="missing"), answers=([],), **cache)
 
 
-def test_Y2_an_answer_that_is_not_the_current_one_is_seen() -> None:
-    def story(answer: Any) -> Story:
-        story = cached(answered(2, 20.0, source="cache", answer=answer), expire_after_write=10.0)
-        return story.row(12.0, 13.0, 1, key="a", source="call", answer=[2]).call(12.0, 13.0, ["a"], answers=[[2]])
-
-    assert judged(story([2]), "L5")
-    assert broken(story([1])) == {"L5"}
+@seen("L5", good=[[2]], bad=[[1]])
+def test_Y2_an_answer_that_is_not_the_current_one_is_seen(answer: Any) -> Story:
+    story = cached(answered(2, 20.0, source="cache", answer=answer), expire_after_write=10.0)
+    return story.row(12.0, 13.0, 1, key="a", source="call", answer=[2]).call(12.0, 13.0, ["a"], answers=[[2]])
 
 
-def test_Y2_a_hit_in_a_cache_that_was_too_full_is_seen() -> None:
-    def story(others: int) -> Story:
-        story = cached(answered(99, 50.0, source="cache"), max_rows=3)
-        for row in range(others):
-            story.row(2 + row, 3 + row, row + 1, key=row, source="call", answer=[1])
-            story.call(2 + row, 3 + row, [row], answers=[[1]])
-        return story
-
-    assert judged(story(2), "L4")
-    assert broken(story(3)) == {"L4"}
+@seen("L4", good=[2], bad=[3])
+def test_Y2_a_hit_in_a_cache_that_was_too_full_is_seen(others: int) -> Story:
+    story = cached(answered(99, 50.0, source="cache"), max_rows=3)
+    for row in range(others):
+        story.row(2 + row, 3 + row, row + 1, key=row, source="call", answer=[1])
+        story.call(2 + row, 3 + row, [row], answers=[[1]])
+    return story
 
 
-def test_Y2_a_refresh_too_early_or_none_at_all_is_seen() -> None:
-    def story(refresh: float | None, hit: float = 6.5) -> Story:
-        story = cached(answered(1, hit, source="cache"), refresh_after=5.0)
-        return story if refresh is None else story.call(refresh, refresh + 1, ["a"], refresh=True, answers=[[1]])
-
-    assert judged(story(6.5), "L6")
-    assert broken(story(5.9)) == {"L6"}
-    assert broken(story(None)) == {"L6"}
-    assert broken(story(None, hit=5.9)) == set()
+@seen("L6", good=[6.5], bad=[5.9, None], fine=[case(None, hit=5.9)])
+def test_Y2_a_refresh_too_early_or_none_at_all_is_seen(refresh: float | None, hit: float = 6.5) -> Story:
+    story = cached(answered(1, hit, source="cache"), refresh_after=5.0)
+    return story if refresh is None else story.call(refresh, refresh + 1, ["a"], refresh=True, answers=[[1]])
 
 
-def test_Y2_a_stale_answer_without_a_failure_is_seen() -> None:
-    def story(outcome: str | None, **cache: Any) -> Story:
-        story = cached(answered(1, 21.0, source="stale", at=20.0), expire_after_write=10.0, **cache)
-        return story if outcome is None else story.call(20.0, 21.0, ["a"], outcome)
-
-    assert judged(story("error", stale_if_error=True), "L6")
-    assert broken(story("error")) == {"L6"}
+@seen("L6", good=[case("error", stale_if_error=True)], bad=["error"])
+def test_Y2_a_stale_answer_without_a_failure_is_seen(outcome: str | None, **cache: Any) -> Story:
+    story = cached(answered(1, 21.0, source="stale", at=20.0), expire_after_write=10.0, **cache)
+    return story if outcome is None else story.call(20.0, 21.0, ["a"], outcome)
 
 
 def test_Y2_a_stale_answer_beside_a_good_one_is_seen() -> None:
@@ -253,12 +200,8 @@ def test_Y2_a_stale_answer_beside_a_good_one_is_seen() -> None:
     assert "L6" not in broken(story())
 
 
-def test_Y2_workers_do_not_share_a_cache_in_memory() -> None:
-    def story(worker: str, store: str) -> Story:
-        story = Story(cache={"store": store}).task(end=5, worker="w").task(at=6, task="u", worker=worker)
-        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
-        return story.row(7, 7, 0, key="a", task="u", source="cache", answer=[1])
-
-    assert broken(story("w", "heap")) == set()
-    assert broken(story("x", "heap")) == {"L1"}
-    assert broken(story("x", "redis")) == set()
+@seen("L1", bad=[case("x", "heap")], fine=[case("w", "heap"), case("x", "redis")])
+def test_Y2_workers_do_not_share_a_cache_in_memory(worker: str, store: str) -> Story:
+    story = Story(cache={"store": store}).task(end=5, worker="w").task(at=6, task="u", worker=worker)
+    story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+    return story.row(7, 7, 0, key="a", task="u", source="cache", answer=[1])

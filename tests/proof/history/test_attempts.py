@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, case, judged, seen
 
 
 def one_row(out: float, status: str = "found", end: float | None = 100.0, **setting: Any) -> Story:
@@ -17,24 +17,16 @@ def one_row(out: float, status: str = "found", end: float | None = 100.0, **sett
 # -- deadlines
 
 
-def test_Y2_a_late_result_that_is_used_is_seen() -> None:
-    def story(end: float) -> Story:
-        return one_row(end, timeout=1.0).call(0, end, ["a"])
-
-    assert judged(story(1.0), "R2")
-    assert broken(story(1.003)) == {"R2"}
+@seen("R2", good=[1.0], bad=[1.003])
+def test_Y2_a_late_result_that_is_used_is_seen(end: float) -> Story:
+    return one_row(end, timeout=1.0).call(0, end, ["a"])
 
 
-def test_Y2_a_row_that_waits_past_its_deadline_is_seen() -> None:
-    def story(out: float, consumer: str | None = "ready") -> Story:
-        story = one_row(out, "timed_out", timeout=1.0, returns_within=4.0).about(consumer=consumer)
-        return story.call(0, 5.0, ["a"], "timed_out")
-
-    assert judged(story(1.0), "R2")
-    assert broken(story(1.003)) == {"R2"}
-    assert broken(story(0.9)) == {"R2"}
-    # A slow consumer may be what it waits for.
-    assert broken(story(1.1, None)) == set()
+@seen("R2", good=[1.0], bad=[1.003, 0.9], fine=[case(1.1, None)])
+def test_Y2_a_row_that_waits_past_its_deadline_is_seen(out: float, consumer: str | None = "ready") -> Story:
+    """A slow consumer may be what it waits for."""
+    story = one_row(out, "timed_out", timeout=1.0, returns_within=4.0).about(consumer=consumer)
+    return story.call(0, 5.0, ["a"], "timed_out")
 
 
 def test_Y2_a_call_after_the_deadline_is_seen() -> None:
@@ -46,14 +38,10 @@ def test_Y2_a_call_after_the_deadline_is_seen() -> None:
     assert "R3" in broken(story(1.003))
 
 
-def test_Y2_a_wait_for_a_back_off_that_ends_too_late_is_seen() -> None:
-    def story(status: str, out: float, delay: float = 0.6) -> Story:
-        story = one_row(out, status, timeout=1.0, max_attempts=2, delay=delay)
-        return story.call(0, 0.5, ["a"], "error")
-
-    assert judged(story("failed", 0.5), "R3")
-    assert broken(story("timed_out", 1.0)) == {"R3"}
-    assert broken(story("timed_out", 1.0, delay=0.5)) == set()
+@seen("R3", good=[case("failed", 0.5)], bad=[case("timed_out", 1.0)], fine=[case("timed_out", 1.0, delay=0.5)])
+def test_Y2_a_wait_for_a_back_off_that_ends_too_late_is_seen(status: str, out: float, delay: float = 0.6) -> Story:
+    story = one_row(out, status, timeout=1.0, max_attempts=2, delay=delay)
+    return story.call(0, 0.5, ["a"], "error")
 
 
 def test_Y2_a_result_that_is_lost_to_a_deadline_is_seen() -> None:
@@ -102,17 +90,13 @@ def test_R1_R2_a_call_does_not_run_on_after_its_limit(limit: str, law: str, outc
     assert law in story(50.0, within=None).report().undecided
 
 
-def test_R2_the_deadline_of_a_retry_is_that_of_its_element() -> None:
-    def story(end: float, other: str | None = None) -> Story:
-        story = one_row(1.0, "timed_out", timeout=1.0, returns_within=0.0, max_attempts=2, delay=0.0)
-        if other is not None:
-            story.row(0.7, 1.7, 1, key=other, source="call", status="timed_out")
-        return story.call(0, 0.8, ["a"], "error").call(0.8, end, ["a"], "timed_out")
-
-    assert judged(story(1.0), "R2")
-    assert broken(story(1.1)) == {"R2"}
-    # It may be the lookup of another row.
-    assert broken(story(1.8, "a")) == set()
+@seen("R2", good=[1.0], bad=[1.1], fine=[case(1.8, "a")])
+def test_R2_the_deadline_of_a_retry_is_that_of_its_element(end: float, other: str | None = None) -> Story:
+    """It may be the lookup of another row."""
+    story = one_row(1.0, "timed_out", timeout=1.0, returns_within=0.0, max_attempts=2, delay=0.0)
+    if other is not None:
+        story.row(0.7, 1.7, 1, key=other, source="call", status="timed_out")
+    return story.call(0, 0.8, ["a"], "error").call(0.8, end, ["a"], "timed_out")
 
 
 # -- retries
@@ -123,15 +107,6 @@ def attempts(count: int, status: str = "failed", outcome: str = "error", **more:
     for number in range(count):
         story.call(number, number + 1.0, ["a"], outcome, **more)
     return story
-
-
-@pytest.mark.parametrize(("outcome", "laws"), [("failed", set()), (None, {"R1"})])
-def test_R1_a_deadline_that_ends_the_task_cuts_all_calls(outcome: str | None, laws: set[str]) -> None:
-    """Seed 40045373: that of another key."""
-    story = Story(timeout=2.0, attempt_timeout=1.5, batch={"max_size": 2})
-    story.task(end=100.0 if outcome is None else 2.5, outcome=outcome or "finished")
-    story.row(1.0, None, 1, key=1)
-    assert broken(story.call(1.5, 2.5, [1], "timed_out")) & {"R1"} == laws
 
 
 def test_Y2_one_attempt_too_many_is_seen() -> None:
@@ -167,13 +142,10 @@ def test_Y2_a_refusal_of_a_circuit_breaker_is_an_attempt(failures: int, said: in
     assert broken(story.call(0.7, 0.8, [9], "error", retryable=True)) == laws
 
 
-def test_Y2_a_wrong_number_of_attempts_in_the_status_is_seen() -> None:
-    def story(said: int) -> Story:
-        story = Story(max_attempts=2, delay=0.0).task().row(0, 2.0, key="a", source="call", attempts=said)
-        return story.call(0, 1, ["a"], "error").call(1, 2, ["a"])
-
-    assert judged(story(2), "R5")
-    assert broken(story(1)) == {"R5"}
+@seen("R5", good=[2], bad=[1])
+def test_Y2_a_wrong_number_of_attempts_in_the_status_is_seen(said: int) -> Story:
+    story = Story(max_attempts=2, delay=0.0).task().row(0, 2.0, key="a", source="call", attempts=said)
+    return story.call(0, 1, ["a"], "error").call(1, 2, ["a"])
 
 
 def test_Y2_attempts_of_several_rows_with_one_key_are_counted_together() -> None:
@@ -208,27 +180,21 @@ def test_Y2_a_back_off_that_is_too_short_is_seen(setting: dict[str, Any], error:
     assert broken(story(1.0 + wait - 3e-6)) == {"R7"}
 
 
-def test_Y2_new_input_before_a_due_retry_is_seen() -> None:
-    def story(other: float) -> Story:
-        story = Story(max_attempts=2, delay=0.5, capacity=1).task()
-        story.row(0, 4.0, 0, key="a").row(0, 4.0, 1, key="b")
-        story.call(0, 1.0, ["a"], "error")
-        return story.call(other, 3.0, ["b"]).call(3.0, 4.0, ["a"])
-
-    assert judged(story(1.5), "R8")
-    assert broken(story(1.501)) == {"R8"}
+@seen("R8", good=[1.5], bad=[1.501])
+def test_Y2_new_input_before_a_due_retry_is_seen(other: float) -> Story:
+    story = Story(max_attempts=2, delay=0.5, capacity=1).task()
+    story.row(0, 4.0, 0, key="a").row(0, 4.0, 1, key="b")
+    story.call(0, 1.0, ["a"], "error")
+    return story.call(other, 3.0, ["b"]).call(3.0, 4.0, ["a"])
 
 
-def test_Y2_a_refusal_before_enough_failures_is_seen() -> None:
-    def story(failures: int) -> Story:
-        breaker = {"failure_ratio": 0.5, "minimum_calls": 4, "window": 30.0, "open_for": 10.0}
-        story = Story(circuit_breaker=breaker, on_error="null").task()
-        for number in range(failures):
-            story.row(0, 1, number, key=number, status="failed", source="call").call(0, 1, [number], "error")
-        return story.row(0, 1, 9, key=9, status="failed", source="none", error="CircuitOpenError")
-
-    assert judged(story(2), "R10")
-    assert broken(story(1)) == {"R10"}
+@seen("R10", good=[2], bad=[1])
+def test_Y2_a_refusal_before_enough_failures_is_seen(failures: int) -> Story:
+    breaker = {"failure_ratio": 0.5, "minimum_calls": 4, "window": 30.0, "open_for": 10.0}
+    story = Story(circuit_breaker=breaker, on_error="null").task()
+    for number in range(failures):
+        story.row(0, 1, number, key=number, status="failed", source="call").call(0, 1, [number], "error")
+    return story.row(0, 1, 9, key=9, status="failed", source="none", error="CircuitOpenError")
 
 
 def given_up(status: str, outcome: str, out: float = 1.0, retryable: bool | None = True, **setting: Any) -> Story:
@@ -237,13 +203,6 @@ def given_up(status: str, outcome: str, out: float = 1.0, retryable: bool | None
     error = "E" if outcome == "error" else None
     story.row(0, out, 0, key="a", source="call", attempts=1, status=status, error=error)
     return story.call(0, 1, ["a"], outcome, attempt=1, retryable=retryable, error=error)
-
-
-def test_R5_a_result_that_asks_for_a_retry_and_leaves_is_seen() -> None:
-    assert broken(given_up("found", "result")) == {"R5"}
-    assert broken(given_up("missing", "result")) == {"R5"}
-    assert broken(given_up("found", "result", retryable=None)) == set()
-    assert broken(given_up("found", "result", max_attempts=1)) == set()
 
 
 def test_R5_an_error_that_is_given_up_before_the_deadline_is_seen() -> None:

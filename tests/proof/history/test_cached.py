@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, judged, seen
 
 
 def again(
@@ -60,32 +60,10 @@ def test_L3_a_miss_has_a_time_of_its_own() -> None:
     assert broken(again(missing_ttl=2.0, expire_after_write=9.0)) == {"L1"}
 
 
-def test_L1_a_hit_that_does_not_renew_the_time_since_the_last_use_is_seen() -> None:
-    story = again(expire_after_access=6.0).row(4, 4, 7, key="a", source="cache", answer=[1])
-    assert broken(story) == {"L1"}
-    # It may have been used as early as it was read.
-    story = again(expire_after_access=6.0).row(2.5, 4, 7, key="a", source="cache", answer=[1])
-    assert broken(story) == set()
-
-
-def test_L1_a_cache_that_has_room_for_fewer_keys_is_seen() -> None:
-    def story(others: int, **cache: Any) -> Story:
-        story = again(max_rows=3, **cache)
-        for key in range(others):
-            other(story, 2 + key / 10, key)
-        return story
-
-    assert broken(story(2)) == {"L1"}
-    assert broken(story(3)) == set()
-
-
-def test_L1_a_hit_is_a_use_of_its_key() -> None:
-    def story(used: float) -> Story:
-        story = again(max_rows=3).row(used, used, 7, key="a", source="cache", answer=[1])
-        return other(other(other(story, 2, "x"), 2.5, "y"), 3, "z")
-
-    assert broken(story(2.7)) == {"L1"}
-    assert broken(story(1.7)) == set()
+@seen("L1", bad=[2.7], fine=[1.7])
+def test_L1_a_hit_is_a_use_of_its_key(used: float) -> Story:
+    story = again(max_rows=3).row(used, used, 7, key="a", source="cache", answer=[1])
+    return other(other(other(story, 2, "x"), 2.5, "y"), 3, "z")
 
 
 @pytest.mark.parametrize("worker", ["w", "x"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, judged, seen
 
 
 def beside_a_journal(*paid: float, source: str | None = "journal", cache: Any = None) -> Story:
@@ -26,16 +26,13 @@ def test_L5_an_answer_that_came_into_the_cache_from_a_journal_expires(cache: dic
     assert broken(beside_a_journal(cache=cache)) == {"L5"}
 
 
-def test_L4_an_answer_of_a_journal_is_a_use_of_its_key() -> None:
-    def story(journal: float) -> Story:
-        story = beside_a_journal(journal, cache={"max_rows": 2})
-        for row in range(2):
-            story.row(2 + row, 3 + row, row + 20, key=row, source="call", answer=[1])
-            story.call(2 + row, 3 + row, [row], answers=[[1]])
-        return story
-
-    assert judged(story(5.0), "L4")
-    assert broken(story(1.5)) == {"L4"}
+@seen("L4", good=[5.0], bad=[1.5])
+def test_L4_an_answer_of_a_journal_is_a_use_of_its_key(journal: float) -> Story:
+    story = beside_a_journal(journal, cache={"max_rows": 2})
+    for row in range(2):
+        story.row(2 + row, 3 + row, row + 20, key=row, source="call", answer=[1])
+        story.call(2 + row, 3 + row, [row], answers=[[1]])
+    return story
 
 
 @pytest.mark.parametrize(("read", "laws"), [(4.5, set()), (9.5, {"L4"})])

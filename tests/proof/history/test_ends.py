@@ -6,20 +6,29 @@ from typing import Any
 
 import pytest
 
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, case, seen
 
 
-def test_O9_a_call_before_the_function_was_opened_is_seen() -> None:
-    def story(opened: float, closed: float = 9.0) -> Story:
-        story = Story(mode="unordered").task(end=9).add("opened", opened, task="t").add("closed", closed, task="t")
-        return story.row(0, 3, 0, key="a", source="call").call(2, 3, ["a"])
-
-    assert judged(story(1.0), "O9")
-    assert broken(story(2.5)) == {"O9"}
-    assert broken(story(1.0, closed=109.0)) == {"O9"}
+@seen("O9", good=[1.0], bad=[2.5, case(1.0, closed=109.0)])
+def test_O9_a_call_before_the_function_was_opened_is_seen(opened: float, closed: float = 9.0) -> Story:
+    story = Story(mode="unordered").task(end=9).add("opened", opened, task="t").add("closed", closed, task="t")
+    return story.row(0, 3, 0, key="a", source="call").call(2, 3, ["a"])
 
 
-def failing(attempts: int, *, beyond: float = 0.2, number: bool = True, **setting: Any) -> Story:
+@seen(
+    "O6",
+    bad=[2],
+    fine=[
+        1,
+        case(2, beyond=0.05),
+        case(2, on_error="null"),
+        # Which attempts belong together is not known.
+        case(2, number=False),
+    ],
+)
+def test_O6_a_run_that_goes_on_after_the_last_attempt_is_seen(
+    attempts: int, *, beyond: float = 0.2, number: bool = True, **setting: Any
+) -> Story:
     """A row whose attempts fail, and a call for another row later."""
     story = Story(mode="unordered", max_attempts=2, delay=0.1, **setting).task(end=9, outcome="failed")
     story.row(0, None, 0, key="a").row(0, None, 1, key="a").row(0, None, 2, key="b")
@@ -27,15 +36,6 @@ def failing(attempts: int, *, beyond: float = 0.2, number: bool = True, **settin
         begin = attempt * 0.2
         story.call(begin, begin + 0.1, ["a"], "error", error="E", attempt=attempt + 1 if number else None)
     return story.call(0.2 + beyond, 2, ["b"], attempt=1 if number else None)
-
-
-def test_O6_a_run_that_goes_on_after_the_last_attempt_is_seen() -> None:
-    assert broken(failing(2)) == {"O6"}
-    assert broken(failing(1)) == set()
-    assert broken(failing(2, beyond=0.05)) == set()
-    assert broken(failing(2, on_error="null")) == set()
-    # Which attempts belong together is not known.
-    assert broken(failing(2, number=False)) == set()
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,13 @@ def test_O6_a_task_that_fails_by_its_function_and_made_no_call_is_seen() -> None
     assert broken(story.add("task_ended", 1, task="t", outcome="failed", error="FunctionError")) == {"O6"}
 
 
-def test_O4_an_attempt_that_did_not_read_all_rows_is_seen() -> None:
-    def story(rows: int, **second: Any) -> Story:
-        story = Story(mode="unordered").task(end=1, task="t", outcome="killed", partition=0, attempt=0)
-        story.row(0, None, 0).row(0, None, 1).task(2, end=9, task="u", **{"partition": 0, "attempt": 1, **second})
-        for row in range(rows):
-            story.row(3, 4, row, task="u").call(3, 4, rows=[row], task="u")
-        return story
-
-    assert judged(story(2), "O4")
-    assert broken(story(1)) == {"O4"}
-    assert broken(story(0)) == {"O4"}
-    assert broken(story(1, outcome="failed")) == set()
-    assert broken(story(1, partition=1)) == set()
+@seen("O4", good=[2], bad=[1, 0], fine=[case(1, outcome="failed"), case(1, partition=1)])
+def test_O4_an_attempt_that_did_not_read_all_rows_is_seen(rows: int, **second: Any) -> Story:
+    story = Story(mode="unordered").task(end=1, task="t", outcome="killed", partition=0, attempt=0)
+    story.row(0, None, 0).row(0, None, 1).task(2, end=9, task="u", **{"partition": 0, "attempt": 1, **second})
+    for row in range(rows):
+        story.row(3, 4, row, task="u").call(3, 4, rows=[row], task="u")
+    return story
 
 
 @pytest.mark.parametrize("source", ["call", "cache", None])

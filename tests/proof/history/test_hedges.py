@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, case, judged, seen
 
 
 def hedged(start: float = 0.2, calls: int = 9, copy_ends: float = 0.5, **setting: Any) -> Story:
@@ -46,28 +46,20 @@ def test_Y2_an_answer_of_the_loser_is_seen() -> None:
     assert "H1" in broken(story(None, "failed", "OSError"))
 
 
-def test_H1_the_loser_does_not_run_on() -> None:
-    def story(end: float, within: float | None = 0.1, **setting: Any) -> Story:
-        story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", returns_within=within, **setting).task()
-        story.row(0, 0.5, key="a", source="call").row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
-        story.call(0, end, ["a"], "cancelled", call="first")
-        return story.call(0.2, 0.5, ["a"], copy_of="first")
-
-    assert judged(story(0.6), "H1")
-    assert broken(story(0.7)) == {"H1"}
-    assert broken(story(0.7, within=None)) == set()
-    # The copy may have answered too late.
-    assert broken(story(0.55, attempt_timeout=0.5)) == set()
+@seen("H1", good=[0.6], bad=[0.7], fine=[case(0.7, within=None), case(0.55, attempt_timeout=0.5)])
+def test_H1_the_loser_does_not_run_on(end: float, within: float | None = 0.1, **setting: Any) -> Story:
+    """The copy may have answered too late."""
+    story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", returns_within=within, **setting).task()
+    story.row(0, 0.5, key="a", source="call").row(0, 0.1, 1, key="b", source="call").call(0, 0.1, ["b"])
+    story.call(0, end, ["a"], "cancelled", call="first")
+    return story.call(0.2, 0.5, ["a"], copy_of="first")
 
 
-def test_Y2_a_status_that_does_not_count_the_copy_is_seen() -> None:
-    def story(attempts: int) -> Story:
-        story = Story(hedge={"after": 0.2, "extra": 0.5}).task().row(0, 1, key="a", source="call", attempts=attempts)
-        story.row(0, 1, 1, key="b", source="call", attempts=1).call(0, 0.1, ["b"])
-        return story.call(0, 0.9, ["a"], "cancelled", call="first").call(0.2, 0.5, ["a"], copy_of="first")
-
-    assert judged(story(2), "H3")
-    assert broken(story(1)) == {"H3"}
+@seen("H3", good=[2], bad=[1])
+def test_Y2_a_status_that_does_not_count_the_copy_is_seen(attempts: int) -> Story:
+    story = Story(hedge={"after": 0.2, "extra": 0.5}).task().row(0, 1, key="a", source="call", attempts=attempts)
+    story.row(0, 1, 1, key="b", source="call", attempts=1).call(0, 0.1, ["b"])
+    return story.call(0, 0.9, ["a"], "cancelled", call="first").call(0.2, 0.5, ["a"], copy_of="first")
 
 
 def both(status: str = "found", out: float = 1.0, first: str = "error", copy: str = "result", **more: Any) -> Story:
@@ -96,15 +88,12 @@ def test_H1_no_retry_starts_while_the_copy_runs() -> None:
     assert "H1" in broken(story(0.9))
 
 
-def test_H2_a_call_that_was_refused_or_failed_before_is_not_repeated() -> None:
-    def story(attempt: int) -> Story:
-        story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", circuit_breaker={}, max_attempts=3).task()
-        story.row(0, 1.0, key="a", source="call").row(0, 0.1, 1, key="b", source="call")
-        story.call(0, 0.1, ["b"], attempt=1).call(0, 1.0, ["a"], "cancelled", call="first", attempt=attempt)
-        return story.call(0.2, 0.5, ["a"], copy_of="first", attempt=attempt)
-
-    assert judged(story(1), "H2")
-    assert broken(story(2)) == {"H2"}
+@seen("H2", good=[1], bad=[2])
+def test_H2_a_call_that_was_refused_or_failed_before_is_not_repeated(attempt: int) -> Story:
+    story = Story(hedge={"after": 0.2, "extra": 0.5}, mode="unordered", circuit_breaker={}, max_attempts=3).task()
+    story.row(0, 1.0, key="a", source="call").row(0, 0.1, 1, key="b", source="call")
+    story.call(0, 0.1, ["b"], attempt=1).call(0, 1.0, ["a"], "cancelled", call="first", attempt=attempt)
+    return story.call(0.2, 0.5, ["a"], copy_of="first", attempt=attempt)
 
 
 def test_H1_an_answer_of_no_use_does_not_win() -> None:

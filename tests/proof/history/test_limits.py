@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator_proof.history.sweeps import distinct_between, over_window
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, case, judged, seen
 
 
 def starts(*times: float, weights: dict[str, float] | None = None, **setting: Any) -> Story:
@@ -36,13 +36,10 @@ def test_Y2_a_window_of_a_budget_is_judged_over_all_tasks(third: float, laws: se
     assert ("G2" in story.report().held) is not bool(laws)
 
 
-def test_Y2_a_burst_that_is_not_paid_back_is_seen() -> None:
-    def story(*times: float) -> Story:
-        return starts(*times, budget="b", **limit(2, burst=2))
-
-    assert judged(story(0, 0, 0, 0, 1, 1), "G2")
-    # Each window has 4, which is within the limit with its burst; the three together have one too many.
-    assert broken(story(0, 0, 0, 0, 1, 1, 1)) == {"G2"}
+@seen("G2", good=[case(0, 0, 0, 0, 1, 1)], bad=[case(0, 0, 0, 0, 1, 1, 1)])
+def test_Y2_a_burst_that_is_not_paid_back_is_seen(*times: float) -> Story:
+    """Each window has 4, which is within the limit with its burst; the three together have one too many."""
+    return starts(*times, budget="b", **limit(2, burst=2))
 
 
 def test_Y2_every_unit_has_its_own_window() -> None:
@@ -63,26 +60,20 @@ def test_Y2_one_name_with_two_limits_is_seen() -> None:
     assert "G1" in broken(story(3))
 
 
-def test_Y2_one_call_in_flight_too_many_is_seen() -> None:
-    def story(calls: int) -> Story:
-        story = Story(budget="b", in_flight=2).task().task(task="u")
-        for row in range(calls):
-            task = "tu"[row % 2]
-            story.row(0, 1, row, key=row, task=task).call(0, 1, [row], task=task)
-        return story
-
-    assert judged(story(2), "G1")
-    assert broken(story(3)) == {"G1"}
+@seen("G1", good=[2], bad=[3])
+def test_Y2_one_call_in_flight_too_many_is_seen(calls: int) -> Story:
+    story = Story(budget="b", in_flight=2).task().task(task="u")
+    for row in range(calls):
+        task = "tu"[row % 2]
+        story.row(0, 1, row, key=row, task=task).call(0, 1, [row], task=task)
+    return story
 
 
-def test_Y2_a_call_of_a_killed_task_runs_until_the_kill() -> None:
-    def story(second: float) -> Story:
-        story = Story(budget="b", in_flight=1).task(end=1.0, outcome="killed").task(task="u")
-        story.row(0, None, key=0).call(0, None, [0])
-        return story.row(0, 3, key=0, task="u").call(second, 3, [0], task="u")
-
-    assert judged(story(1.0), "G1")
-    assert broken(story(0.9)) == {"G1"}
+@seen("G1", good=[1.0], bad=[0.9])
+def test_Y2_a_call_of_a_killed_task_runs_until_the_kill(second: float) -> Story:
+    story = Story(budget="b", in_flight=1).task(end=1.0, outcome="killed").task(task="u")
+    story.row(0, None, key=0).call(0, None, [0])
+    return story.row(0, 3, key=0, task="u").call(second, 3, [0], task="u")
 
 
 def working(rate_used: int, **setting: Any) -> Story:
@@ -103,7 +94,9 @@ def test_Y2_a_limit_that_is_not_used_is_seen() -> None:
     assert "G3" in working(9, hedge={"after": 1.0}).report().undecided
 
 
-def debts(last: float, settled: float = 300.0) -> Story:
+@seen("G4", good=[3.0], bad=[2.5], fine=[case(1.0, settled=100.0)])
+def test_Y2_a_debt_that_is_not_paid_is_seen(last: float, settled: float = 300.0) -> Story:
+    """300 units are 3 seconds of the limit; the fourth hundred may start then."""
     story = Story(budget="b", limits=[{"unit": "tokens", "rate": 100.0, "per": 1.0}]).task()
     for row, at in enumerate((0.0, last)):
         story.row(0, 50, row, key=row)
@@ -111,36 +104,24 @@ def debts(last: float, settled: float = 300.0) -> Story:
     return story
 
 
-def test_Y2_a_debt_that_is_not_paid_is_seen() -> None:
-    # 300 units are 3 seconds of the limit; the fourth hundred may start then.
-    assert judged(debts(3.0), "G4")
-    assert broken(debts(2.5)) == {"G4"}
-    assert broken(debts(1.0, settled=100.0)) == set()
-
-
-def hinted(start: float, **hint: Any) -> Story:
+@seen(
+    "G5",
+    good=[case(5.1, wait=5.0)],
+    bad=[case(4.9, wait=5.0)],
+    fine=[case(0.5, wait=5.0), case(4.9, wait=-5.0), case(4.9, wait=7200.0)],
+)
+def test_Y2_a_hint_that_a_task_does_not_believe_is_seen(start: float, **hint: Any) -> Story:
+    """For half a second it need not be known, and one that cannot be right is ignored."""
     story = starts(0.0, start, budget="b", **limit(100))
     return story.add("said", 0.1, task="t", **hint)
 
 
-def test_Y2_a_hint_that_a_task_does_not_believe_is_seen() -> None:
-    assert judged(hinted(5.1, wait=5.0), "G5")
-    assert broken(hinted(4.9, wait=5.0)) == {"G5"}
-    # For half a second it need not be known, and one that cannot be right is ignored.
-    assert broken(hinted(0.5, wait=5.0)) == set()
-    assert broken(hinted(4.9, wait=-5.0)) == set()
-    assert broken(hinted(4.9, wait=7200.0)) == set()
-
-
-def test_Y2_more_starts_than_the_source_has_left_are_seen() -> None:
-    def story(remaining: float) -> Story:
-        story = Story(budget="b", **limit(1, 100.0, burst=9)).task().task(task="u")
-        for row in range(3):
-            story.row(0, 9, row, key=row, task="u").call(2 + row, 9, [row], task="u")
-        return story.add("said", 0.1, task="u", remaining=remaining, reset=60.0)
-
-    assert judged(story(3), "G5")
-    assert broken(story(2)) == {"G5"}
+@seen("G5", good=[3], bad=[2])
+def test_Y2_more_starts_than_the_source_has_left_are_seen(remaining: float) -> Story:
+    story = Story(budget="b", **limit(1, 100.0, burst=9)).task().task(task="u")
+    for row in range(3):
+        story.row(0, 9, row, key=row, task="u").call(2 + row, 9, [row], task="u")
+    return story.add("said", 0.1, task="u", remaining=remaining, reset=60.0)
 
 
 def test_Y2_a_row_that_leaves_though_its_call_was_refused_is_seen() -> None:
@@ -170,24 +151,17 @@ def test_Y2_a_row_without_money_is_judged_by_what_the_budget_says(
         assert (seen, judged(story, "G12")) == (set(), True)
 
 
-def test_Y2_a_call_that_passes_the_spend_limit_is_seen() -> None:
-    def story(settled: float) -> Story:
-        story = Story(budget="b", spend={"usd": 1.0}).task()
-        story.row(0, 9, 0, key=0).call(0, 1, [0], weights={"usd": 0.5}, settled={"usd": settled})
-        return story.row(0, 9, 1, key=1).call(2, 3, [1], weights={"usd": 0.5})
-
-    assert judged(story(0.5), "G6")
-    assert broken(story(0.6)) == {"G6"}
+@seen("G6", good=[0.5], bad=[0.6])
+def test_Y2_a_call_that_passes_the_spend_limit_is_seen(settled: float) -> Story:
+    story = Story(budget="b", spend={"usd": 1.0}).task()
+    story.row(0, 9, 0, key=0).call(0, 1, [0], weights={"usd": 0.5}, settled={"usd": settled})
+    return story.row(0, 9, 1, key=1).call(2, 3, [1], weights={"usd": 0.5})
 
 
-def test_Y2_a_start_without_a_coordinator_is_seen() -> None:
-    def story(start: float) -> Story:
-        story = starts(0.0, start, budget="b", **limit(100))
-        return story.add("fault", 1.0, what="coordinator_down").add("fault", 9.0, what="coordinator_up")
-
-    assert judged(story(2.0), "G7")
-    assert broken(story(2.1)) == {"G7"}
-    assert judged(story(9.0), "G7")
+@seen("G7", good=[2.0, 9.0], bad=[2.1])
+def test_Y2_a_start_without_a_coordinator_is_seen(start: float) -> Story:
+    story = starts(0.0, start, budget="b", **limit(100))
+    return story.add("fault", 1.0, what="coordinator_down").add("fault", 9.0, what="coordinator_up")
 
 
 def test_windows_are_found_like_by_comparing_all_pairs() -> None:

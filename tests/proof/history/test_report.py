@@ -31,20 +31,6 @@ def test_Y2_a_report_is_a_sequence_of_violations_by_time() -> None:
     overlapping(1).report().raise_if_broken()
 
 
-def test_Y2_many_violations_of_a_law_are_counted_and_the_first_are_kept() -> None:
-    report = overlapping(100).report()
-    assert len(report) == 20
-    assert report.broken == {"O1": 99}
-
-
-def test_Y2_a_law_that_a_history_says_nothing_of_is_undecided() -> None:
-    report = overlapping(1).report()
-    assert report.held["O1"] == 1
-    assert report.undecided["J1"] == "nothing happened that it speaks of"
-    assert not report.held.keys() & report.undecided.keys()
-    assert {*report.held, *report.undecided} == {*history_laws()}
-
-
 def test_Y2_the_table_shows_all_laws_and_escapes_what_comes_from_outside() -> None:
     report = overlapping(name="<b>").report()
     text = str(report)

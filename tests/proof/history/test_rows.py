@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, case, judged, seen
 
 
 def in_flight(calls: int, **setting: object) -> Story:
@@ -21,29 +21,16 @@ def test_Y2_one_call_too_many_is_seen() -> None:
     assert str(violation) == ("O1 at 0.000000: 3 calls of task t run, and capacity is 2 (events 3, 5, 7)")
 
 
-def test_Y2_a_call_that_was_cut_runs_until_it_has_returned() -> None:
-    story = Story(capacity=1, timeout=1.0, on_error="null").task()
-    story.row(0, 1.0, 0, key=0, status="timed_out", source="call").row(0, 3.0, 1, key=1, source="call")
-    assert judged(story.call(0, 2.0, [0], "timed_out").call(2.0, 3.0, [1]), "O1")
-    story = Story(capacity=1, timeout=1.0, on_error="null").task()
-    story.row(0, 1.0, 0, key=0, status="timed_out", source="call").row(0, 3.0, 1, key=1, source="call")
-    assert broken(story.call(0, 2.0, [0], "timed_out").call(1.999, 3.0, [1])) == {"O1"}
-
-
 @pytest.mark.parametrize(("end", "laws"), [(0.999999, set()), (1.0, set()), (1.000003, {"O1"})])
 def test_Y2_a_moment_is_no_overlap_and_more_is(end: float, laws: set[str]) -> None:
     story = Story(capacity=1).task().row(0, 2.0, 0, key=0).row(0, 2.0, 1, key=1)
     assert broken(story.call(0, end, [0]).call(1.0, 2.0, [1])) == laws
 
 
-def buffered(third: float) -> Story:
+@seen("O1", good=[1.0], bad=[0.9])
+def test_Y2_a_row_that_has_no_place_is_seen(third: float) -> Story:
     story = Story(buffer=2).task().row(0, 1.0, 0, key=0).row(0, 2.0, 1, key=0)
     return story.row(third, 2.0, 2, key=0)
-
-
-def test_Y2_a_row_that_has_no_place_is_seen() -> None:
-    assert judged(buffered(1.0), "O1")
-    assert broken(buffered(0.9)) == {"O1"}
 
 
 def test_Y2_a_row_that_is_lost_or_doubled_is_seen() -> None:
@@ -111,18 +98,14 @@ def test_Y2_O6_a_slow_consumer_may_take_a_row_that_was_complete_before_the_failu
     assert broken(story) == laws
 
 
-def test_Y2_outputs_of_a_row_that_do_not_stay_together_are_seen() -> None:
-    def parts(*order: tuple[int, int]) -> Story:
-        story = Story(mode="unordered").task()
-        for row in {row for row, _ in order}:
-            story.add("row_in", 0, task="t", row=row, key=row)
-        for row, part in order:
-            story.add("row_out", 1, task="t", row=row, part=part, status="found")
-        return story
-
-    assert judged(parts((0, 0), (0, 1), (1, 0)), "O7")
-    assert broken(parts((0, 0), (1, 0), (0, 1))) == {"O7"}
-    assert broken(parts((0, 1), (0, 0))) == {"O7"}
+@seen("O7", good=[case((0, 0), (0, 1), (1, 0))], bad=[case((0, 0), (1, 0), (0, 1)), case((0, 1), (0, 0))])
+def test_Y2_outputs_of_a_row_that_do_not_stay_together_are_seen(*order: tuple[int, int]) -> Story:
+    story = Story(mode="unordered").task()
+    for row in {row for row, _ in order}:
+        story.add("row_in", 0, task="t", row=row, key=row)
+    for row, part in order:
+        story.add("row_out", 1, task="t", row=row, part=part, status="found")
+    return story
 
 
 def test_Y2_an_ended_task_that_goes_on_is_seen() -> None:
@@ -175,18 +158,12 @@ def test_Y2_a_snapshot_that_lacks_a_row_or_counts_wrongly_is_seen() -> None:
     assert broken(snapshot([[1, 1], [2, 2]])) == {"O10"}
 
 
-def restored(rows: list[int]) -> Story:
+@seen("O10", good=[[1, 2, 3]], bad=[[3, 1, 2], [1], [1, 2, 0]])
+def test_Y2_a_restored_run_that_loses_or_repeats_a_row_is_seen(rows: list[int]) -> Story:
     story = snapshot([[1, 1], [2, 0]]).task(at=4.0, end=9.0, task="u", restored="s")
     for row in rows:
         story.row(4.0, 5.0, row, task="u")
     return story
-
-
-def test_Y2_a_restored_run_that_loses_or_repeats_a_row_is_seen() -> None:
-    assert judged(restored([1, 2, 3]), "O10")
-    assert broken(restored([3, 1, 2])) == {"O10"}
-    assert broken(restored([1])) == {"O10"}
-    assert broken(restored([1, 2, 0])) == {"O10"}
 
 
 # -- order

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, case, judged, seen
 
 
 def one(status: str, calls: tuple[str, ...] = ("result",), end: str = "finished", **setting: Any) -> Story:
@@ -46,24 +46,15 @@ def test_Y2_a_row_that_is_skipped_without_a_reason_is_seen() -> None:
     assert judged(Story(how="inner").task().row(0, 1, key=None, status="skipped"), "O4")
 
 
-def test_Y2_a_miss_of_an_inner_join_is_seen() -> None:
-    def story(**setting: Any) -> Story:
-        story = Story(**setting).task().row(0, 1, key="a", status="missing", source="call", answer=[])
-        return story.call(0, 1, ["a"], answers=[[]])
-
-    assert broken(story(how="inner")) == {"X1"}
-    assert broken(story(how="left")) == set()
+@seen("X1", bad=[case(how="inner")], fine=[case(how="left")])
+def test_Y2_a_miss_of_an_inner_join_is_seen(**setting: Any) -> Story:
+    story = Story(**setting).task().row(0, 1, key="a", status="missing", source="call", answer=[])
+    return story.call(0, 1, ["a"], answers=[[]])
 
 
 def test_Y2_a_miss_that_was_found_is_seen() -> None:
     assert broken(one("missing")) == {"L2"}
     assert broken(one("missing", ("error", "result"), max_attempts=2, delay=0)) == {"L2"}
-
-
-def test_Y2_a_row_that_times_out_without_a_limit_is_seen() -> None:
-    assert judged(one("timed_out", ("timed_out",), on_error="null", timeout=1.0), "R9")
-    assert judged(one("timed_out", ("timed_out",), on_error="null", attempt_timeout=1.0), "R9")
-    assert broken(one("timed_out", ("timed_out",), on_error="null", timeout=0)) == {"R9"}
 
 
 @pytest.mark.parametrize("source", ["cache", "journal", "stale"])
@@ -90,11 +81,7 @@ def test_Y2_a_copy_of_a_retry_is_seen(numbered: bool, laws: set[str]) -> None:
     assert broken(story.call(2, 3, ["a"], copy_of="c", answers=[[7]], attempt=attempts[2])) == laws
 
 
-def test_R9_a_call_that_times_out_without_a_limit_is_seen() -> None:
-    def story(**limit: float) -> Story:
-        story = Story(on_error="null", **limit).task().row(0, 1, 0, key="a", source="call", status="failed")
-        return story.call(0, 1, ["a"], "timed_out")
-
-    assert judged(story(attempt_timeout=1.0), "R9")
-    assert judged(story(timeout=1.0), "R9")
-    assert broken(story(timeout=0.0)) == {"R9"}
+@seen("R9", good=[case(attempt_timeout=1.0), case(timeout=1.0)], bad=[case(timeout=0.0)])
+def test_R9_a_call_that_times_out_without_a_limit_is_seen(**limit: float) -> Story:
+    story = Story(on_error="null", **limit).task().row(0, 1, 0, key="a", source="call", status="failed")
+    return story.call(0, 1, ["a"], "timed_out")

@@ -70,14 +70,3 @@ def test_Y2_what_is_not_judged_is_undecided(case: str) -> None:
 
 def test_Y2_a_key_that_no_journal_holds_is_no_case_of_journals() -> None:
     assert a_call(journal={"name": "j"}).report().undecided["J1"] == NOTHING
-
-
-def test_H1_with_a_limit_too_the_first_answer_wins() -> None:
-    def story(answer: int) -> Story:
-        story = Story(hedge={"after": 0.2, "extra": 1.0}, timeout=5.0, mode="unordered").task()
-        story.row(0, 0.5, key="a", source="call", answer=[answer])
-        story.call(0, 0.5, ["a"], answers=[[1]], call="first")
-        return story.call(0.2, 0.6, ["a"], answers=[[2]], copy_of="first")
-
-    assert "H1" in story(1).report().held
-    assert broken(story(2)) == {"H1", "L2"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.history.stories import Story, broken, judged
+from tests.proof.history.stories import Story, broken, case, judged, seen
 
 
 def retried(start: float, **setting: Any) -> Story:
@@ -16,21 +16,12 @@ def retried(start: float, **setting: Any) -> Story:
     return story.call(0, 1.0, ["a"], "error").call(start, start + 1, ["a"])
 
 
-def test_R7_a_retry_does_not_wait_when_there_is_room() -> None:
-    assert judged(retried(1.5), "R7")
-    assert judged(retried(1.501), "R7")
-    assert broken(retried(1.6)) == {"R7"}
-
-
-def test_R7_a_retry_may_wait_for_a_place() -> None:
-    def story(start: float, free: float) -> Story:
-        story = retried(start)
-        for row, end in (1, free), (2, 9.0):
-            story.row(0, 90, row, key=row, source="call").call(1.0, end, [row])
-        return story
-
-    assert judged(story(5.0, free=5.0), "R7")
-    assert broken(story(5.0, free=4.9)) == {"R7"}
+@seen("R7", good=[case(5.0, free=5.0)], bad=[case(5.0, free=4.9)])
+def test_R7_a_retry_may_wait_for_a_place(start: float, free: float) -> Story:
+    story = retried(start)
+    for row, end in (1, free), (2, 9.0):
+        story.row(0, 90, row, key=row, source="call").call(1.0, end, [row])
+    return story
 
 
 @pytest.mark.parametrize(
@@ -46,7 +37,20 @@ def test_R7_the_latest_start_of_a_retry(setting: dict[str, Any], latest: float) 
     assert broken(retried(latest + 0.01, **setting)) == {"R7"}
 
 
-def full(start: float, rows: int = 2, running: float = 0.0, **setting: Any) -> Story:
+@seen(
+    "B1",
+    good=[
+        1.0,
+        # It waits for a place.
+        case(2.5, running=2.0),
+        # It is not full.
+        case(1.1, rows=1),
+    ],
+    bad=[1.1, case(2.6, running=2.0)],
+)
+def test_B1_a_full_batch_is_called_when_there_is_room(
+    start: float, rows: int = 2, running: float = 0.0, **setting: Any
+) -> Story:
     """Keys that come at 1 s and wait for their batch. Before, a call shows that the service is open."""
     setting = {"capacity": 1, "batch": {"max_size": 2, "linger": 9.0}, **setting}
     story = Story(mode="unordered", **setting).task().row(0, 90, 9, key=9, source="call")
@@ -54,28 +58,6 @@ def full(start: float, rows: int = 2, running: float = 0.0, **setting: Any) -> S
         story.row(1.0, 90, row, key=row, source="call")
     story.call(0, 0.5 + running, [9])
     return story.call(start, 80, [*range(rows)][: min(rows, 2)])
-
-
-def test_B1_a_full_batch_is_called_when_there_is_room() -> None:
-    assert judged(full(1.0), "B1")
-    assert broken(full(1.1)) == {"B1"}
-    # It waits for a place.
-    assert judged(full(2.5, running=2.0), "B1")
-    assert broken(full(2.6, running=2.0)) == {"B1"}
-    # It is not full.
-    assert judged(full(1.1, rows=1), "B1")
-
-
-def test_B1_a_batch_of_several_is_called_after_linger() -> None:
-    def story(start: float) -> Story:
-        story = Story(mode="unordered", capacity=2, batch={"max_size": 5, "linger": 0.5}).task()
-        story.row(0, 90, 9, key=9, source="call").call(0, 60, [9])
-        for row in range(3):
-            story.row(1.0 + row / 10, 90, row, key=row, source="call")
-        return story.call(start, 80, [0, 1, 2])
-
-    assert judged(story(1.5), "B1")
-    assert broken(story(1.51)) == {"B1"}
 
 
 def test_B1_a_batch_that_waits_longer_than_linger_breaks_the_law_once() -> None:
