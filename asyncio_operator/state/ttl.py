@@ -95,10 +95,10 @@ class CleanupSchedule(_Schedule):
         """Counts an access at this time, in milliseconds, whatever it changes; StateError if the clean-up failed."""
         if self.counted <= now < self.horizon:
             return
-        if now != self.counted:
+        if now > self.counted:
             self.settle()  # A look removes what has expired at the time of its access, not of a later one.
-        if now < self.counted:
-            # The clock went back: entries may now get timestamps below the bound that the round has found so far.
+        elif now < self.counted:
+            # The clock went back. Entries may now be older than the round's bound, and a look as of before remove them.
             self.doubt()
         self.counted = now
         if now >= self.horizon:

@@ -122,6 +122,20 @@ def test_E5_a_clock_that_is_set_back_during_a_round_hides_nothing(make):
     assert backend.num_entries() == 99
 
 
+def test_E1_what_is_written_after_the_clock_was_set_back_is_alive(make):
+    """A look that an access before owes does not take it for as old as it was at that access."""
+    clock = ManualClock(500.0)
+    backend = make(clock=clock)
+    backend.set_current_key(1)
+    value = backend.value_state(ValueStateDescriptor("value", ttl=StateTtlConfig(1)))
+    value.update("before")
+    clock.set(400.0)
+    value.update("after")
+    assert value.value() == "after"
+    clock.advance(1.0)
+    assert value.value() is None
+
+
 changes = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["put", "delete", "empty"]), st.integers(0, 11)),
