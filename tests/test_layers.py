@@ -437,7 +437,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/testing": 3_196,
     "asyncio_operator/timers": 1_260,
     "asyncio_operator/trace": 1_265,
-    "asyncio_operator/view": 288,
+    "asyncio_operator/view": 281,
     "asyncio_operator/windows": 350,
     "asyncio_operator_proof": 166,
     "asyncio_operator_proof/history": 5_305,

@@ -7,9 +7,10 @@ import html
 import shutil
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from asyncio_operator.clock import monotonic
 
@@ -55,17 +56,19 @@ class Moment:
         return f"{self.seconds:.0f} s" + (f", {done} of {all_of_them} tasks" if all_of_them else "")
 
 
-class Display(Protocol):
+class Display(ABC):
     """A place where moments are shown. `moves` means that each takes the place of the one before it."""
 
-    moves: bool
+    moves = True
 
+    @abstractmethod
     def show(self, moment: Moment) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The last moment stays as it is."""
 
 
-class Lines:
+class Lines(Display):
     """Lines in a file. None: nowhere, in a process without standard error."""
 
     moves = False
@@ -77,14 +80,9 @@ class Lines:
         if self._out is not None:
             print(moment.line(), file=self._out, flush=True)
 
-    def close(self) -> None:
-        """All lines are complete."""
 
-
-class MovingLine:
+class MovingLine(Display):
     """One line of a terminal, which the next moment overwrites."""
-
-    moves = True
 
     def __init__(self, out: TextIO, width: Callable[[], int] = lambda: shutil.get_terminal_size().columns) -> None:
         self._out = out
@@ -105,14 +103,12 @@ class MovingLine:
             self._out.flush()
 
 
-class Bar:
+class Bar(Display):
     """A bar in a notebook.
 
     Args:
         display: `IPython.display`.
     """
-
-    moves = True
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -126,9 +122,6 @@ class Bar:
             self._handle = self._display.display(content, display_id=True)
         else:
             self._handle.update(content)
-
-    def close(self) -> None:
-        """The last state stays."""
 
 
 def display_here() -> Display:
