@@ -443,7 +443,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator_proof/history": 5_305,
     "asyncio_operator_proof/simulation": 4_029,
     "enrichers": 2_359,
-    "enrichers/databases": 910,
+    "enrichers/databases": 905,
     "enrichers/http": 3_492,
     "enrichers/models": 986,
     "enrichers/postgres": 2_456,

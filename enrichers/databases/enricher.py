@@ -16,14 +16,9 @@ import pyarrow as pa
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.enricher import did_you_mean, shown_type
+from enrichers.databases.pool import Pool
 from enrichers.names import Keys, names_of, opened, shown_keys
 from enrichers.threads import run_in_thread
-
-
-class Closable(Protocol):
-    """The connections of a worker."""
-
-    async def close(self) -> None: ...
 
 
 class Description(Protocol):
@@ -42,7 +37,7 @@ class Description(Protocol):
 
 
 D = TypeVar("D", bound=Description)
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=Pool[Any])
 L = TypeVar("L")
 
 
