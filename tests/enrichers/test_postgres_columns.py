@@ -8,7 +8,6 @@ from decimal import Decimal
 from re import sub
 from typing import Any
 
-import asyncpg
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -21,9 +20,7 @@ from enrichers import PostgresEnricher
 from enrichers.postgres.columns import MARKS, MOST_COLUMNS
 from enrichers.postgres.enricher import MOST_AS_ROWS
 from tests.enrichers.conftest import Database
-from tests.enrichers.helpers import opened
 from tests.enrichers.test_postgres_lookup import KEYS, TYPES, VALUES
-from tests.servers import PostgresServer
 
 MISSES = range(10**6, 10**6 + MOST_AS_ROWS + 1)
 """Integer keys without a row: with them a batch is too large to be asked for as rows."""
@@ -379,23 +376,6 @@ async def test_a_table_of_very_many_columns_is_answered_as_rows(database: Databa
     async with database.enricher(table="t", key="id") as enricher:
         [[row], *others] = await in_columns(enricher, [1, *MISSES])
         assert (row["v7"], row["v8"], len(row), others[0]) == (2, None, MOST_COLUMNS, [])
-
-
-async def test_the_encoding_of_the_database_does_not_matter(postgres: PostgresServer) -> None:
-    connection = await asyncpg.connect(postgres.dsn)
-    await connection.execute("CREATE DATABASE encoded ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    dsn = postgres.socket_dsn("encoded")
-    inside = await asyncpg.connect(dsn)
-    await inside.execute(
-        "CREATE TABLE t AS SELECT i AS id, 'né ' || i AS v, 'é'::char(3) AS w, ARRAY['é', NULL, 'a' || i] AS a "
-        "FROM generate_series(1, 3) i"
-    )
-    await inside.close()
-    async with opened(PostgresEnricher(dsn, table="t", key="id")) as enricher:
-        keys = [1, 2, 3, *MISSES]
-        assert shown(await in_columns(enricher, keys)) == shown(await in_rows(enricher, keys))
-    await connection.execute("DROP DATABASE encoded (FORCE)")
-    await connection.close()
 
 
 async def test_keys_of_another_type_and_no_keys(database: Database) -> None:

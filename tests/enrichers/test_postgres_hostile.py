@@ -133,27 +133,30 @@ FOREIGN = ["日", "日本", "café😀", *(f"{number}日" for number in range(60
 
 
 @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
-async def test_L9_a_text_that_the_database_cannot_hold_is_a_miss_beside_those_that_are(
+async def test_L9_X12_a_text_that_the_database_cannot_hold_is_a_miss_and_others_come_as_they_are(
     postgres: PostgresServer, encoding: str
 ) -> None:
     """By rows and in columns, alone and among others. A query that refuses such a text is asked like a table."""
+    row = {"v": "né 7", "w": ["é", None, "a7"]}
     server = await asyncpg.connect(postgres.dsn)
     await server.execute(f"CREATE DATABASE foreign_texts ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     dsn = postgres.socket_dsn("foreign_texts")
     try:
         connection = await asyncpg.connect(dsn)
-        await connection.execute("CREATE TABLE t AS SELECT 'é' AS k, 'é'::char(3) AS c, 1 AS l, 7 AS v")
+        await connection.execute(
+            "CREATE TABLE t AS SELECT 'é' AS k, 'é'::char(3) AS c, 1 AS l, 'né ' || 7 AS v, ARRAY['é', NULL, 'a7'] AS w"
+        )
         await connection.close()
         sources: list[dict[str, Any]] = [
             *({"table": "t", "key": key} for key in ("k", "c", ["l", "k"])),
-            {"query": "SELECT k, v FROM t WHERE k = ANY ($1)", "key": "k"},
+            {"query": "SELECT k, v, w FROM t WHERE k = ANY ($1)", "key": "k"},
         ]
         for source in sources:
             two = isinstance(source["key"], list)
-            async with opened(PostgresEnricher(dsn, **source, columns=["v"], pool_size=1)) as enricher:
+            async with opened(PostgresEnricher(dsn, **source, columns=["v", "w"], pool_size=1)) as enricher:
                 for texts in (["é"], FOREIGN, ["é", *FOREIGN], [UNHELD[0]], ["x", *UNHELD, "é", *FOREIGN]):
                     keys = [(1, text) if two else text for text in texts]
-                    expected = [{"v": 7} if text == "é" else None for text in texts]
+                    expected = [row if text == "é" else None for text in texts]
                     assert await enricher.lookup_many(keys) == expected
                     assert [await enricher.lookup(key) for key in keys] == expected
                     held = pa.array([text for text in texts if text != "\ud800"], pa.string())
@@ -161,7 +164,7 @@ async def test_L9_a_text_that_the_database_cannot_hold_is_a_miss_beside_those_th
                         numbers = pa.array([1] * len(held), pa.int32())
                         held = pa.StructArray.from_arrays([numbers, held], names=["l", "k"])
                     table = await enricher.lookup_columns(held)
-                    assert table["v"].to_pylist() == [7] * texts.count("é")
+                    assert table.select(["v", "w"]).to_pylist() == [row] * texts.count("é")
     finally:
         await server.execute("DROP DATABASE foreign_texts (FORCE)")
         await server.close()

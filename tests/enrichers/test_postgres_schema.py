@@ -149,6 +149,26 @@ async def test_X4_missing_privileges_are_found_on_the_driver(database: Database)
         ("SELECT id FROM t WHERE id = ANY ($1)", "id", "no column besides the key"),
         ("SELECT id, v FROM t WHERE v = ANY ($1)", "id", "$1 is taken for date[]"),
         ("SELECT *, $1 FROM t", "id", "$1 is taken for text"),
+        *(
+            (query, "id", "the query is no SELECT, or it writes something; it must be one statement that gives rows")
+            for query in (
+                "DELETE FROM t WHERE id = ANY ($1)",
+                "INSERT INTO t (id) VALUES ($1)",
+                "INSERT INTO t (id) SELECT unnest($1::int[]) RETURNING id, v",
+                "WITH new AS (INSERT INTO t (id) SELECT unnest($1::int[]) RETURNING *) SELECT * FROM new",
+                "MERGE INTO t USING t AS u ON t.id = ANY ($1) WHEN MATCHED THEN DO NOTHING",
+                "SELECT * INTO u FROM t WHERE id = ANY ($1)",
+                *("SHOW work_mem", "BEGIN", ";"),
+            )
+        ),
+        ("SELECT * FROM t WHERE id = ANY ($1); SELECT 1", "id", "the query is more than one statement; it must be one"),
+        ("SELECT 1 AS id, 2 AS v; DROP TABLE t", "id", "the query is more than one statement"),
+        # What gives rows and only reads is a query.
+        ("VALUES (1, 2)", "column1", "takes 0 parameters"),
+        ("TABLE t", "id", "takes 0 parameters"),
+        ("WITH u AS (SELECT * FROM t) SELECT * FROM u;", "id", "takes 0 parameters"),
+        ("SELECT id, v FROM t ; ", "id", "takes 0 parameters"),
+        ("SELECT id, v FROM t -- a remark;", "id", "takes 0 parameters"),
     ],
 )
 async def test_X4_a_wrong_query_is_found_on_the_driver(database: Database, query: str, key: Any, expected: str) -> None:
@@ -156,48 +176,7 @@ async def test_X4_a_wrong_query_is_found_on_the_driver(database: Database, query
     problem = problem_with(database.dsn, query=query, key=key)
     assert expected in str(problem)
     assert query[:20] in str(problem)
-
-
-NO_SELECT = [
-    "DELETE FROM t WHERE id = ANY ($1)",
-    "INSERT INTO t (id) VALUES ($1)",
-    "INSERT INTO t (id) SELECT unnest($1::int[]) RETURNING id, v",
-    "WITH new AS (INSERT INTO t (id) SELECT unnest($1::int[]) RETURNING *) SELECT * FROM new",
-    "MERGE INTO t USING t AS u ON t.id = ANY ($1) WHEN MATCHED THEN DO NOTHING",
-    "SELECT * FROM t WHERE id = ANY ($1); SELECT 1",
-    "SELECT 1 AS id, 2 AS v; DROP TABLE t",
-    "SELECT * INTO u FROM t WHERE id = ANY ($1)",
-    "SHOW work_mem",
-    "BEGIN",
-    ";",
-]
-
-
-@pytest.mark.parametrize("query", NO_SELECT)
-async def test_X4_a_query_that_is_no_select_is_told_so(database: Database, query: str) -> None:
-    await database.execute("CREATE TABLE t (id int, v date)")
-    problem = problem_with(database.dsn, query=query, key="id")
-    what = "more than one statement" if "; " in query else "no SELECT, or it writes something"
-    assert f"the query is {what}; it must be one statement that gives rows and only reads" in str(problem)
-    assert query[:20] in str(problem)
     assert await database.fetch("SELECT * FROM t") == []
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "VALUES (1, 2)",
-        "TABLE t",
-        "WITH u AS (SELECT * FROM t) SELECT * FROM u;",
-        "SELECT id, v FROM t ; ",
-        "SELECT id, v FROM t -- a remark;",
-    ],
-)
-async def test_whatever_gives_rows_and_only_reads_is_a_query(database: Database, query: str) -> None:
-    await database.execute("CREATE TABLE t (id int, v int)")
-    assert "takes 0 parameters" in str(
-        problem_with(database.dsn, query=query, key="column1" if "VAL" in query else "id")
-    )
 
 
 async def test_an_asyncpg_that_does_not_show_modifiers_costs_precision_and_breaks_nothing(
