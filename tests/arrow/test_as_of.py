@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.arrow.as_of import AsOf, knows_zone
+from asyncio_operator.arrow.as_of import AsOf
 from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order
 
 DAY = dt.date(2024, 3, 30)
@@ -128,8 +128,3 @@ def test_X16_dates_that_no_timestamp_reaches_are_before_or_after_all_timestamps(
     assert not compared(far, last, zone)
     assert compared(last, far, zone)
     assert not compared(last, first, zone)
-
-
-def test_a_zone_that_pyarrow_does_not_know() -> None:
-    assert knows_zone("Europe/Berlin")
-    assert not knows_zone("Mars/Olympus")

@@ -356,25 +356,6 @@ def beyond(key: Any) -> bool:
 # -- values of other types, and other places
 
 
-@pytest.mark.parametrize(
-    ("column", "keys", "others"),
-    [
-        (pa.array([float("nan"), -0.0, 1.1]), [OTHER_NAN, 0.0, Decimal("1.10")], [Decimal("1.2"), True, "1.1"]),
-        (pa.array([Decimal("1.10"), Decimal(0)], pa.decimal128(9, 2)), [1.1, -0.0], [1.11, float("nan"), False]),
-        (pa.array([1, 0, 2**53 + 1]), [1.0, Decimal("0.0"), 2**53 + 1], [1.5, True, 2.0**53, float("nan")]),
-        (pa.array([1.5, 0.1], pa.float32()), [1.5, float(np.float32(0.1))], [0.1, Decimal("0.1")]),
-        (pa.array([True]), [True], [1, 1.0]),
-        (pa.array([date(2024, 1, 1)]), [date(2024, 1, 1)], [datetime(2024, 1, 1)]),
-        (pa.array([NEW_YEAR]), [NEW_YEAR], [NEW_YEAR.replace(tzinfo=UTC), NEW_YEAR.date()]),
-    ],
-)
-async def test_L10_keys_of_another_type_match_a_table_by_value(column: Any, keys: list[Any], others: list[Any]) -> None:
-    table = TableEnricher(pa.table({"k": column, "n": range(len(column))}), "k")
-    await table.open()
-    assert await table.lookup_many([*keys, *others]) == [*({"n": n} for n in range(len(keys))), *[None] * len(others)]
-    assert [await table.lookup(key) for key in (*keys, *others)] == await table.lookup_many([*keys, *others])
-
-
 async def test_L10_a_fake_enricher_finds_its_rows_by_the_same_rule() -> None:
     moment = datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=BERLIN)
     fake: Enricher = FakeEnricher({float("nan"): {"n": 1}, moment: {"n": 2}, (-0.0, "a"): {"n": 3}})

@@ -61,20 +61,6 @@ def wait_until_acknowledged(writer: JournalWriter, answers: int) -> None:
         time.sleep(0.001)
 
 
-def test_J2_an_answer_is_acknowledged_when_its_file_is_there(tmp_path: Path) -> None:
-    described(Place(str(tmp_path)))
-    place = Gate(str(tmp_path))
-    description = described(place)
-    writer = JournalWriter(place, description, flush_every=0.001)
-    assert append(writer, batch({1: ["a"], 2: []})) == 2
-    assert place.reached.wait(30)
-    assert writer.acknowledged == 0
-    place.open_gate.set()
-    writer.close()
-    assert writer.acknowledged == 2
-    assert read(place, description, [1, 2]) == {1: ["a"], 2: []}
-
-
 def test_J2_answers_are_written_within_flush_every_without_being_asked(place: Watched) -> None:
     description = described(place)
     writer = JournalWriter(place, description, flush_every=0.02)
@@ -194,14 +180,6 @@ def test_J2_a_listener_that_fails_stops_no_writing(
     writer.close()
     assert read(place, description, [0, 1, 2]) == {0: ["a"], 1: ["a"], 2: ["a"]}
     assert "on_room of the journal" in caplog.text
-
-
-def test_J2_a_full_file_is_written_before_its_time(place: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "FULL_FILE", 1)
-    description = described(place)
-    writer = JournalWriter(place, description, flush_every=3600)
-    wait_until_acknowledged(writer, append(writer, batch({1: ["a"]})))
-    writer.close()
 
 
 def test_J2_abort_ends_the_thread_and_close_with_a_limit_says_what_is_lost(tmp_path: Path) -> None:

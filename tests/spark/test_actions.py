@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import Cache
-from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, register_lookup
+from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
 from enrichers import FunctionEnricher
-from tests.spark.helpers import FROM_4_1, kill_workers
+from tests.spark.helpers import FROM_4_1
 
 pytestmark = pytest.mark.spark
 
@@ -52,47 +50,6 @@ ACTIONS: dict[str, tuple[Callable[[DataFrame], Any], int]] = {
 def test_spark_leaves_no_call_out(spark: SparkSession, numbers: DataFrame, action: str) -> None:
     do, expected = ACTIONS[action]
     assert calls(spark, lambda metrics: do(enrich(numbers, DOUBLES, on="id", metrics=metrics))) == expected
-
-
-def test_what_is_persisted_or_written_is_asked_for_once(
-    spark: SparkSession, numbers: DataFrame, tmp_path: Path
-) -> None:
-    def persisted(metrics: EnrichmentMetrics) -> None:
-        found = enrich(numbers, DOUBLES, on="id", metrics=metrics).persist()
-        assert found.count() == found.orderBy("double").count() == len(found.collect()) == ROWS
-        found.unpersist()
-
-    def written(metrics: EnrichmentMetrics) -> None:
-        enrich(numbers, DOUBLES, on="id", metrics=metrics).write.parquet(str(tmp_path / "found"))
-        found = spark.read.parquet(str(tmp_path / "found"))
-        assert found.count() == len(found.collect()) == ROWS
-
-    assert calls(spark, persisted) == ROWS
-    assert calls(spark, written) == ROWS
-
-
-def test_a_cache_answers_the_second_action_of_its_worker(spark: SparkSession, numbers: DataFrame) -> None:
-    def act(metrics: EnrichmentMetrics) -> None:
-        found = enrich(numbers.coalesce(1), DOUBLES, on="id", cache=Cache(max_rows=1234), metrics=metrics)
-        assert found.count() == found.count() == found.count() == ROWS
-
-    # Tests before this one may have left several, of which Spark takes any.
-    kill_workers()
-    assert calls(spark, act) <= 2 * ROWS, "there may be a second worker, with a cache of its own"
-
-
-@FROM_4_1
-def test_a_column_function_is_left_out_with_its_column(spark: SparkSession, numbers: DataFrame, tmp_path: Path) -> None:
-    @async_udf("long")
-    async def marked(key: int) -> int:
-        (tmp_path / str(key)).touch()
-        return key
-
-    found = numbers.withColumn("marked", marked("id"))
-    assert (found.count(), found.select("id").count()) == (ROWS, ROWS)
-    assert [*tmp_path.iterdir()] == []
-    found.where("id < 5").collect()
-    assert len([*tmp_path.iterdir()]) == ROWS, "a filter behind it changes nothing"
 
 
 @FROM_4_1

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import ConfigurationError, Journal
+from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import EnrichmentMetrics, StageLookups, enrich, enrich_with, lookups_of, plan
 from asyncio_operator.spark.driver import chain
 from asyncio_operator.spark.driver.sessions import DESCRIPTION, described
@@ -100,19 +100,6 @@ def test_C2_a_column_that_a_lookup_added_is_the_key_of_the_next_whatever_the_set
     assert [tuple(row) for row in rows] == [(i, str(i), i, i, f"t{i}", i) for i in range(20)]
 
 
-def test_C1_one_python_worker_per_task(alone: SparkSession) -> None:
-    async def process(key: int) -> Any:
-        import os
-
-        return {"pid": os.getpid()}
-
-    df = alone.range(0, 10, 1, 1)
-    for number in range(3):
-        df = enrich(df, FunctionEnricher(process, "pid long"), on="id", prefix=f"_{number}")
-    assert all(row[1] == row[2] == row[3] for row in df.collect())
-    assert len({row[1] for row in df.collect()}) == 1
-
-
 def test_C1_two_chains_may_have_the_same_beginning(spark: SparkSession) -> None:
     first = enrich(spark.range(10), lookup("a"), on="id")
     second, third = enrich(first, lookup("b"), on="a"), enrich(first, lookup("c"), on="id")
@@ -173,23 +160,6 @@ def test_C3_what_is_persisted_is_not_looked_up_again(spark: SparkSession, how: s
         df.unpersist()
     if "heckpoint" not in how:
         assert "2 lookups" in str(stages(enrich(df, lookup("b"), on="a")))
-
-
-def test_C3_a_lookup_whose_journal_has_answers_begins_a_stage(spark: SparkSession, tmp_path: Path) -> None:
-    calls = tmp_path / "calls"
-
-    def after() -> DataFrame:
-        base = enrich(spark.range(0, 10, 1, 2), lookup("a", calls), on="id")
-        return enrich(base, lookup("b"), on="a", journal=Journal(str(tmp_path / "journal"), identity="b"))
-
-    new = after()
-    assert "2 lookups" in str(stages(new))
-    assert [row.b for row in new.collect()] == list(range(2, 12))
-    before = calls.stat().st_size
-    known = after()
-    assert "lookups)" not in str(stages(known))
-    assert [row.b for row in known.collect()] == list(range(2, 12))
-    assert calls.stat().st_size == 2 * before
 
 
 def test_C1_a_trace_shows_all_lookups_of_a_chain_with_their_labels(spark: SparkSession) -> None:

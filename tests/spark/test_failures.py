@@ -26,33 +26,16 @@ def df(spark: SparkSession) -> DataFrame:
     return spark.range(0, 20, numPartitions=1)
 
 
-def failure_of(df: DataFrame, function: Any, **options: Any) -> str:
-    with pytest.raises(PythonException) as caught:
-        enrich(df, FunctionEnricher(function, "x long, y string"), on="id", **options).collect()
-    return str(caught.value)
-
-
-def test_X5_an_error_names_the_enricher_the_key_and_the_cause(df: DataFrame) -> None:
-    async def look_up(key: int) -> Any:
-        if key == 13:
-            raise ZeroDivisionError("a bad day")
-        return {"x": key}
-
-    message = failure_of(df, look_up)
-    assert "FunctionError: FunctionEnricher(" in message
-    assert "look_up, x, y) failed for key 13: ZeroDivisionError: a bad day" in message
-
-
-@pytest.mark.parametrize("on_error", ["fail", "null"])
-@pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()", "GeneratorExit()", "BaseException('odd')"])
-def test_X5_what_is_no_exception_fails_the_task_and_never_hangs_it(df: DataFrame, error: str, on_error: str) -> None:
+def test_X5_what_is_no_exception_fails_the_task_and_never_hangs_it(df: DataFrame) -> None:
     async def look_up(key: int) -> Any:
         await asyncio.sleep(0.01 if key % 2 else 0)
         if key == 7:
-            raise eval(error)
+            raise SystemExit(3)
         return {"x": key}
 
-    assert f"failed for key 7: {error.partition('(')[0]}" in failure_of(df, look_up, on_error=on_error, timeout=None)
+    out = enrich(df, FunctionEnricher(look_up, "x long, y string"), on="id", on_error="null", timeout=None)
+    with pytest.raises(PythonException, match=r"FunctionEnricher\(.*look_up, x, y\) failed for key 7: SystemExit"):
+        out.collect()
     assert df.count() == 20
 
 
@@ -70,14 +53,13 @@ def mixed() -> FunctionEnricher:
     return FunctionEnricher(look_up, "x long")
 
 
-@pytest.mark.parametrize("mode", ["ordered", "unordered"])
 @pytest.mark.parametrize(
-    ("how", "on_error", "statuses"),
+    ("mode", "how", "on_error", "statuses"),
     [
-        ("left", "null", ["found", "missing", "failed", "timed_out"]),
-        ("inner", "null", ["found", "failed", "timed_out"]),
-        ("left", "drop", ["found", "missing"]),
-        ("inner", "drop", ["found"]),
+        ("ordered", "left", "null", ["found", "missing", "failed", "timed_out"]),
+        ("unordered", "inner", "null", ["found", "failed", "timed_out"]),
+        ("unordered", "left", "drop", ["found", "missing"]),
+        ("ordered", "inner", "drop", ["found"]),
     ],
 )
 def test_X6_what_is_hidden_is_counted_and_told_row_by_row(
@@ -157,12 +139,11 @@ def shop(postgres: PostgresServer) -> PostgresServer:
     return postgres
 
 
-@pytest.mark.parametrize("number", ["double('NaN')", "double('Infinity')", "1e50D", "1e-50D"])
 def test_X12_a_double_that_only_a_numeric_can_hold_is_an_error_of_its_key_also_in_sql(
-    spark: SparkSession, shop: PostgresServer, tmp_path: Path, number: str
+    spark: SparkSession, shop: PostgresServer, tmp_path: Path
 ) -> None:
     numbers = PostgresEnricher(shop.dsn, table="shop.numbers", key="n")
-    df = spark.sql(f"SELECT explode(array(1e30D, {number}, 7D)) AS n").coalesce(1)
+    df = spark.sql("SELECT explode(array(1e30D, 1e50D, 7D)) AS n").coalesce(1)
     faces: list[dict[str, Any]] = [
         {},
         {"cache": Cache()},

@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import Cache, ConfigurationError, Enricher, Hedge, Journal
 from asyncio_operator.journal import storage
 from asyncio_operator.journal.files import Seen
-from asyncio_operator.journal.format import JournalError
+from asyncio_operator.journal.format import ABOUT, JournalError, ddl
 from asyncio_operator.journal.identity import wanted_description
 from asyncio_operator.journal.storage import Disk, Entry, open_place
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
+from asyncio_operator.spark import EnrichmentMetrics, enrich, read_journal, register_lookup
 from asyncio_operator.spark.driver.journaled import most_broadcast
 from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
@@ -97,15 +97,6 @@ def test_J1_errors_are_no_answers_and_misses_only_if_they_are_kept(
     enrich(df, calls.source(fails=True), on="id", journal=without, on_error="null").collect()
     assert calls.new() == ["3", "9"]
     assert read_journal(spark, journal).where("not _found").count() == 1
-
-
-def test_J2_a_task_that_fails_writes_what_it_has(spark: SparkSession, calls: Calls, journal: Journal) -> None:
-    df = table(spark, [1, 2, 3, 4, 9])
-    with pytest.raises(Exception, match="failed for key 9: ValueError: enough"):
-        enrich(df, calls.source(fails=True), on="id", journal=replace(journal, flush_every=3600), capacity=1).collect()
-    assert calls.new() == ["1", "2", "3", "4", "9"]
-    # Of one capacity: the keys before the one that fails have their answers.
-    assert sorted({row.id for row in read_journal(spark, journal).collect()}) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])
@@ -189,19 +180,13 @@ def test_J9_faces_of_the_output_know_answers_of_the_journal(
 
 
 @FROM_4_1
-def test_J9_every_other_face_refuses_a_journal_in_words(spark: SparkSession, calls: Calls, journal: Journal) -> None:
+def test_J9_other_faces_refuse_a_journal_in_words(spark: SparkSession, calls: Calls, journal: Journal) -> None:
     source: Any = calls.source()
     options: dict[str, Any] = {"journal": journal}
     with pytest.raises(ConfigurationError, match="which a Lookup does not take"):
         Lookup(source, **options)
     with pytest.raises(ConfigurationError, match="which register_lookup does not take"):
         register_lookup(spark, "with_journal", source, on="id", **options)
-    with pytest.raises(ConfigurationError, match="'journal' is not an option of map_partitions; enrich keeps answers"):
-        map_partitions(spark.sparkContext.parallelize([1]), source.lookup, **options)
-    with pytest.raises(ConfigurationError, match="'journal' is not an option of async_udf; enrich keeps answers"):
-        async_udf("long", **options)
-    with pytest.raises(ConfigurationError, match="journal is 5; it must be a Journal"):
-        enrich(spark.range(1), source, on="id", journal=5)  # type: ignore[arg-type]
 
 
 def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error(
@@ -211,7 +196,6 @@ def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error
 
     def spoil() -> None:
         import os
-        import shutil
 
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -245,38 +229,6 @@ def in_a_task(path: Path, program: Callable[[JournalTask], Awaitable[None]]) -> 
         await program(task)
 
     asyncio.run_coroutine_threadsafe(main(), loop_thread().loop).result(60)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("strategy", ["inline", "distinct"])
-def test_J2_a_journal_that_is_deleted_in_the_middle_of_a_job_fails_it_and_the_next_job_makes_it_anew(
-    spark: SparkSession, journal: Journal, tmp_path: Path, strategy: Any
-) -> None:
-    place, gate = Path(journal.path), tmp_path / "gate"
-
-    async def look_up(key: int) -> Any:
-        while key > 100 and not gate.exists():  # noqa: ASYNC110, a file has no event
-            await asyncio.sleep(0.01)
-        return {"x": key}
-
-    source = FunctionEnricher(look_up, "x long")
-    df = spark.range(0, 200, numPartitions=2)
-
-    def delete() -> None:
-        wait_until(lambda: any(place.glob("answers-*")), 60, "answers are in the journal")
-        shutil.rmtree(place)
-        gate.touch()
-
-    deleting = threading.Thread(target=delete)
-    deleting.start()
-    with pytest.raises(Exception, match="is not there: the journal was deleted, or this machine does not see"):
-        enrich(df, source, on="id", journal=journal, strategy=strategy, capacity=200).collect()
-    deleting.join()
-    assert not place.exists()
-    assert enrich(df, source, on="id", journal=journal, strategy=strategy).count() == 200
-    assert (
-        enrich(df, source, on="id", journal=journal, status_column="how").where("how.source != 'journal'").count() == 0
-    )
 
 
 def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_one(
@@ -349,6 +301,11 @@ def test_J3_answers_of_every_type_and_columns_of_any_name_come_back_as_they_were
     assert asked.value == 1
     assert first[0]["at"].astimezone(UTC) == moment
     assert bytes(first[0]["bytes"]) == answer["bytes"]
+    # Any reader of Parquet has the columns with the types that the journal's description names.
+    plain = spark.read.parquet(journal.location.for_spark)
+    named = spark.createDataFrame([], f"`a.b` bigint, `C d` date, {schema}, {ddl(ABOUT)}")
+    assert plain.dtypes == named.dtypes
+    assert plain.select(*[f"`{name.replace('`', '``')}`" for name in answer]).first() == first[0][4:]
 
 
 def test_J1_answers_in_columns_are_kept_too_and_half_a_file_is_ignored(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,79 +15,61 @@ from asyncio_operator import Journal
 from asyncio_operator.spark import EnrichmentMetrics, compact_journal, enrich, plan, read_journal
 from tests.spark.helpers import in_partitions, setting
 from tests.spark.journals import Calls, rows, sources
+from tests.spark.test_streaming import finished, stream, write
 
 pytestmark = pytest.mark.spark
 
 
-class Stream:
-    """A stream of files of keys, with one micro-batch for each file."""
+def keys(directory: Path, *batches: list[int]) -> None:
+    """Files of keys, with one micro-batch for each."""
+    for batch in batches:
+        write(directory, ({"id": key} for key in batch))
 
-    def __init__(self, spark: SparkSession, place: Path) -> None:
-        self._spark = spark
-        self._place = place
-        (place / "in").mkdir()
-        self._files = 0
 
-    def feed(self, *batches: list[int]) -> None:
-        for keys in batches:
-            text = "".join(json.dumps({"id": key}) + "\n" for key in keys)
-            file = self._place / "in" / f"{self._files}.json"
-            file.write_text(text)
-            # Spark takes files in the order of their times.
-            os.utime(file, (0, 1_000_000 + self._files))
-            self._files += 1
+def run(frame: DataFrame, directory: Path) -> list[Any]:
+    """The rows of the next micro-batches, in order."""
+    output: list[Any] = []
 
-    def read(self) -> DataFrame:
-        reader = self._spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
-        return reader.json(str(self._place / "in"))
+    def collect(batch: DataFrame, _: int) -> None:
+        output.extend(rows(batch))
 
-    def run(self, frame: DataFrame, checkpoint: str = "checkpoint") -> list[Any]:
-        """The rows of the next micro-batches, in order."""
-        output: list[Any] = []
-
-        def write(batch: DataFrame, _: int) -> None:
-            output.extend(rows(batch))
-
-        started = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
-        query = started.option("checkpointLocation", str(self._place / checkpoint)).start()
-        assert query.awaitTermination(100)
-        return output
+    started = frame.writeStream.foreachBatch(collect).trigger(availableNow=True)
+    finished(started.option("checkpointLocation", str(directory / "checkpoint")).start())
+    return output
 
 
 def test_J8_a_stream_finds_answers_of_earlier_runs_and_of_earlier_micro_batches(
     spark: SparkSession, calls: Calls, journal: Journal, tmp_path: Path
 ) -> None:
-    stream = Stream(spark, tmp_path)
     enrich(spark.range(1, 3), calls.source(), on="id", journal=journal).collect()
     assert calls.new() == ["1", "2"]
-    stream.feed([2, 1, 4], [4, 3, 1, 5])
+    keys(tmp_path / "in", [2, 1, 4], [4, 3, 1, 5])
     # Without memory and cache: a micro-batch knows nothing of the one before it but what the journal has.
     options: dict[str, Any] = {"on": "id", "journal": replace(journal, flush_every=0.01), "remember": None}
-    found = stream.run(enrich(stream.read(), calls.source(), **options))
+    found = run(enrich(stream(spark, tmp_path / "in", "id long"), calls.source(), **options), tmp_path)
     assert found[:4] == [(2, 1, "t2"), (1, 1, "t1"), (4, 1, "t4"), (4, 0, None)]
     assert found[4:] == [(4, 1, "t4"), (4, 0, None), (3, None, None), (1, 1, "t1"), (5, 1, "t5")]
     assert calls.new() == ["3", "4", "5"]
     # A compaction, whose replaced files are gone, between a plan and its run.
-    planned = enrich(stream.read(), calls.source(), **options)
+    planned = enrich(stream(spark, tmp_path / "in", "id long"), calls.source(), **options)
     compact_journal(spark, journal, grace=0)
-    stream.feed([5, 6])
-    assert stream.run(planned) == [(5, 1, "t5"), (6, 1, "t6")]
+    keys(tmp_path / "in", [5, 6])
+    assert run(planned, tmp_path) == [(5, 1, "t5"), (6, 1, "t6")]
     assert calls.new() == ["6"]
 
 
 def test_J8_a_further_attempt_of_a_micro_batch_asks_only_for_the_rest(
     spark: SparkSession, calls: Calls, journal: Journal, tmp_path: Path
 ) -> None:
-    stream = Stream(spark, tmp_path)
-    stream.feed([1, 2, 9, 5])
+    keys(tmp_path / "in", [1, 2, 9, 5])
     # One call after another. The identity is that of both sources.
     options: dict[str, Any] = {"on": "id", "capacity": 1, "retry": None, "remember": None}
     options["journal"] = replace(journal, identity="calls")
     with pytest.raises(StreamingQueryException, match="enough"):
-        stream.run(enrich(stream.read(), calls.source(fails=True), **options))
+        run(enrich(stream(spark, tmp_path / "in", "id long"), calls.source(fails=True), **options), tmp_path)
     assert calls.new() == ["1", "2", "9"]
     assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")), "the micro-batch has failed"
-    found = stream.run(enrich(stream.read(), calls.source(), **options))
+    found = run(enrich(stream(spark, tmp_path / "in", "id long"), calls.source(), **options), tmp_path)
     assert found == [(key, 1, f"t{key}") for key in (1, 2, 9, 5)]
     assert calls.new() == ["5", "9"]
 

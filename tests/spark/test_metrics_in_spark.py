@@ -255,17 +255,6 @@ def in_two_tasks(spark: SparkSession, files: Path) -> DataFrame:
     return stream(spark, files).repartition(2)
 
 
-def test_the_figures_of_each_micro_batch_are_there_after_the_query(
-    spark: SparkSession, files: Path, metrics: EnrichmentMetrics, capsys: pytest.CaptureFixture[str]
-) -> None:
-    query = run(enrich(in_two_tasks(spark, files), tenths_unknown(), on="id", mode="unordered", metrics=metrics))
-    assert [figures(metrics.statistics(progress)) for progress in query.recentProgress] == EXPECTED
-    assert all(metrics.statistics(progress).latency.max > 0 for progress in query.recentProgress)
-    assert figures(metrics.statistics()) == tuple(map(sum, zip(*EXPECTED, strict=True)))
-    metrics.show(query.recentProgress[2])
-    assert capsys.readouterr().out.split()[:6] == ["rows", "70", "found", "63", "missing", "7"]
-
-
 @pytest.fixture
 def listening(spark: SparkSession) -> Iterator[list[StreamingQueryListener]]:
     """Listeners to be removed."""
@@ -276,7 +265,11 @@ def listening(spark: SparkSession) -> Iterator[list[StreamingQueryListener]]:
 
 
 def test_a_listener_is_told_the_figures_of_every_micro_batch_of_this_enrichment_whatever_another_one_raises(
-    spark: SparkSession, files: Path, metrics: EnrichmentMetrics, listening: list[StreamingQueryListener]
+    spark: SparkSession,
+    files: Path,
+    metrics: EnrichmentMetrics,
+    listening: list[StreamingQueryListener],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     told: list[tuple[str, int, tuple[int, int, int, int]]] = []
     failed: list[int] = []
@@ -292,7 +285,15 @@ def test_a_listener_is_told_the_figures_of_every_micro_batch_of_this_enrichment_
     for listener in listening:
         spark.streams.addListener(listener)
     run(stream(spark, files), "other")
-    run(enrich(in_two_tasks(spark, files), tenths_unknown(), on="id", metrics=metrics), "this")
+    query = run(
+        enrich(in_two_tasks(spark, files), tenths_unknown(), on="id", mode="unordered", metrics=metrics), "this"
+    )
+    # They are there after the query too.
+    assert [figures(metrics.statistics(progress)) for progress in query.recentProgress] == EXPECTED
+    assert all(metrics.statistics(progress).latency.max > 0 for progress in query.recentProgress)
+    assert figures(metrics.statistics()) == tuple(map(sum, zip(*EXPECTED, strict=True)))
+    metrics.show(query.recentProgress[2])
+    assert capsys.readouterr().out.split()[:6] == ["rows", "70", "found", "63", "missing", "7"]
     wait_until(lambda: len(told) >= len(SIZES) <= len(failed), 30, "the listeners have been told of all")
     assert told == [("this", number, expected) for number, expected in enumerate(EXPECTED)]
     assert failed == SIZES

@@ -56,10 +56,15 @@ ACTIONS: dict[str, tuple[int, Callable[[DataFrame], Any]]] = {
 
 # On a busy machine the last one has been seen to be two calls beyond its bound, which is not understood yet.
 @pytest.mark.parametrize(
-    "action",
-    [pytest.param(action, marks=pytest.mark.faults) if action == "limit(40)" else action for action in ACTIONS],
+    ("action", "mode"),
+    [
+        ("show(2)", "ordered"),
+        ("take(1)", "unordered"),
+        ("limit(3)", "ordered"),
+        ("first()", "unordered"),
+        *(pytest.param("limit(40)", mode, marks=pytest.mark.faults) for mode in ("ordered", "unordered")),
+    ],
 )
-@pytest.mark.parametrize("mode", ["ordered", "unordered"])
 def test_X15_an_action_that_takes_some_rows_asks_for_no_more(
     spark: SparkSession, service: FakeService, action: str, mode: Any
 ) -> None:

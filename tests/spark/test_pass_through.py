@@ -56,8 +56,7 @@ def known_columns(df: DataFrame) -> list[str]:
     return known
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["", "large_types"])
-@pytest.mark.parametrize("batch", [2, 1000])
+@pytest.mark.parametrize(("batch", "large"), [(2, True), (1000, False)])
 def test_X3_C1_every_type_passes_through_whole_repeated_and_filtered(
     spark: SparkSession, batch: int, large: bool
 ) -> None:

@@ -158,39 +158,6 @@ def test_a_plan_takes_the_options_of_enrich(orders: DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"df": None},
-        {"enricher": FakeEnricher},
-        {"on": "prodct"},
-        {"capacity": 0},
-        {"cache": 100},
-        {"rate_limit": 0},
-        {"budget": 7},
-        {"timeout": -1},
-        {"prefix": 5},
-        {"metrics": True},
-        {"trace": "t.html"},
-    ],
-    ids=repr,
-)
-def test_X4_what_enrich_refuses_is_refused_with_the_same_words(orders: DataFrame, wrong: dict[str, Any]) -> None:
-    before = jobs(orders.sparkSession)
-    arguments: dict[str, Any] = {
-        "df": orders,
-        "enricher": service(),
-        "on": "product",
-    } | wrong
-    told = []
-    for function in (plan, enrich):
-        with pytest.raises(ConfigurationError) as error:
-            function(**arguments)
-        told.append(re.sub("0x[0-9a-f]+", "", str(error.value)))
-    assert told[0] == told[1]
-    assert jobs(orders.sparkSession) == before
-
-
-@pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ({"latency": 0}, "latency is 0; it must be more than 0 seconds"),

@@ -210,13 +210,6 @@ def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[
         with lock:
             return number
 
-    class Hook:
-        def __init__(self) -> None:
-            self.lock = threading.Lock()
-
-        def __call__(self, value: int, error: Exception) -> int:
-            return value
-
     before = jobs(spark)
     with pytest.raises(ConfigurationError) as told:
         map_partitions(numbers, locked)
@@ -226,7 +219,7 @@ def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[
     assert "cannot pickle '_thread.lock' object. Make clients, locks and sessions in its open()" in words
     assert str(told.value) == f"{locked!r} cannot be pickled{words}"
     with pytest.raises(ConfigurationError, match=r"cannot pickle '_thread\.lock' object"):
-        map_partitions(numbers, double, on_error=Hook())
+        map_partitions(numbers, double, on_error=lambda value, error: lock)
     assert jobs(spark) == before
 
 
@@ -239,7 +232,7 @@ def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[
         (half, {}, "Wrap an ordinary function that blocks in BlockingFunction"),
         (AsyncWaitOperator(double), {}, "pass the operator's function and its options to map_partitions instead"),
         (double, {"capcity": 5}, "'capcity' is not an option of map_partitions; did you mean 'capacity'"),
-        (double, {"journal": None}, "'journal' is not an option of map_partitions"),
+        (double, {"journal": None}, "'journal' is not an option of map_partitions; enrich keeps answers"),
         (double, {"cache_key": abs}, "cache_key is given, and cache is not"),
         (double, {"trace": Trace()}, "what is recorded in a worker does not return"),
         (double, {"timers": InternalTimerService()}, "a function without arguments that makes the timers of a task"),

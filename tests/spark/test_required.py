@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,15 +16,10 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator import Batching, Cache, EnricherError, MissingKeyError, Retry
 from asyncio_operator.lookup.answers import missing_key_error
-from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark import enrich, enrich_with
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
-from asyncio_operator.spark.worker.rows import Layout
 from enrichers import BlockingEnricher, FunctionEnricher, PostgresEnricher
 from tests.spark.helpers import in_partitions
-
-_numbers = iter(range(10**9))
+from tests.spark.worker.tasks import chained, rows_of, task_for
 
 
 async def known(key: int) -> Any:
@@ -57,17 +51,10 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def run(keys: list[int | None], way: str, *, drop: bool = False, status: bool = False, **options: Any) -> list[Any]:
     """The rows of a task over batches of three."""
-    enricher = BATCHES if way == "batches" else KNOWN
-    layout = Layout((0,), enricher.schema(), required=True, drop_failed=drop, status=status)
-    made = LookupOptions(**WAYS[way], timed=status, **options)
-    name = f"required {next(_numbers)}"
-    task = EnrichTask(enricher, name, layout, made, enricher.schema(), name)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for start in range(0, len(keys), 3):
-            yield pa.RecordBatch.from_pydict({"id": pa.array(keys[start : start + 3], pa.int64())})
-
-    return [row for batch in ChainTask([task])(batches()) for row in batch.to_pylist()]
+    layout = {"required": True, "drop_failed": drop, "status": status, "timed": status}
+    task = task_for(BATCHES if way == "batches" else KNOWN, **layout, **WAYS[way], **options)
+    rows = pa.RecordBatch.from_pydict({"id": pa.array(keys, pa.int64())})
+    return rows_of(chained([task], [rows.slice(start, 3) for start in range(0, len(keys), 3)]))
 
 
 @given(
@@ -99,11 +86,9 @@ def test_X11_a_miss_fails_the_task_whatever_is_asked_of_failures(
 
 
 def test_X11_a_part_that_is_null_is_a_miss_and_the_key_is_told_as_a_whole() -> None:
-    layout = Layout((1, 0), KNOWN.schema(), required=True)
-    task = EnrichTask(KNOWN, f"required {next(_numbers)}", layout, LookupOptions(), KNOWN.schema(), "")
     batch = pa.RecordBatch.from_pydict({"a": ["x"], "b": pa.array([None], pa.int64())})
     with pytest.raises(MissingKeyError, match=r"for key \(None, 'x'\): a part of it is null"):
-        list(ChainTask([task])(iter([batch])))
+        rows_of(chained([task_for(KNOWN, 1, 0, required=True)], [batch]))
 
 
 def test_X11_the_error_travels_and_shows_no_secret_and_a_short_key() -> None:

@@ -201,18 +201,3 @@ def test_keys_of_every_family_reach_the_enricher_as_the_values_they_are(spark: S
     with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
         out = enrich(df, FunctionEnricher(look_up, "x string"), on=df.columns).collect()
     assert [row.x for row in out] == [", ".join(parts.values())] * 2
-
-
-def test_the_pipe_stays_full_from_one_arrow_batch_to_the_next(spark: SparkSession) -> None:
-    running = 0
-
-    async def look_up(key: int) -> Any:
-        nonlocal running
-        running += 1
-        await asyncio.sleep(0.05)
-        seen, running = running, running - 1
-        return {"seen": seen}
-
-    with setting(spark, BATCH_SIZE, 10):
-        out = enrich(spark.range(0, 500, numPartitions=1), FunctionEnricher(look_up, "seen int"), on="id", capacity=50)
-        assert out.selectExpr("max(seen)").collect() == [(50,)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from collections import Counter
@@ -12,7 +11,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import (
@@ -371,28 +369,6 @@ def test_W3_send_runs_once_and_reads_its_input_once(spark: SparkSession, orders:
         assert report.failures.repartition(2).count() == 1
         assert orders.ids() == []
         assert "DataFrame" not in repr(report)
-
-
-def test_W2_a_micro_batch_that_spark_repeats_is_not_sent_again(
-    spark: SparkSession, orders: Orders, tmp_path: Path
-) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.json").write_text('{"id": 1}\n{"id": 1}\n{"id": 2}\n')
-    stream = spark.readStream.schema("id long").json(str(tmp_path / "in"))
-    reports: list[tuple[int, int, int, int]] = []
-
-    def write(batch: DataFrame, _number: int) -> None:
-        reports.append(numbers(send(batch, post(orders), on="id", journal=str(tmp_path / "journal"))))
-        if len(reports) == 1:
-            raise ValueError("the driver dies before the micro-batch is noted")
-
-    for _ in range(2):
-        query = stream.writeStream.foreachBatch(write).trigger(availableNow=True)
-        running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        with contextlib.suppress(StreamingQueryException):
-            running.awaitTermination(60)
-    assert reports == [(3, 0, 0, 0), (0, 0, 0, 3)]
-    assert sorted(orders.ids()) == [1, 1, 2]
 
 
 def test_W3_no_row_at_all_is_no_call(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:

@@ -18,16 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker import links as worker
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
-from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
-from enrichers import FunctionEnricher
-
-_numbers = iter(range(10**9))
+from tests.spark.worker.tasks import task_of
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -105,11 +101,8 @@ def test_X7_a_task_ends_when_spark_is_gone_although_unread_input_hides_it(
                 running -= 1
         return {"x": key}
 
-    enricher = FunctionEnricher(look_up, "x long")
-    layout, options = Layout((0,), enricher.schema()), LookupOptions(ordered=ordered, buffer=20, capacity=10)
-    task = EnrichTask(enricher, f"gone {next(_numbers)}", layout, options, enricher.schema(), "")
     fill(jvm)
     with pytest.raises(ConnectionError):
-        serve(mine, task, jvm, answered)
+        serve(mine, task_of("x", look_up, ordered=ordered, buffer=20, capacity=10), jvm, answered)
     assert running == 0
     assert loop_thread().loop.is_running()

@@ -15,16 +15,12 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError
-from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.rdd import PartitionTask
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
-from asyncio_operator.spark.worker.rows import Layout
-from enrichers import FunctionEnricher
 from tests.operator.helpers import cancel_all
 from tests.spark.helpers import wait_until
+from tests.spark.worker.tasks import chained, task_of
 
 Function = Callable[[Any], Any]
 Face = Callable[[Function], Iterator[Any]]
@@ -69,12 +65,8 @@ def keys() -> pa.Array:
 
 
 def enriched(*functions: Function, **options: Any) -> Iterator[Any]:
-    tasks = []
-    for function in functions:
-        enricher = FunctionEnricher(function, "x long")
-        layout, options_ = Layout((0,), enricher.schema()), LookupOptions(**options)
-        tasks.append(EnrichTask(enricher, f"stray {function} {options}", layout, options_, enricher.schema(), ""))
-    return ChainTask(tasks)(iter([pa.RecordBatch.from_arrays([keys()], ["id"])]))
+    tasks = [task_of("x", function, **options) for function in functions]
+    return chained(tasks, [pa.RecordBatch.from_arrays([keys()], ["id"])])
 
 
 async def found(key: Any) -> Any:

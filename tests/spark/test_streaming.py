@@ -24,8 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from asyncio_operator import Cache
 from asyncio_operator.spark import enrich
-from enrichers import FunctionEnricher, PostgresEnricher
-from tests.servers import PostgresServer
+from enrichers import FunctionEnricher
 from tests.spark.helpers import BATCH_SIZE, FROM_4_0, GONE, Hanging, hanging_from, setting, wait_until
 
 pytestmark = pytest.mark.spark
@@ -279,33 +278,6 @@ def test_X7_a_query_that_is_stopped_leaves_no_running_lookup(
     assert query.exception() is None
     wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
     finished(to_parquet(enrich(stream(spark, tmp_path / "in"), known(), on="id"), tmp_path, "out"))
-
-
-# -- L8: pools and caches
-
-
-@pytest.mark.parametrize("cache", [pytest.param(None, marks=pytest.mark.faults), Cache()])
-def test_L8_micro_batches_use_the_same_connections_and_the_same_cache(
-    alone: SparkSession, postgres: PostgresServer, tmp_path: Path, cache: Cache | None
-) -> None:
-    postgres.fetch("DROP SEQUENCE IF EXISTS asked")
-    postgres.fetch("CREATE SEQUENCE asked")
-    asking = PostgresEnricher(
-        postgres.dsn,
-        query="SELECT k, pg_backend_pid() AS connection, nextval('asked') AS asked FROM unnest($1::bigint[]) AS k",
-        key="k",
-        max_batch=5,
-        pool_size=2,
-    )
-    for _ in range(5):
-        write(tmp_path / "in", ({"n": n, "id": n} for n in range(20)))
-    out = enrich(stream(alone, tmp_path / "in"), asking, on="id", cache=cache)
-    query = out.writeStream.format("memory").queryName("pooled").trigger(availableNow=True).start()
-    assert len(finished(query).recentProgress) == 5
-    rows = alone.table("pooled").collect()
-    assert len(rows) == 100
-    assert len({row.connection for row in rows}) <= 2
-    assert postgres.fetch("SELECT last_value FROM asked") == [(100 if cache is None else 20,)]
 
 
 # -- the watermark

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 from asyncio_operator.spark import async_udf
-from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, hangs_from, in_partitions, setting, wait_until
+from tests.spark.helpers import GONE, Hanging, hangs_from, setting, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -24,18 +24,6 @@ async def echo(number: int | None, word: str | None) -> Any:
     """Defined before there is a session."""
     await asyncio.sleep(random.random() / 200)
     return None if number == 13 else {"id": number, "told": f"{number} {word}"}
-
-
-def test_X1_X2_every_row_gets_the_result_of_its_own_arguments(spark: SparkSession) -> None:
-    rows = [(n if n % 11 else None, f"w{n % 5}" if n % 7 else None) for n in range(300)]
-    with setting(spark, BATCH_SIZE, 7):
-        df = in_partitions(spark, rows, "number long, word string", 3)
-        out = df.withColumn("answer", echo("number", F.col("word"))).select("*", "answer.*").collect()
-    assert [(row.number, row.word) for row in out] == rows
-    for row in out:
-        assert (row.answer is None) == (row.number == 13)
-        if row.answer is not None:
-            assert (row.id, row.told) == (row.number, f"{row.number} {row.word}")
 
 
 def test_arguments_and_results_of_every_type_come_back_as_they_went(spark: SparkSession) -> None:

@@ -185,7 +185,16 @@ def test_V4_a_batch_is_one_span_with_its_number_of_keys(seen: Seen) -> None:
     assert "db.operation.batch.size" not in attributes(span)
 
 
-# -- spans of enrichers
+# -- spans of enrichers, and their durations
+
+LAST = ("error.type", "http.response.status_code")
+
+
+def durations(seen: Seen, of: str, what: str = "request") -> list[dict[str, Any]]:
+    """The attributes of the metric of the conventions."""
+    points = seen.metric(f"{of}.{what}.duration")
+    assert all(point.count == 1 and (of != "db.client" or 0.001 in point.explicit_bounds) for point in points)
+    return [dict(point.attributes) for point in points]
 
 
 async def rows(enricher: Any, keys: list[Any], **options: Any) -> list[Any]:
@@ -218,6 +227,11 @@ async def test_V4_a_request_has_the_attributes_of_http_and_no_value_of_its_query
     # A miss is no error.
     assert attributes(none)["http.response.status_code"] == 404
     assert none.status.status_code is StatusCode.UNSET
+    called = {"http.request.method": "GET", "server.address": "127.0.0.1", "server.port": port}
+    called["url.template"] = "/rows/{key}"
+    assert sorted(durations(seen, "http.client"), key=repr) == [
+        called | {"http.response.status_code": status} for status in (200, 404)
+    ]
 
 
 async def test_V4_an_error_of_http_is_its_status_and_a_lost_connection_the_name_of_its_error(seen: Seen) -> None:
@@ -230,6 +244,10 @@ async def test_V4_an_error_of_http_is_its_status_and_a_lost_connection_the_name_
     assert attributes(answered)["error.type"] == "500"
     assert attributes(answered)["http.response.status_code"] == 500
     assert attributes(lost)["error.type"].startswith("aiohttp.")
+    told = [{name: one.get(name) for name in LAST} for one in durations(seen, "http.client")]
+    assert sorted(told, key=repr) == sorted(
+        [{name: attributes(span).get(name) for name in LAST} for span in seen.spans], key=repr
+    )
     assert answered.status.status_code is lost.status.status_code is StatusCode.ERROR
 
 
@@ -250,6 +268,9 @@ async def test_V4_a_statement_has_the_attributes_of_databases(seen: Seen, tmp_pa
     assert (found["db.system.name"], found["db.operation.name"]) == ("sqlite", "SELECT")
     assert (found["db.collection.name"], found["db.query.summary"]) == ("products", "SELECT products")
     assert found["db.operation.batch.size"] == 3
+    names = ("db.system.name", "db.operation.name", "db.collection.name")
+    [called] = durations(seen, "db.client", "operation")
+    assert {name: called[name] for name in names} == {name: found[name] for name in names}
 
 
 # -- metrics
@@ -308,47 +329,6 @@ def test_V4_the_trace_of_a_call_is_an_exemplar_of_its_duration(seen: Seen) -> No
         pytest.skip("the SDK has exemplars since its version 1.28")
     spans = {span.context.span_id for span in seen.spans if span.context is not None}
     assert {one.span_id for point in durations for one in point.exemplars} == spans
-
-
-async def test_V4_requests_and_statements_have_the_durations_of_the_conventions(seen: Seen, tmp_path: Path) -> None:
-    import sqlite3
-
-    async with FakeService({"a": {"name": "A"}}, errors={}) as service:
-        http = HttpEnricher(service.url + "/rows/{key}?token=s3cret", schema="name string")
-        assert await rows(http, ["a", "none"], retry=None) == [{"name": "A"}, None]
-        port = int(service.url.rpartition(":")[2])
-    [lost] = await rows(http, ["a"], retry=None)
-    assert isinstance(lost, EnricherError)
-    common = {
-        "http.request.method": "GET",
-        "server.address": "127.0.0.1",
-        "server.port": port,
-        "url.template": "/rows/{key}",
-    }
-    found, missing, failed = sorted(
-        (dict(point.attributes) for point in seen.metric("http.client.request.duration")),
-        key=lambda one: str(one.get("http.response.status_code", "without")),
-    )
-    assert found == {**common, "http.response.status_code": 200}
-    assert missing == {**common, "http.response.status_code": 404}
-    assert failed.pop("error.type").startswith("aiohttp.")
-    assert failed == common
-
-    with sqlite3.connect(tmp_path / "shop.db") as database:
-        database.executescript("CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT)")
-    database.close()
-    assert await rows(SqlEnricher(f"sqlite+aiosqlite:///{tmp_path}/shop.db", table="products", key="id"), [1]) == [None]
-    [point] = seen.metric("db.client.operation.duration")
-    assert point.count == 1
-    assert (
-        dict(point.attributes).items()
-        >= {
-            "db.system.name": "sqlite",
-            "db.operation.name": "SELECT",
-            "db.collection.name": "products",
-        }.items()
-    )
-    assert 0.001 in point.explicit_bounds
 
 
 async def test_V4_a_request_without_a_port_has_that_of_its_scheme() -> None:

@@ -25,37 +25,49 @@ def phases_of(story):
     return [(state, round(start * 1e3, 6), round(end * 1e3, 6)) for state, start, end in story.circuit]
 
 
-def test_an_element_that_completes_early_is_held_until_it_is_emitted():
-    trace = head_of_line()
-    assert spans_of(trace, 0) == [("result", 0, 100)]
-    assert spans_of(trace, 1) == [("result", 0, 10), ("held", 10, 100)]
+def ended_after(outcome, *more):
+    """An element whose only call has this outcome after 10 ms, and that ends at 50."""
+    trace = new_trace()
+    trace.admitted(at(0), 0, "a")
+    call(trace, 0, 0, 10, outcome)
+    for kind, moment, *fields in [*more, ("completed", 50, "timeout"), ("emitted", 50)]:
+        trace.record(kind, at(moment), 0, *fields)
+    return trace
+
+
+def obeys():
+    return ended_after("timed_out", ("call_returned", 10.1))
+
+
+def ends_in_its_back_off():
+    return ended_after("error", ("backing_off", 10, at(500)))
 
 
 @pytest.mark.parametrize(
-    ("row", "spans"),
+    ("made", "row", "spans"),
     [
-        (0, [("waiting", 0, 2), ("error", 2, 10), ("backing_off", 10, 30), ("waiting", 30, 35), ("result", 35, 50)]),
+        (head_of_line, 0, [("result", 0, 100)]),
+        # It completes early, and is held until it is emitted.
+        (head_of_line, 1, [("result", 0, 10), ("held", 10, 100)]),
+        (
+            everything,
+            0,
+            [("waiting", 0, 2), ("error", 2, 10), ("backing_off", 10, 30), ("waiting", 30, 35), ("result", 35, 50)],
+        ),
         # A call that ignores its cancellation runs beside what follows.
-        (1, [("timed_out", 0, 40), ("held", 40, 50), ("ignored", 40, 70)]),
+        (everything, 1, [("timed_out", 0, 40), ("held", 40, 50), ("ignored", 40, 70)]),
         # What has not ended lasts until the last event.
-        (3, [("waiting", 10, 12), ("running", 12, 100), ("copy", 40, 60)]),
+        (everything, 3, [("waiting", 10, 12), ("running", 12, 100), ("copy", 40, 60)]),
         # What is cancelled with the run waits no more, and what ends it is not held back.
-        (4, [("waiting", 10, 12), ("cancelled", 12, 95)]),
-        (5, [("error", 60, 90)]),
+        (everything, 4, [("waiting", 10, 12), ("cancelled", 12, 95)]),
+        (everything, 5, [("error", 60, 90)]),
+        # A call that obeys its cancellation is over when it is cut.
+        (obeys, 0, [("timed_out", 0, 10), ("waiting", 10, 50)]),
+        (ends_in_its_back_off, 0, [("error", 0, 10), ("backing_off", 10, 50)]),
     ],
 )
-def test_a_life_is_a_list_of_spans(row, spans):
-    assert spans_of(everything(), row) == spans
-
-
-def test_a_call_that_obeys_its_cancellation_is_over_when_it_is_cut():
-    trace = new_trace()
-    trace.admitted(at(0), 0, "a")
-    call(trace, 0, 0, 40, "timed_out")
-    trace.record("completed", at(40), 0, "timeout")
-    trace.record("emitted", at(40), 0)
-    trace.record("call_returned", at(40.1), 0)
-    assert spans_of(trace, 0) == [("timed_out", 0, 40)]
+def test_a_life_is_a_list_of_spans(made, row, spans):
+    assert spans_of(made(), row) == spans
 
 
 async def deaf(seconds):
@@ -74,16 +86,6 @@ async def test_O9_a_call_that_the_end_of_the_run_waits_for_holds_its_slot_until_
         ("late", seconds)
     ]
     assert spans_of(trace, 0) == [("timed_out", 0, 1000), ("ignored", 1000, until * 1000)]
-
-
-def test_a_back_off_ends_with_its_element():
-    trace = new_trace()
-    trace.admitted(at(0), 0, "a")
-    call(trace, 0, 0, 10, "error")
-    trace.record("backing_off", at(10), 0, at(500))
-    trace.record("completed", at(50), 0, "timeout")
-    trace.record("emitted", at(50), 0)
-    assert spans_of(trace, 0) == [("error", 0, 10), ("backing_off", 10, 50)]
 
 
 def test_without_an_attempt_a_return_belongs_to_the_last_call_that_was_cut():

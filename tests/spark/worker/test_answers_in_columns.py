@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,12 @@ from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
 from asyncio_operator.spark.worker.rows import Enrichment, Layout, key_batch
+from tests.spark.worker.tasks import chained, rows_of, task_for
 
 ADDED = pa.schema([("name", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 KEYS = pa.schema([("k", pa.int64())])
-
-_numbers = iter(range(10**9))
 
 
 def row(key: int, copy: int) -> dict[str, Any]:
@@ -100,15 +98,10 @@ def rows(
     given = LookupOptions(**WAYS[way], timed=layout["status"], fail=fail, **options)
     batching = batching_of(enricher, given.batching if enricher.max_batch > 1 else None)
     made = LookupOptions(**WAYS[way] | {"batching": batching}, timed=layout["status"], fail=fail, **options)
-    name = f"columns {next(_numbers)}"
     tables = None if enricher.lookup_columns is None else AnswerTables(KEYS, ADDED)
-    task = EnrichTask(enricher, name, Layout((0,), ADDED, **layout), made, ADDED, name, tables=tables)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for start in range(0, len(keys), 4):
-            yield pa.RecordBatch.from_pydict({"id": pa.array(keys[start : start + 4], pa.int64())})
-
-    found = [row for batch in ChainTask([task])(batches()) for row in batch.to_pylist()]
+    task = replace(task_for(enricher, tables=tables, **layout), options=made)
+    whole = pa.RecordBatch.from_pydict({"id": pa.array(keys, pa.int64())})
+    found = rows_of(chained([task], [whole.slice(start, 4) for start in range(0, len(keys), 4)]))
     for one in found:
         if layout["status"]:
             # When a call was made depends on time.
@@ -240,7 +233,7 @@ def test_L1_A3_a_task_asks_for_a_null_in_an_optional_part(in_memory: bool) -> No
     frame = StructType([StructField("a", LongType()), StructField("b", StringType())])
     task, _ = enrich_task(frame, enricher, EnrichOptions(on=["a", "b"]))
     batch = pa.RecordBatch.from_pydict({"a": pa.array([1, 1, None, 1]), "b": ["x", None, "x", None]})
-    found = [row["found"] for one in ChainTask([task])(iter([batch])) for row in one.to_pylist()]
+    found = [row["found"] for row in rows_of(chained([task], [batch]))]
     assert found == ["1 x", "1 None", None, "1 None"]
 
 
@@ -302,12 +295,11 @@ class Wrong(InColumns):
 
 
 def test_A2_a_wrong_table_is_no_reason_to_go_on_without_its_rows() -> None:
-    name = f"columns {next(_numbers)}"
-    options = LookupOptions(batching=Batching(100), remedy="; go on without")
-    task = EnrichTask(Wrong(100), name, Layout((0,), ADDED), options, ADDED, name, tables=AnswerTables(KEYS, ADDED))
+    tables = AnswerTables(KEYS, ADDED)
+    task = task_for(Wrong(100), batching=Batching(100), remedy="; go on without", tables=tables)
     batch = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int64())})
     with pytest.raises(FunctionError, match="has no column 'name'") as raised:
-        list(ChainTask([task])(iter([batch])))
+        rows_of(chained([task], [batch]))
     assert "go on" not in str(raised.value)
 
 
@@ -351,7 +343,7 @@ class NeverNullInMemory(NeverNullInColumns):
 def test_A3_a_null_in_a_column_that_is_declared_without_nulls_arrives(kind: type[NeverNull], cache: Cache) -> None:
     task, _ = enrich_task(StructType([StructField("id", LongType())]), kind(10), EnrichOptions(on="id", cache=cache))
     batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 2], pa.int64())})
-    assert [row["name"] for out in ChainTask([task])(iter([batch])) for row in out.to_pylist()] == ["one", None]
+    assert [row["name"] for row in rows_of(chained([task], [batch]))] == ["one", None]
 
 
 def test_A4_values_that_python_cannot_hold_arrive(spark: SparkSession) -> None:

@@ -19,7 +19,7 @@ from asyncio_operator.arrow.as_of import AsOf
 from asyncio_operator.arrow.key_index import KeyIndex
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
-from asyncio_operator.spark.worker.links import ChainTask
+from tests.spark.worker.tasks import chained, rows_of
 
 ROWS = StructType([StructField("id", LongType()), StructField("at", LongType())])
 ADDED = pa.schema([("since", pa.int64()), ("tier", pa.string())])
@@ -98,11 +98,8 @@ def out(enricher: Enricher, rows: Sequence[tuple[Any, Any]], **options: Any) -> 
     """The rows of a task that reads them four at a time."""
     task, _ = enrich_task(ROWS, enricher, EnrichOptions(on="id", as_of=("at", "since"), **options))
     types = pa.schema([("id", pa.int64()), ("at", pa.int64())])
-    batches = (
-        pa.RecordBatch.from_pylist([dict(zip(types.names, row, strict=True)) for row in rows[start : start + 4]], types)
-        for start in range(0, len(rows), 4)
-    )
-    return [row for batch in ChainTask([task])(batches) for row in batch.to_pylist()]
+    whole = pa.RecordBatch.from_pylist([dict(zip(types.names, row, strict=True)) for row in rows], types)
+    return rows_of(chained([task], [whole.slice(start, 4) for start in range(0, len(rows), 4)]))
 
 
 def held(versions: Versions, key: int | None, at: int | None) -> dict[str, Any] | None:

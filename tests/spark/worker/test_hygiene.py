@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 
 import psutil
@@ -46,25 +46,13 @@ IDLE_TIMEOUT = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
 KILL = "spark.sql.execution.pyspark.udf.killOnIdleTimeout"
 
 
-class Outside(Protocol):
-    """A server, and the enricher that asks it.
+class Http:
+    """An HTTP service, and the enricher that asks it.
 
     Attributes:
-        kept: connections that may stay open for the next task, at most.
+        kept: connections that may stay open for the next task, at most: a cancelled request takes its own with it.
     """
 
-    port: int
-    kept: int
-
-    def enricher(self) -> Enricher: ...
-
-    def running(self) -> int: ...
-
-    def connections(self) -> int: ...
-
-
-class Http:
-    # A cancelled request takes its connection with it.
     kept = ANSWERED + 1
 
     def __init__(self, squares: Squares) -> None:
@@ -85,7 +73,8 @@ class Http:
 
 
 class Postgres:
-    # Of two workers.
+    """The same of a PostgreSQL, with the pools of two workers."""
+
     kept = 2 * POOL
 
     def __init__(self, server: PostgresServer, **settings: str) -> None:
@@ -117,6 +106,9 @@ class Postgres:
             f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{NAME}' AND {which}"
         )
         return int(count)
+
+
+Outside = Http | Postgres
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from pyspark import cloudpickle
 
 from asyncio_operator import Cache, Enricher, FixedBackoff, FunctionError, MissingKeyError, Retry
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
 from asyncio_operator.spark.worker import links
@@ -35,22 +34,25 @@ from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.spark.worker.reports import reporting
-from tests.spark.worker.tasks import ENDS, Batches, Gate, batches_of, numbers, same, task_of, wait_for
+from tests.spark.worker.tasks import (
+    ENDS,
+    Batches,
+    Gate,
+    batches_of,
+    chained,
+    rows_of,
+    same,
+    task_for,
+    task_of,
+    wait_for,
+)
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
-
-
-def chained(tasks: list[EnrichTask], batches: Batches) -> Batches:
-    return ChainTask(tasks)(batches)
 
 
 def separate(tasks: list[EnrichTask], batches: Batches) -> Batches:
     """The same as stages of their own: each task reads what the one before it gives."""
     return reduce(lambda rows, task: ChainTask([task])(rows), tasks, batches)
-
-
-def rows_of(output: Batches) -> list[dict[str, Any]]:
-    return [row for batch in output for row in batch.to_pylist()]
 
 
 @contextlib.contextmanager
@@ -468,9 +470,7 @@ def test_C1_every_lookup_reports_also_when_the_report_of_another_fails() -> None
 
 
 def test_a_chain_travels_by_pickle() -> None:
-    task = EnrichTask(
-        FunctionEnricher(same, "a long"), "1", Layout((0,), pa.schema([])), LookupOptions(), pa.schema([]), ""
-    )
+    task = task_of("a", same)
     chain = ChainTask([task, task])
     for dumps in (pickle.dumps, cloudpickle.dumps):
         copy = pickle.loads(dumps(chain))
@@ -567,9 +567,7 @@ class Rows(Enricher):
 def test_A5_rows_take_their_own_way_whatever_else_an_enricher_says(
     in_memory: bool, cache: Cache | None, make: Callable[[int], Any]
 ) -> None:
-    enricher = Rows(in_memory, make)
-    added, fingerprint = enricher.schema(), f"rows {next(numbers)}"
-    task = EnrichTask(enricher, fingerprint, Layout((0,), added), LookupOptions(cache=cache), added, fingerprint, None)
+    task = task_for(Rows(in_memory, make), cache=cache)
     keys = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 1], pa.int64())})
     assert rows_of(chained([task], iter([keys]))) == [{"id": key, "a": key, "b": None} for key in (1, 2, 1)]
 

@@ -168,15 +168,6 @@ def test_X15_answers_that_come_while_rows_leave_make_no_room_before_their_rows_l
     assert (sum(part.num_rows for part in rows), freed) == (1, 1)
 
 
-@pytest.mark.parametrize("make", [dict, OrderedDict, UserDict, lambda row: Answer(row, "call", 1, 0.5)])
-def test_L11_a_misspelt_column_fails_its_key_alone(make: Any) -> None:
-    outcomes = {1: {"x": 1}, 2: make({"ex": 2}), 3: [{"y": "a"}], 4: {}}
-    rows = enrich_batch(batch_of(k=[1, 2, 3, 4]), outcomes, status=True)
-    assert [(row["x"], row["y"]) for row in rows] == [(1, None), (None, None), (None, "a"), (None, None)]
-    assert [row["status"]["status"] for row in rows] == ["found", "failed", "found", "found"]
-    assert "none of the columns ['x', 'y']; its fields are ['ex']" in rows[1]["status"]["error_message"]
-
-
 @pytest.mark.parametrize("make", [dict, OrderedDict, UserDict, lambda **row: defaultdict(int, row)])
 def test_L9_any_mapping_is_a_row_and_is_left_as_it_is(make: Any) -> None:
     one, several = make(x=1), [make(x=2), make(y="b")]
@@ -235,8 +226,9 @@ def test_X6_the_status_column_tells_every_row_what_happened() -> None:
         3: Failure(EnricherError("no", retryable=True, code=503), 0.25),
         4: LATE,
         5: Answer([{"x": 5}, {"x": 6}], "shared", 2, 0.2),
+        6: Answer({"x": 7}, "stale", 2, 0.5, EnricherError("down")),
     }
-    rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5]), answers, status=True)
+    rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5, 6]), answers, status=True)
     assert [tuple(row["status"].values()) for row in rows] == [
         ("found", "call", 1, 500.0, None, None, None, None),
         ("missing", "cache", 0, None, None, None, None, None),
@@ -245,6 +237,7 @@ def test_X6_the_status_column_tells_every_row_what_happened() -> None:
         ("missing", "none", 0, None, None, None, None, None),
         ("found", "shared", 2, 200.0, None, None, None, None),
         ("found", "shared", 2, 200.0, None, None, None, None),
+        ("found", "stale", 2, 500.0, "EnricherError", "down", None, None),
     ]
 
 

@@ -13,13 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import Batching, ConfigurationError
-from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
-from asyncio_operator.spark.worker.rows import Gate, Layout, Segmenter
+from asyncio_operator.spark.worker.rows import Gate, Segmenter
 from enrichers import FunctionEnricher
+from tests.spark.worker.tasks import chained, rows_of, task_for
 
 TIMES = st.lists(st.lists(st.integers(0, 30) | st.none(), max_size=6), max_size=6)
 
@@ -92,14 +90,11 @@ async def look_up(key: Any) -> Any:
 def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_for(buffer: int, batching: int) -> None:
     enricher = FunctionEnricher(look_up, "x long")
     enricher.lookup_many = look_up  # type: ignore[assignment,method-assign]
-    layout = Layout((0,), enricher.schema(), event_time=1)
     batched = Batching(2) if batching == 2 else None
-    options = LookupOptions(ordered=False, buffer=buffer, capacity=buffer, batching=batched)
-    task = EnrichTask(enricher, f"room {buffer} {batching}", layout, options, enricher.schema(), "")
+    task = task_for(enricher, event_time=1, ordered=False, buffer=buffer, capacity=buffer, batching=batched)
     keys = [1, 2, 3, 1, 2, 4, 3, 1, 5, 6, 7, 1]
     batches = [pa.record_batch({"id": keys, "at": range(12 * i, 12 * i + 12)}) for i in range(3)]
-    times = [at for batch in ChainTask([task])(iter(batches)) for at in batch.column(1).to_pylist()]
-    assert times == list(range(36))
+    assert [row["at"] for row in rows_of(chained([task], batches))] == list(range(36))
 
 
 def test_X4_event_time_and_delay_are_checked_on_the_driver(spark: Any) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +16,21 @@ from pyspark import TaskContext
 
 from asyncio_operator import Journal
 from asyncio_operator.journal import writer
-from asyncio_operator.journal.files import Seen, list_journal
+from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import AHEAD, FEWEST, MOST, JournalReader
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.lookup.key_batch import PENDING
-from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.process import this_process
-from asyncio_operator.spark.worker.rows import Layout, key_batch
+from asyncio_operator.spark.worker.rows import key_batch
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.testing import ManualClock
 from enrichers import FunctionEnricher
-from tests.spark.helpers import in_background
+from tests.spark.worker.tasks import chained, task_for
 
 ADDED = pa.schema([("x", pa.int64())])
 KEYS = list(range(20))
-
-_numbers = itertools.count()
 
 
 def journal_of(path: Path, flush_every: float = 3600.0) -> JournalTask:
@@ -50,13 +42,10 @@ def journal_of(path: Path, flush_every: float = 3600.0) -> JournalTask:
 
 def begun(journal: JournalTask, source: FunctionEnricher, attempt: int) -> Iterator[pa.RecordBatch]:
     """An attempt of a task, up to where it reads its input."""
-    name = f"journal {next(_numbers)}"
-    # Every call waits for that of the other attempt, so all may run at once.
-    options = LookupOptions(capacity=len(KEYS), journaled=True)
-    task = EnrichTask(source, name, Layout((0,), ADDED), options, ADDED, name, journal=journal)
+    task = task_for(source, journaled=True, journal=journal)
     context = TaskContext()
     context._stageId, context._partitionId, context._attemptNumber = 1, 0, attempt
-    output = ChainTask([task])(iter([pa.RecordBatch.from_pydict({"id": pa.array(KEYS, pa.int64())})]))
+    output = chained([task], [pa.RecordBatch.from_pydict({"id": pa.array(KEYS, pa.int64())})])
 
     def run() -> Iterator[pa.RecordBatch]:
         TaskContext._taskContext = context
@@ -79,40 +68,6 @@ def known(journal: JournalTask) -> dict[int, int]:
 @pytest.fixture(autouse=True)
 def _context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "_taskContext", None)
-
-
-def test_J4_two_attempts_of_a_task_at_once_lose_nothing_and_give_every_key_one_answer(tmp_path: Path) -> None:
-    journal, numbers = journal_of(tmp_path), itertools.count()
-    given: dict[int, list[int]] = {}
-    both = {key: asyncio.Event() for key in KEYS}
-
-    async def look_up(key: int) -> Any:
-        answer = next(numbers)
-        given.setdefault(key, []).append(answer)
-        if len(given[key]) == 2:
-            both[key].set()
-        await asyncio.wait_for(both[key].wait(), 30)
-        return {"x": answer}
-
-    source = FunctionEnricher(look_up, "x long")
-
-    def attempt(number: int) -> dict[int, int]:
-        return rows(begun(journal, source, number))
-
-    attempts = [in_background(partial(attempt, number)) for number in (0, 1)]
-    for thread, _ in attempts:
-        thread.join(60)
-    outputs = [outcome[0] for _, outcome in attempts]
-    for key in KEYS:
-        assert sorted(output[key] for output in outputs) == sorted(given[key]), "each attempt has its own answer"
-    place = open_place(journal.journal.location)
-    files = [pq.read_table(tmp_path / entry.name) for entry in list_journal(place).files]
-    written = Counter(key for file in files for key in file["id"].to_pylist())
-    assert written == dict.fromkeys(KEYS, 2), "no answer is lost"
-    answers = known(journal)
-    assert all(answers[key] in given[key] for key in KEYS)
-    assert rows(begun(journal, source, 2)) == answers, "a further attempt asks for none"
-    assert all(len(calls) == 2 for calls in given.values())
 
 
 def test_J1_a_task_asks_for_the_keys_of_half_a_second_of_calls_because_answers_of_others_come(tmp_path: Path) -> None:
