@@ -92,6 +92,20 @@ def test_J7_a_compaction_makes_few_files_of_many_and_deletes_the_replaced_ones_a
 
 
 @pytest.mark.parametrize("most_named", [0, 32])
+def test_J4_a_half_written_file_is_ignored_among_few_files_and_many(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
+) -> None:
+    monkeypatch.setattr(journaled, "MOST_NAMED", most_named)
+    place = open_place(Journal(tmp_path).location)
+    write(place, described(place), batch({1: ["a"], 2: []}, time.time()))
+    (tmp_path / HALF).write_bytes(b"PAR1 and then the machine was gone")
+    (tmp_path / f".{HALF}.x.part").write_bytes(b"PAR1")
+    assert values(read_journal(spark, tmp_path)) == {1: ["a"], 2: []}
+    assert compact_journal(spark, tmp_path).files_written == 1
+    assert values(read_journal(spark, Journal(tmp_path, keep_missing=False))) == {1: ["a"]}
+
+
+@pytest.mark.parametrize("most_named", [0, 32])
 def test_J4_a_file_with_another_name_holds_no_answers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
 ) -> None:
