@@ -4,7 +4,7 @@
 Only a cache on the heap of a worker is judged. It surely has an answer that was taken, that is younger than its
 lifetime or may be stale, and since whose last use fewer than `max_rows` other keys can have come or been used. A row
 looks in the cache between the moment at which it was read and that at which its call starts, and the answer must be
-there all that time.
+there all that time. Where the task remembers answers too (L13), a hit is not surely a use of the cache.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Case(NamedTuple):
     call: Call
     key: Hashable
     answer: Answer
-    used: float
+    since: float
 
 
 def law_l1_a_cached_answer_is_not_asked_for_again(book: Book, found: Finding) -> None:
@@ -63,7 +63,7 @@ def _judge(book: Book, found: Finding, *, misses: bool) -> None:
         found.decided(sum(len(run.calls) for run in scope.runs))
         cases = [case for case in _cases(scope, book) if (case.answer.value == []) is misses]
         most = scope.cache.get("max_rows", inf)
-        spans = [(case.used - book.moment, case.call.start + book.moment) for case in cases]
+        spans = [(case.since - book.moment, case.call.start + book.moment) for case in cases]
         for case, others in zip(cases, _most_others(scope, spans, book), strict=True):
             if others >= most:
                 continue
@@ -81,7 +81,7 @@ def law_l6_a_failure_is_replaced_by_a_stale_answer(book: Book, found: Finding) -
         if "journal" in scope.setting:
             found.undecided(FROM_A_JOURNAL)
             continue
-        hits = _hits(scope)
+        hits = {} if scope.setting.get("remember") else _hits(scope)
         failed = []
         for run, row, out in _failed(scope):
             found.decided()
@@ -141,7 +141,7 @@ def _cases(scope: Scope, book: Book) -> Iterator[Case]:
                     continue
                 used = max(answer.at, _last_use(hits.get(key), since - book.moment))
                 if _is_alive(scope, answer, used, call.start, book):
-                    yield Case(call, key, answer, used)
+                    yield Case(call, key, answer, answer.at if scope.setting.get("remember") else used)
 
 
 def _asked_since(run: Run, key: Hashable, calls: list[Call], moment: float) -> Iterator[tuple[Call, float]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.history.stories import Story, broken, judged, seen
+from tests.proof.history.stories import Story, broken, case, judged, seen
 
 
 def again(
@@ -17,10 +17,11 @@ def again(
     outcome: str = "result",
     status: str = "found",
     worker: str = "w",
+    remember: float | None = None,
     **cache: Any,
 ) -> Story:
     """A key that is answered at 1 s, and asked for again by a row of another task of the worker."""
-    story = Story(mode="unordered", on_error="null", cache=cache)
+    story = Story(mode="unordered", on_error="null", cache=cache, remember=remember)
     story.task(worker="w", end=5).task(begin, worker=worker, task="u")
     answer = [1] if answer == (1,) else answer
     gave = {"status": "missing" if answer == [] else status, "source": "call", "answer": answer}
@@ -60,9 +61,12 @@ def test_L3_a_miss_has_a_time_of_its_own() -> None:
     assert broken(again(missing_ttl=2.0, expire_after_write=9.0)) == {"L1"}
 
 
-@seen("L1", bad=[2.7], fine=[1.7])
-def test_L1_a_hit_is_a_use_of_its_key(used: float) -> Story:
-    story = again(max_rows=3).row(used, used, 7, key="a", source="cache", answer=[1])
+@seen("L1", bad=[2.7], fine=[1.7, case(2.7, remember=60.0)])
+def test_L1_a_hit_is_a_use_of_its_key_unless_the_task_may_have_remembered_it(
+    used: float, remember: float | None = None
+) -> Story:
+    """Seed 9462995."""
+    story = again(max_rows=3, remember=remember).row(used, used, 7, key="a", source="cache", answer=[1])
     return other(other(other(story, 2, "x"), 2.5, "y"), 3, "z")
 
 
