@@ -79,6 +79,22 @@ async def test_L6_no_refresh_while_a_batch_waits_for_the_key_whose_answer_anothe
     assert sorted(enricher.calls) == [1, 2]
 
 
+@pytest.mark.parametrize("every", [0.5, 5.0])
+@pytest.mark.parametrize("options", [{}, {"retry": Retry(2)}], ids=str)
+@virtual
+async def test_L5_L13_an_answer_of_a_batch_that_is_still_open_is_shared_until_it_expires(
+    options: dict[str, Any], every: float
+) -> None:
+    async def answer(key: int) -> dict[str, int]:
+        await asyncio.sleep(20 if key == 9 else 0.01)
+        return {"x": key}
+
+    enricher = Recorded(answer)
+    options |= {"remember": 60.0, "timeout": None}
+    await look_up(enricher, [[1, 9], [1, 2]], Cache(expire_after_write=1), every=every, **options)
+    assert sorted(enricher.calls) == ([1, 1, 2, 9] if every > 1 else [1, 2, 9])
+
+
 @virtual
 async def test_X9_a_batch_that_is_all_in_the_cache_leaves_at_once() -> None:
     done = await look_up(Recorded(in_a_second), [[1, 2]] * 3, Cache(), every=2.0)
