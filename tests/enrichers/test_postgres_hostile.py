@@ -165,6 +165,9 @@ async def test_L9_X12_a_text_that_the_database_cannot_hold_is_a_miss_and_others_
                         held = pa.StructArray.from_arrays([numbers, held], names=["l", "k"])
                     table = await enricher.lookup_columns(held)
                     assert table.select(["v", "w"]).to_pylist() == [row] * texts.count("é")
+        async with opened(PostgresEnricher(dsn, table="t", key="l", columns=["v", "w"])) as enricher:
+            table = await enricher.lookup_columns(pa.array(range(100), pa.int32()))
+            assert table.select(["v", "w"]).to_pylist() == [row], "the server answers in columns"
     finally:
         await server.execute("DROP DATABASE foreign_texts (FORCE)")
         await server.close()
