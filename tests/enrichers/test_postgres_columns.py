@@ -242,6 +242,14 @@ BEYOND = [
     ("numeric(5,2)", "'NaN'", "NaN"),
     ("numeric(50,10)", "1e28", "1000000"),
     ("numeric(60,40)", "1e-19", "0.0000000000000000001"),
+    ("char(3)[]", "'{{JFK},{LGA}}'", "{{JFK},{LGA}}"),
+    ("mood[]", "'{{sad}}'", "{{sad}}"),
+    ("codes", "'{{JFK}}'", "{{JFK}}"),
+    ("day[]", "'{2020-01-01,infinity}'", "infinity"),
+    ("timestamp[]", "'{-infinity}'", "infinity"),
+    ("numeric(5,2)[]", "'{1,NaN}'", "NaN"),
+    ("price[]", "'{NaN}'", "NaN"),
+    ("numeric[]", "'{1e20}'", "100000000000000000000"),
 ]
 """Values that no row can hold, and no column either but for finite dates, and how messages show them."""
 
@@ -250,6 +258,7 @@ BEYOND = [
 async def test_A3_a_value_that_spark_cannot_hold_is_an_error_of_its_key_alone(
     database: Database, name: str, literal: str, shown: str
 ) -> None:
+    await database.execute(f"{TYPES}; CREATE DOMAIN codes AS char(3)[]; CREATE DOMAIN day AS date")
     await database.execute(f"CREATE TABLE t (id int, w int, v {name}); INSERT INTO t VALUES (1, 1, {literal}::{name})")
     await database.execute("INSERT INTO t VALUES (2, 2, NULL)")
     for source in ({"table": "t"}, {"query": "SELECT * FROM t WHERE id = ANY ($1)"}):

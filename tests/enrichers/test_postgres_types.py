@@ -148,38 +148,6 @@ async def test_X12_an_array_is_what_the_server_says_of_it(database: Database, fo
         await database.execute(f'DROP SCHEMA "{database.name}_odd." CASCADE')
 
 
-@pytest.mark.parametrize(
-    ("name", "literal", "shown"),
-    [
-        ("char(3)[]", "'{{JFK},{LGA}}'", "{{JFK},{LGA}}"),
-        ("mood[]", "'{{sad}}'", "{{sad}}"),
-        ("codes", "'{{JFK}}'", "{{JFK}}"),
-        ("day[]", "'{2020-01-01,infinity}'", "infinity"),
-        ("timestamp[]", "'{-infinity}'", "infinity"),
-        ("numeric(5,2)[]", "'{1,NaN}'", "NaN"),
-        ("price[]", "'{NaN}'", "NaN"),
-        ("numeric[]", "'{1e20}'", "100000000000000000000"),
-    ],
-)
-async def test_X12_an_array_that_spark_cannot_hold_is_an_error_of_its_key(
-    database: Database, name: str, literal: str, shown: str
-) -> None:
-    types = ARRAY_TYPES.format(database.name)
-    await database.execute(f"{types}; CREATE TABLE t (id int, v {name}); INSERT INTO t VALUES (1, {literal})")
-    await database.execute("INSERT INTO t VALUES (2, NULL)")
-    try:
-        async with database.enricher(table="t", key="id") as enricher:
-            for keys in ([1], [1, 2], [1, *MISSES]):
-                for ask in (enricher.lookup_many, lambda keys: in_columns(enricher, keys)):
-                    with pytest.raises(EnricherError, match=r"key 1: the column 'v' holds ") as caught:
-                        await ask(keys)
-                    assert shown in str(caught.value)
-                    assert (caught.value.retryable, caught.value.any_key) == (False, False)
-            assert await enricher.lookup(2) == {"v": None}
-    finally:
-        await database.execute(f'DROP SCHEMA "{database.name}_odd." CASCADE')
-
-
 # -- casts
 
 
