@@ -17,9 +17,10 @@ from redis.asyncio import Redis
 
 from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.enricher import as_schema
+from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.spark.worker.answers import read_answers
 from asyncio_operator.spark.worker.output_batches import columns_of
-from asyncio_operator.spark.worker.rows import key_batch
+from asyncio_operator.spark.worker.rows import Enrichment, Layout
 from benchmarks import Rows
 from benchmarks.measuring import worker_loop
 from enrichers import RedisEnricher
@@ -58,9 +59,11 @@ def composite() -> Rows:
 
 
 def _seconds_of_keys(batches: Sequence[pa.RecordBatch], columns: Sequence[int], in_arrow: bool) -> float:
+    layout = Layout(tuple(columns), pa.schema([]))
+    enrichment = Enrichment(layout, lambda _key, _outcome, error: Failure(error, 0.0), in_arrow=in_arrow)
     started = process_time()
     for batch in batches:
-        key_batch(batch, columns, in_arrow)
+        enrichment.keys_of(batch)
     return process_time() - started
 
 

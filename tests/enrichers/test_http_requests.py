@@ -20,13 +20,13 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.arrow.key_arrays import distinct, distinct_keys
 from asyncio_operator.arrow.key_identity import canonical_optional, storable
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.spark.worker.rows import key_batch
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.keys import json_of, text_of
 from enrichers.http.request_plan import Planner, Request
 from tests.enrichers.helpers import asked as asked_for
 from tests.enrichers.helpers import asked_in_batches, failure, opened, refused
+from tests.keyed import key_batch
 
 asked = partial(asked_for, schema="v string")
 

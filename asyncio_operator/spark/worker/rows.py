@@ -118,36 +118,6 @@ class Rows:
         self.left = np.zeros(batch.num_rows, dtype=np.bool_)
 
 
-def key_batch(
-    batch: pa.RecordBatch,
-    positions: Sequence[int],
-    in_arrow: bool = False,
-    number: int = 0,
-    segments: Ints = NO_SEGMENTS,
-    deduplicate: bool = True,
-    held: bool = True,
-    optional: tuple[int, ...] = (),
-) -> KeyBatch:
-    """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
-
-    Keys are canonical, so timestamps with a zone are datetimes in UTC. A value that Python cannot hold (a date in the
-    year 10000, text that is not UTF-8) counts as null, so its row is a miss.
-
-    Args:
-        in_arrow: the keys stay in Arrow (`ArrowKeys`), unless a part of them has parts.
-        number, segments: see `Rows`.
-        deduplicate: False with keys in Arrow: the keys may have duplicates.
-        held: False with keys in Arrow: values that Python cannot hold are keys too.
-    """
-    columns = [batch.column(position) for position in positions]
-    if in_arrow and not (held and any(map(kinds.is_nested, (column.type for column in columns)))):
-        search = with_duplicates if not deduplicate else distinct_held if held else distinct
-        array, codes = search(columns, optional)
-        return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
-    keys, codes = distinct_keys(columns, optional)
-    return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
-
-
 class Enrichment:
     """Builds the output of one task, and counts its rows by outcome.
 
@@ -155,9 +125,9 @@ class Enrichment:
         on_result_error: handles a key with an invalid answer.
         missing: makes the error for a key without a row, if the layout requires one. With a time: none of its rows
             held then.
-        in_arrow: see `key_batch`.
+        in_arrow: keys stay in Arrow (`ArrowKeys`), unless a part of them has parts.
         cheap: with keys in Arrow, to look up a key costs about as much as to find its duplicates.
-        held: see `key_batch`.
+        held: False with keys in Arrow: values that Python cannot hold are keys too.
     """
 
     def __init__(
@@ -203,20 +173,28 @@ class Enrichment:
             yield pa.RecordBatch.from_pylist([], self._schema)
 
     def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
-        """The next batch of the input, with its distinct keys. It may run on another thread than the methods for
-        output."""
-        event_time = self.layout.event_time
-        number = self._read
+        """The next batch of the input, with its distinct keys in the order of their first row. The payload is the
+        `Rows`. It may run on another thread than the methods for output.
+
+        Keys are canonical, so timestamps with a zone are datetimes in UTC. A value that Python cannot hold (a date in
+        the year 10000, text that is not UTF-8) counts as null, so its row is a miss.
+        """
+        layout, number = self.layout, self._read
         self._read += 1
+        event_time = layout.event_time
         segments = NO_SEGMENTS if event_time is None else self._segmenter.number(batch.column(event_time))
         deduplicate = not self._cheap or self._repeat or number % CHECK_EVERY == 0
-        layout = self.layout
-        keyed = key_batch(
-            batch, layout.keys, self._in_arrow, number, segments, deduplicate, self._held, layout.optional
-        )
+        columns = [batch.column(position) for position in layout.keys]
+        keys: Sequence[Any]
+        if self._in_arrow and not (self._held and any(kinds.is_nested(column.type) for column in columns)):
+            search = with_duplicates if not deduplicate else distinct_held if self._held else distinct
+            array, codes = search(columns, layout.optional)
+            keys = ArrowKeys(array)
+        else:
+            keys, codes = distinct_keys(columns, layout.optional)
         if deduplicate:
-            self._repeat = len(keyed.keys) < MOSTLY_DISTINCT * batch.num_rows
-        return keyed
+            self._repeat = len(keys) < MOSTLY_DISTINCT * batch.num_rows
+        return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
 
     def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
         """Ordered mode: the leading rows that need only the first `ready` keys, and the number of keys that left.

@@ -26,7 +26,8 @@ from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
-from asyncio_operator.spark.worker.rows import Enrichment, Layout, key_batch
+from asyncio_operator.spark.worker.rows import Enrichment, Layout
+from tests.keyed import key_batch
 from tests.spark.worker.tasks import chained, rows_of, task_for
 
 ADDED = pa.schema([("name", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])

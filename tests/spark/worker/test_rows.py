@@ -16,7 +16,8 @@ from asyncio_operator import ElementTimeoutError, EnricherError, ResultError
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure
 from asyncio_operator.spark.worker import output_batches as pieces
-from asyncio_operator.spark.worker.rows import Enrichment, Layout, key_batch
+from asyncio_operator.spark.worker.rows import Enrichment, Layout
+from tests.keyed import key_batch
 
 FOUND = pa.schema([("x", pa.int64()), ("y", pa.string())])
 

@@ -22,11 +22,11 @@ from asyncio_operator.journal.later_answers import AHEAD, FEWEST, MOST, JournalR
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.lookup.key_batch import PENDING
 from asyncio_operator.spark.worker.process import this_process
-from asyncio_operator.spark.worker.rows import key_batch
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.testing import ManualClock
 from enrichers import FunctionEnricher
+from tests.keyed import key_batch
 from tests.spark.worker.tasks import chained, task_for
 
 ADDED = pa.schema([("x", pa.int64())])
