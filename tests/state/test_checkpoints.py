@@ -20,12 +20,10 @@ import pytest
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import (
-    AggregatingStateDescriptor,
     HeapStateBackend,
     KeyGroupRange,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     RocksDBStateBackend,
     SnapshotReader,
     StateBackend,
@@ -52,25 +50,7 @@ class Json:
         return json.loads(data)
 
 
-class Sum:
-    def create_accumulator(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def get_result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, a: Any, b: Any) -> Any:
-        raise NotImplementedError
-
-
-VALUE = ValueStateDescriptor("value")
-JSON = ValueStateDescriptor("json", serializer=Json())
-LIST, MAP = ListStateDescriptor("list"), MapStateDescriptor("map")
-REDUCING = ReducingStateDescriptor("reducing", lambda a, b: a + b)
-AGGREGATING = AggregatingStateDescriptor("aggregating", Sum())
+JSON, LIST = ValueStateDescriptor("json", serializer=Json()), ListStateDescriptor("list")
 LIVES = MapStateDescriptor("lives", ttl=StateTtlConfig(10.0, cleanup=()))
 
 
@@ -100,14 +80,9 @@ class Job:
         for key, namespace in itertools.product(keys, (None, "n", 7)):
             self.backend.set_current_key(key)
             self.backend.set_current_namespace(namespace)
-            self.backend.value_state(VALUE).update((key, namespace))
-            self.backend.value_state(JSON).update({"n": namespace})
+            self.backend.value_state(JSON).update({"n": namespace, "key": repr(key)})
             self.backend.list_state(LIST).add_all([3, 1, 2, 1])
-            self.backend.map_state(MAP).put_all({2: None, 1: "one", "x": [1]})
             self.backend.map_state(LIVES).put_all({"a": 1})
-            self.backend.reducing_state(REDUCING).add(1)
-            self.backend.reducing_state(REDUCING).add(5)
-            self.backend.aggregating_state(AGGREGATING).add(4)
             self.timers.current_key = key
             self.timers.register_event_time_timer(5, namespace)
             self.timers.register_processing_time_timer(-3, namespace)
@@ -126,17 +101,8 @@ class Job:
         for key, namespace in itertools.product(keys, (None, "n", 7)):
             self.backend.set_current_key(key)
             self.backend.set_current_namespace(namespace)
-            found.append(
-                (
-                    self.backend.value_state(VALUE).value(),
-                    self.backend.value_state(JSON).value(),
-                    self.backend.list_state(LIST).get(),
-                    list(self.backend.map_state(MAP).items()),
-                    list(self.backend.map_state(LIVES).items()),
-                    self.backend.reducing_state(REDUCING).get(),
-                    self.backend.aggregating_state(AGGREGATING).get(),
-                )
-            )
+            lives = list(self.backend.map_state(LIVES).items())
+            found.append((self.backend.value_state(JSON).value(), self.backend.list_state(LIST).get(), lives))
         for service in (self.timers, self.batch):
             found += [sorted(map(repr, service.event_time_timers()))]
             found += [sorted(map(repr, service.processing_time_timers()))]
@@ -202,7 +168,7 @@ def test_S15_a_checkpoint_is_read_without_pickle_and_without_the_job(kind, new, 
         program = program.replace("'pickle', '_pickle', ", "")  # rocksdict itself imports it.
     command = [sys.executable, "-c", program, str(tmp_path / "checkpoint")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
-    assert ended.stdout.split() == [str(len(KEYS) * 3 * 12), str(len(KEYS) * 3)], ended.stderr
+    assert ended.stdout.split() == [str(len(KEYS) * 3 * 6), str(len(KEYS) * 3)], ended.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -257,20 +223,21 @@ def test_S15_a_flipped_bit_anywhere_in_a_checkpoint_is_a_state_error(new, tmp_pa
     new("heap").load(tmp_path / "checkpoint")
 
 
-def rewritten(path: Path, **changes: Any) -> None:
-    """Writes the manifest again as a later version would."""
-    head, _, body = (path / "CHECKPOINT").read_bytes().partition(b"\n")
-    version = changes.pop("version", head.split()[2].decode())
-    manifest = json.loads(body)
-    manifest["state"].update(changes)
-    body = json.dumps(manifest).encode()
-    (path / "CHECKPOINT").write_bytes(f"asyncio-operator checkpoint {version} {crc32(body):08x}\n".encode() + body)
+def manifest_of(directory: Path) -> Any:
+    return json.loads((directory / "CHECKPOINT").read_bytes().partition(b"\n")[2])
+
+
+def rewrite(directory: Path, body: bytes, head: bytes = b"asyncio-operator checkpoint 1 %08x") -> None:
+    (directory / "CHECKPOINT").write_bytes((head % crc32(body) if b"%" in head else head) + b"\n" + body)
 
 
 def test_S15_a_checkpoint_of_another_version_is_refused(new, tmp_path):
-    for name, change in (("checkpoint", {"version": "2"}), ("layout", {"layout": 9})):
+    for name, version, changes in (("checkpoint", 2, {}), ("layout", 1, {"layout": 9})):
         new("heap").save(tmp_path / name)
-        rewritten(tmp_path / name, **change)
+        manifest = manifest_of(tmp_path / name)
+        manifest["state"].update(changes)
+        head = b"asyncio-operator checkpoint %d %%08x" % version
+        rewrite(tmp_path / name, json.dumps(manifest).encode(), head)
         with pytest.raises(StateError, match=rf"{name} has .*format [29].*restore it with the version that wrote it"):
             new("heap").load(tmp_path / name)
 
@@ -361,14 +328,6 @@ def directory(tmp_path):
     timers.register_event_time_timer(5)
     checkpoint(tmp_path / "checkpoint", backend, timers)
     return tmp_path / "checkpoint"
-
-
-def manifest_of(directory: Path) -> Any:
-    return json.loads((directory / "CHECKPOINT").read_bytes().partition(b"\n")[2])
-
-
-def rewrite(directory: Path, body: bytes, head: bytes = b"asyncio-operator checkpoint 1 %08x") -> None:
-    (directory / "CHECKPOINT").write_bytes((head % crc32(body) if b"%" in head else head) + b"\n" + body)
 
 
 def use(directory: Path) -> None:
