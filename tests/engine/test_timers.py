@@ -117,7 +117,8 @@ def test_O20_a_run_with_every_option_has_one_alarm_on_the_loop_and_no_other_time
     run_on(CountingLoop, main())
 
 
-def test_O20_a_deadline_costs_one_timer_for_a_lane_and_a_period() -> None:
+@pytest.mark.parametrize("options", [{"timeout": 30.0}, {"hedge": Hedge(2.0, extra=0.5), "mode": "unordered"}])
+def test_O20_H1_a_deadline_or_hedge_costs_one_timer_for_a_lane_and_a_period(options: dict[str, Any]) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, CountingLoop)
@@ -126,7 +127,7 @@ def test_O20_a_deadline_costs_one_timer_for_a_lane_and_a_period() -> None:
             await asyncio.sleep(0)
             return value
 
-        outputs = AsyncWaitOperator(call, capacity=10, timeout=30.0).process(range(2_000))
+        outputs = AsyncWaitOperator(call, capacity=10, **options).process(range(2_000))
         for value in range(1_990):
             assert await anext(outputs) == value
         assert loop.set == {"Timers._wake": 1}

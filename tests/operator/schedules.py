@@ -56,7 +56,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Part:
-    """One run, and when it is interrupted, in turns of the loop or in outputs; None: never."""
+    """One run, and when it is interrupted, in turns of the loop or in outputs; a snapshot, in turns and calls of hooks;
+    None: never."""
 
     options: Options
     snapshot_after: int | None = None
@@ -159,7 +160,7 @@ OPTIONS = st.sampled_from([MANAGED, MANAGED, HEDGED, PLAIN]).flatmap(lambda opti
 PARTS = st.builds(
     Part,
     options=OPTIONS,
-    snapshot_after=seldom(st.integers(1, 60), 1),
+    snapshot_after=seldom(st.integers(1, 120), 1),
     close_after=seldom(st.integers(0, 12), 7),
     cancel_after=seldom(st.integers(1, 60), 7),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -59,6 +60,7 @@ class Explorer(Laws):
         super().__init__(schedule, part, restore, position)
         self.loop: SteppingLoop = asyncio.get_running_loop()  # type: ignore[assignment]
         self.snapshot: OperatorSnapshot | None = None
+        self.moments = 0
         for element, attempts in () if restore is None else restore.elements:
             self.admit(number_of(element), attempts, since=inf)
 
@@ -80,6 +82,7 @@ class Explorer(Laws):
         self.closed += 1
 
     async def call(self, numbers: list[int]) -> list[Any]:
+        self.moment()
         now = self.now()
         try:
             self.check_call(numbers, now)
@@ -135,12 +138,23 @@ class Explorer(Laws):
         return result_of(number, act.ending, act.outputs, self.options.flatten)
 
     def on_timeout(self, number: int) -> Any:
+        self.moment()
         self.check_timeout(number)
         if self.options.on_timeout == "raise":
             raise HookError
         return [(number, "late")] if self.options.flatten else (number, "late")
 
+    def key_of(self, number: int) -> int:
+        self.moment()
+        return self.key(number)
+
+    def unsatisfied(self, result: Any) -> bool:
+        self.moment()
+        assert self.options.retry is not None
+        return self.options.retry.unsatisfied(result)
+
     def on_error(self, number: int, error: BaseException) -> Any:
+        self.moment()
         if self.options.on_error == "raise":
             raise HookError
         output = number, type(error).__name__
@@ -150,6 +164,7 @@ class Explorer(Laws):
 
     def asked(self) -> None:
         """The input is asked for its next element."""
+        self.moment()
         self.check(self.running < self.capacity, "O1: read ahead of a free slot")
         inside = self.operator.metrics.buffered + self.watermarks
         self.check(inside < self.options.buffer, "O1: read with the buffer full")
@@ -189,16 +204,16 @@ class Explorer(Laws):
     # -- the run
 
     async def run(self) -> None:
-        options, schedule = self.options, self.schedule
+        options, schedule, retry = self.options, self.schedule, self.options.retry
         self.operator = AsyncWaitOperator(
             function_of(self),
             mode=options.mode,
-            key=self.key if options.mode == "key_ordered" else None,
+            key=self.key_of if options.mode == "key_ordered" else None,
             capacity=options.capacity,
             buffer=options.buffer,
             timeout=options.timeout,
             attempt_timeout=options.attempt_timeout,
-            retry=options.retry,
+            retry=retry and replace(retry, if_result=retry.if_result and self.unsatisfied),
             on_error=options.on_error if options.on_error in ("fail", "skip") else self.on_error,
             on_timeout=self.on_timeout if options.timeout and options.on_timeout in ("hook", "raise") else None,
             flatten=options.flatten,
@@ -248,8 +263,7 @@ class Explorer(Laws):
 
     def after_turn(self) -> None:
         self.turns += 1
-        if self.turns == self.part.snapshot_after and self.started:
-            self.take_snapshot()
+        self.moment()
         if self.turns == self.part.cancel_after and not self.stopping:
             self.stopping = True
             # It is cancelled within the next turn.
@@ -259,10 +273,17 @@ class Explorer(Laws):
         if self.broken is not None:
             raise self.broken
 
-    def take_snapshot(self) -> None:
+    def moment(self) -> None:
+        """A turn has ended, or the operator has called a hook, which may take a snapshot too."""
+        self.moments += 1
+        if self.moments != self.part.snapshot_after or not self.started:
+            return
         self.snapshot = pickle.loads(pickle.dumps(self.operator.snapshot()))
         self.read_before_snapshot = self.position
-        self.check_snapshot(self.snapshot)
+        try:
+            self.check_snapshot(self.snapshot)
+        except LawError as error:
+            self.broken = self.broken or error
 
 
 async def wait(seconds: float, inside: str) -> None:

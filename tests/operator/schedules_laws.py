@@ -310,7 +310,9 @@ class Laws:
         law(self.broken is None, str(self.broken))
         law(asyncio.all_tasks() == {asyncio.current_task()}, "O8: tasks are left behind")
         law(len(timers) <= 1, f"timers are left behind: {timers}")
-        law(self.running == metrics.in_flight == 0, "O9: calls are left behind")
+        law(
+            self.running == metrics.in_flight == metrics.backing_off == 0, "O9, O14: calls or back-offs are left behind"
+        )
         began = (1, 1) if self.started else (0, 0)
         law((self.opened, self.closed) == began or self.part.cancel_after, "O8, O9: opened and closed once")
         if self.options.circuit_breaker is not None:

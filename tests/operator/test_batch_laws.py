@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
 from asyncio_operator import (
     AsyncWaitOperator,
@@ -17,7 +15,6 @@ from asyncio_operator import (
     ElementTimeoutError,
     EnricherError,
     ResultError,
-    Watermark,
 )
 from tests.operator.attempts import Batches, retry, stop
 from tests.operator.helpers import Source, block, collect, collect_timed, forever, late, now, process, virtual
@@ -73,15 +70,6 @@ async def test_B1_or_when_buffer_is_full(mode):
     )
     assert calls == [[0, 1, 2], [3, 4, 5]]
     assert times == [0.5, 1.25]
-
-
-@virtual
-async def test_B1_watermarks_that_wait_fill_the_buffer_too():
-    elements = [0, Watermark(1), Watermark(2), 3]
-    batches = Batches()
-    run = AsyncWaitOperator(batches, mode="ordered", buffer=3, batching=by(linger=100.0)).process(every(1.0, elements))
-    assert await collect(run) == elements
-    assert batches.times == [2, 3 + 1]
 
 
 @virtual
@@ -306,26 +294,6 @@ async def test_B4_a_failing_batch_is_split_down_to_the_poisonous_element(mode, e
     assert batches.calls == [list(range(8)), [0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [6, 7], [4], [5]]
     assert operator.metrics.failures == 1
     assert operator.metrics.retries == 0
-
-
-@given(
-    count=st.integers(1, 40),
-    bad=st.sets(st.integers(0, 39)),
-    capacity=st.integers(1, 4),
-    max_size=st.integers(1, 16),
-    attempts=st.integers(1, 3),
-)
-@virtual
-async def test_B4_only_the_poisonous_elements_fail(count, bad, capacity, max_size, attempts):
-    batches = Batches(poisoned(*bad), seconds=1.0)
-    operator = AsyncWaitOperator(
-        batches, capacity=capacity, batching=by(max_size), retry=retry(attempts), on_error=lambda v, e: ("bad", v)
-    )
-    got = await collect(operator.process(range(count)))
-    assert got == [("bad", value) if value in bad else value for value in range(count)]
-    assert batches.most <= capacity
-    for value in bad & set(range(count)):
-        assert sum(call == [value] for call in batches.calls) == attempts
 
 
 def only_alone(values: list[Any], number: int) -> list[Any]:

@@ -241,24 +241,6 @@ async def test_G4_a_weigh_that_fails_fails_its_elements(mode, weigh, message):
     assert now() == 0
 
 
-@virtual
-async def test_G4_in_a_batch_only_the_element_that_cannot_be_weighed_fails(mode):
-    class Picky(Batches):
-        def weigh(self, values: Sequence[Any]) -> Mapping[str, float]:
-            return {"tokens": 1 / min(values)}
-
-    def note(value, error):
-        failed.append(value)
-        return value
-
-    batches = Picky()
-    failed: list[Any] = []
-    operator = under(Meter(), batches, mode=mode, on_error=note)
-    assert sorted(await collect(operator.process([1, 2, 0, 3, 4]))) == [0, 1, 2, 3, 4]
-    assert failed == [0]
-    assert sorted(value for call in batches.calls for value in call) == [1, 2, 3, 4]
-
-
 def test_G4_weigh_is_an_ordinary_method():
     class Wrong(Weighing):
         async def weigh(self, values):  # type: ignore[override]

@@ -26,9 +26,7 @@ from asyncio_operator import (
     Retry,
     Watermark,
 )
-from asyncio_operator.engine.flights import Call
 from asyncio_operator.lookup import cache_directories
-from asyncio_operator.lookup.open_keys import OpenKey
 from asyncio_operator.testing import ManualClock, VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.helpers import Life, collect, collect_timed, nap, now, run_on, same, turns_during, virtual
@@ -209,7 +207,9 @@ async def test_O19_a_trace_shows_elements_without_calls():
     trace = Trace()
     operator = AsyncWaitOperator(Asked(), cache=Cache(), trace=trace)
     assert await collect(operator.process([1, 1])) == [1, 1]
+    assert [len(life.attempts) for life in trace.story().lives] == [1, 0]
     assert await collect(operator.process([1])) == [1]
+    assert [len(life.attempts) for life in trace.story().lives] == [0]
 
 
 # -- how long
@@ -371,9 +371,6 @@ async def test_O19_a_cache_that_cannot_be_opened_ends_the_run_and_closes_the_fun
     assert function.events == ["open", "close"]
 
 
-# -- options
-
-
 # -- against a model
 
 
@@ -478,11 +475,3 @@ def test_O19_O4_whatever_the_options_every_element_leaves_once_also_through_snap
     assert Counter(got) == Counter(values)
     if mode == "ordered":
         assert got == values
-
-
-@virtual
-async def test_O19_no_element_waits_for_a_refresh_until_it_has_a_follower() -> None:
-    flight = OpenKey(None, 1, 0, 0.0)
-    assert Call([flight]).awaited is False
-    flight.waiters.append((None, OpenKey(object(), 1, 1, 0.0)))
-    assert Call([flight]).awaited is True

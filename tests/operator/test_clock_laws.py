@@ -39,58 +39,46 @@ ACTS = st.lists(
 )
 
 
+CACHED = st.just(Cache(refresh_after=1e6, expire_after_write=1e7))
+
+
 @given(
-    mode=st.sampled_from(list(MODES)),
+    mode=st.none() | st.sampled_from(list(MODES)),
     acts=st.lists(ACTS, min_size=1, max_size=6),
-    batched=st.booleans(),
+    batching=st.none() | st.builds(Batching, st.just(3), linger=st.sampled_from([0, 0.7])),
     waits=st.fixed_dictionaries({}, optional=WAITS),
+    cache=st.none() | CACHED,
 )
-def test_R12_an_operator_waits_as_long_with_a_clock_that_stands_still_as_with_none(mode, acts, batched, waits):
+def test_R12_an_operator_or_a_Lookup_waits_as_long_with_a_clock_that_stands_still_as_with_none(
+    mode, acts, batching, waits, cache
+):
     async def run(**clock: Any) -> Any:
         script = Script(dict(enumerate(acts)))
 
         async def many(values: list[Any], _: int) -> list[Any]:
             return [await script(value) for value in values]
 
-        operator = AsyncWaitOperator(
-            Batches(many) if batched else script,
-            batching=Batching(max_size=3, linger=0.7) if batched else None,
-            on_error=lambda value, error: (value, type(error).__name__),
-            trace=Trace(),
-            **MODES[mode],
-            **waits,
-            **clock,
-        )
-        async with asyncio.timeout(1e6):
-            return await collect(operator.process(range(len(acts)))), script.starts, now()
-
-    assert run_on(VirtualTimeLoop, run(clock=ManualClock(1e9))) == run_on(VirtualTimeLoop, run())
-
-
-@given(
-    acts=st.lists(ACTS, min_size=1, max_size=6),
-    max_batch=st.sampled_from([1, 3]),
-    linger=st.sampled_from([0, 0.7]),
-    waits=st.fixed_dictionaries(
-        {}, optional=WAITS | {"cache": st.just(Cache(refresh_after=1e6, expire_after_write=1e7))}
-    ),
-)
-def test_R12_and_so_does_a_Lookup(acts, max_batch, linger, waits):
-    async def run(**clock: Any) -> Any:
-        script = Script(dict(enumerate(acts)))
-
         async def answer(asked: Any) -> Any:
             several = [{"x": await script(key)} for key in (asked if isinstance(asked, list) else [asked])]
             return several if isinstance(asked, list) else several[0]
 
-        batching = Batching(max_batch, linger=linger) if max_batch > 1 else None
-        async with (
-            asyncio.timeout(1e6),
-            Lookup(Recorded(answer, max_batch), batching=batching, **waits, **clock) as lookup,
-        ):
-            keys = [*range(len(acts)), *range(len(acts))]
-            got = await asyncio.gather(*[lookup.get(key) for key in keys], return_exceptions=True)
-            return list(map(str, got)), script.starts, now()
+        async with asyncio.timeout(1e6):
+            if mode is None:
+                enricher = Recorded(answer, max_batch=3 if batching else 1)
+                async with Lookup(enricher, batching=batching, cache=cache, **waits, **clock) as lookup:
+                    keys = [*range(len(acts)), *range(len(acts))]
+                    got = await asyncio.gather(*[lookup.get(key) for key in keys], return_exceptions=True)
+                    return list(map(str, got)), script.starts, now()
+            operator = AsyncWaitOperator(
+                Batches(many) if batching else script,
+                batching=batching,
+                on_error=lambda value, error: (value, type(error).__name__),
+                trace=Trace(),
+                **MODES[mode],
+                **waits,
+                **clock,
+            )
+            return await collect(operator.process(range(len(acts)))), script.starts, now()
 
     assert run_on(VirtualTimeLoop, run(clock=ManualClock(1e9))) == run_on(VirtualTimeLoop, run())
 
@@ -140,22 +128,6 @@ async def test_R12_how_old_failures_are_and_how_long_a_circuit_is_open_is_told_b
         assert [await get(lookup), await get(lookup)] == ["{'x': 1}"] * 2
 
 
-@virtual
-async def test_time_that_a_virtual_loop_advances_by_is_time_in_which_it_was_blocked():
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    times: list[float] = []
-    for at in (1.0, 2.0, 9.0):
-        loop.call_later(at, lambda: times.append(now()))
-    await asyncio.sleep(0.5)
-    loop.advance(5.0)
-    assert (now(), times) == (5.5, [])
-    await asyncio.sleep(10.0)
-    assert (now(), times) == (15.5, [5.5, 5.5, 9.0])
-    with pytest.raises(ConfigurationError, match=r"advance\(-1\)"):
-        loop.advance(-1)
-
-
 @pytest.mark.parametrize("begun", [0.0, 1000.0])
 @virtual
 async def test_R12_with_a_rate_limit_too_the_clock_tells_whether_a_circuit_is_open(begun: float):
@@ -175,3 +147,19 @@ async def test_R12_with_a_rate_limit_too_the_clock_tells_whether_a_circuit_is_op
         clock.advance(10.0)
         down = False
         assert (await get(lookup), now()) == ("{'x': 1}", 100.0), "no longer open: the call takes a token"
+
+
+@virtual
+async def test_time_that_a_virtual_loop_advances_by_is_time_in_which_it_was_blocked():
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    times: list[float] = []
+    for at in (1.0, 2.0, 9.0):
+        loop.call_later(at, lambda: times.append(now()))
+    await asyncio.sleep(0.5)
+    loop.advance(5.0)
+    assert (now(), times) == (5.5, [])
+    await asyncio.sleep(10.0)
+    assert (now(), times) == (15.5, [5.5, 5.5, 9.0])
+    with pytest.raises(ConfigurationError, match=r"advance\(-1\)"):
+        loop.advance(-1)

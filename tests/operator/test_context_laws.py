@@ -52,68 +52,61 @@ async def a_second() -> None:
 PAUSES = [at_once, a_turn, a_second]
 
 
-def setting(seen: list[Any], pause: Callable[[], Any]) -> Any:
-    """A call that notes what it sees, sets what it is called with, and checks that it stays."""
+def setting(seen: list[Any]) -> Any:
+    """A call that notes what it sees, and sets what it is called with."""
 
     async def call(value: Any) -> Any:
         seen.append(tenant.get())
         tenant.set(value)
-        await pause()
-        assert tenant.get() == value
+        await asyncio.sleep(0)
         return value
 
     return call
 
 
-@pytest.mark.parametrize("pause", PAUSES)
-@virtual
-async def test_O17_what_a_call_sets_is_seen_by_no_other_call(pause, way):
-    seen: list[Any] = []
-    await process(setting(seen, pause), range(50), capacity=3, **way)
-    assert seen == [NOTHING] * 50
-
-
-@pytest.mark.parametrize("pause", PAUSES)
-@pytest.mark.parametrize("value", ["text", 1, 1.0, [1], object()], ids=lambda value: type(value).__name__)
-@virtual
-async def test_O17_a_call_sees_what_was_set_where_the_run_was_started(value, pause, way):
-    """The very object, also where calls set an equal one, which is another."""
-    equal = {str: Level.TEXT, int: True, float: 1, list: [1]}.get(type(value), value)
-    tenant.set(value)
-    seen: list[Any] = []
-
-    async def call(_: Any) -> None:
-        seen.append(tenant.get())
-        tenant.set(equal)
-        await pause()
-
-    await process(call, range(20), capacity=3, **way)
-    assert len(seen) == 20
-    assert all(one is value for one in seen)
-    assert tenant.get() is value
-
-
 class Incomparable:
+    """As an array, whose comparison has no truth value."""
+
     def __eq__(self, other: object) -> bool:
         raise TypeError("not to be compared")
 
     __hash__ = object.__hash__
 
 
-@pytest.mark.parametrize("first", ["text", Incomparable()], ids=["a text", "incomparable"])
+SET: list[tuple[Any, Callable[[], Any]]] = [
+    (NOTHING, object),
+    (object(), object),
+    # Equal, and another object all the same.
+    ("text", lambda: Level.TEXT),
+    (1, lambda: True),
+    (1.0, lambda: 1),
+    ([1], lambda: [1]),
+    ("text", Incomparable),
+    (Incomparable(), Incomparable),
+]
+
+
+@pytest.mark.parametrize("pause", PAUSES)
+@pytest.mark.parametrize(("value", "other"), SET)
 @virtual
-async def test_O17_whatever_is_set_is_never_compared_in_earnest(first):
-    """As with arrays, whose comparison has no truth value."""
-    tenant.set(first)
+async def test_O17_a_call_sees_what_was_set_where_the_run_was_started_and_not_what_other_calls_set(
+    value, other, pause, way
+):
+    """The very object, also where calls set an equal one."""
+    if value is not NOTHING:
+        tenant.set(value)
     seen: list[Any] = []
 
     async def call(_: Any) -> None:
         seen.append(tenant.get())
-        tenant.set(Incomparable())
+        tenant.set(own := other())
+        await pause()
+        assert tenant.get() is own
 
-    await process(call, range(10), capacity=2)
-    assert len(seen) == 10
-    assert all(one is first for one in seen)
+    await process(call, range(50), capacity=3, **way)
+    assert len(seen) == 50
+    assert all(one is value for one in seen)
+    assert tenant.get() is value
 
 
 @virtual
@@ -167,7 +160,7 @@ def test_O17_the_synchronous_face_starts_the_run_where_it_is_called():
 
     def consume() -> None:
         tenant.set("mine")
-        list(AsyncWaitOperator(setting(seen, a_turn), capacity=3)(range(20)))
+        list(AsyncWaitOperator(setting(seen), capacity=3)(range(20)))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(consume,))
     thread.start()
@@ -182,7 +175,7 @@ async def test_O17_calls_see_neither_what_open_sets_nor_what_the_consumer_sets_l
     async def opening() -> None:
         tenant.set("of open")
 
-    async for _ in AsyncWaitOperator(Doors(opening, call=setting(seen, a_turn)), capacity=2).process(range(20)):
+    async for _ in AsyncWaitOperator(Doors(opening, call=setting(seen)), capacity=2).process(range(20)):
         tenant.set("of the consumer")
     assert seen == [NOTHING] * 20
 
@@ -206,7 +199,7 @@ async def test_O17_calls_and_the_input_see_nothing_of_each_other(asynchronous, w
             yield value
 
     source = later() if asynchronous else elements()
-    await collect(AsyncWaitOperator(setting(seen, a_turn), capacity=3, **way).process(source))
+    await collect(AsyncWaitOperator(setting(seen), capacity=3, **way).process(source))
     assert seen == [NOTHING] * 20
     assert set(seen_by_input) <= {NOTHING, "of the input"}
 

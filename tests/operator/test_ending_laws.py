@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import weakref
 from typing import Any
 
 import pytest
@@ -54,53 +53,6 @@ async def test_O8_closing_early_cancels_and_awaits_what_runs(mode):
     assert function.events.count("close") == 1
     assert now() == 3
     assert others() == set()
-
-
-@virtual
-async def test_O8_closing_twice_is_closing_once(mode):
-    function = Life(one_then_forever)
-    run = AsyncWaitOperator(function, mode=mode).process(range(3))
-    await anext(run)
-    await run.aclose()
-    await run.aclose()
-    assert function.events.count("close") == 1
-    with pytest.raises(StopAsyncIteration):
-        await anext(run)
-
-
-@virtual
-async def test_O8_closing_before_the_first_step_opens_nothing(mode):
-    function = Life()
-    run = AsyncWaitOperator(function, mode=mode).process(range(3))
-    await run.aclose()
-    assert function.events == []
-    assert others() == set()
-
-
-@virtual
-async def test_O8_a_dropped_run_is_closed_by_its_loop(mode):
-    function = Life(one_then_forever)
-    run = AsyncWaitOperator(function, mode=mode).process(range(3))
-    await anext(run)
-    del run
-    gc.collect()
-    await asyncio.sleep(1)
-    assert function.events[-1] == "close"
-    assert others() == set()
-
-
-@virtual
-async def test_an_ended_run_keeps_nothing_alive(mode):
-    class Value:
-        pass
-
-    operator = AsyncWaitOperator(same, mode=mode)
-    values = [Value() for _ in range(5)]
-    watched = [weakref.ref(value) for value in values]
-    assert len(await collect(operator.process(iter(values)))) == 5
-    del values
-    gc.collect()
-    assert [ref() for ref in watched] == [None] * 5
 
 
 # -- open and close
@@ -248,23 +200,6 @@ async def test_O8_a_run_that_its_consumers_cancellation_has_ended_says_so_at_eve
     snapshot = operator.snapshot()
     assert [element for element, _ in snapshot.elements] == [2, 3, 4]
     assert await collect(operator.process([5], restore=snapshot)) == [2, 3, 4, 5]
-
-
-@virtual
-async def test_O8_a_step_that_waits_in_a_task_may_be_waited_for_as_long_as_one_likes():
-    outputs = AsyncWaitOperator(third_is_slow, capacity=2).process(range(4))
-    got, waited = [], 0
-    step = asyncio.ensure_future(anext(outputs, None))
-    while True:
-        done, _ = await asyncio.wait([step], timeout=1.0)
-        if not done:
-            waited += 1
-        elif (output := step.result()) is None:
-            break
-        else:
-            got.append(output)
-            step = asyncio.ensure_future(anext(outputs, None))
-    assert (got, waited) == ([0, 1, 2, 3], 10)
 
 
 @virtual

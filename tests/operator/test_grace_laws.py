@@ -29,25 +29,6 @@ from tests.operator.helpers import (
 )
 
 
-@virtual
-async def test_O9_a_late_call_may_clean_up_at_the_end_of_the_run(mode):
-    cleaned = []
-
-    async def call(value):
-        try:
-            await forever()
-        finally:
-            await asyncio.sleep(5)
-            cleaned.append(value)
-
-    await process(call, [1], mode=mode, timeout=1.0, on_timeout=lambda v: v)
-    assert cleaned == [1]
-    run = AsyncWaitOperator(call, mode=mode, timeout=1.0, on_timeout=lambda v: v).process([2, 3])
-    await anext(run)
-    await run.aclose()
-    assert sorted(cleaned) == [1, 2, 3]
-
-
 class Deaf:
     """Calls that ignore every cancellation until the test lets them go."""
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from functools import partial
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
 from asyncio_operator import (
     AdaptiveCapacity,
@@ -22,10 +19,8 @@ from asyncio_operator import (
     ConfigurationError,
     FunctionError,
     Hedge,
-    RateLimit,
 )
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, EnricherError
-from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.attempts import Act, Batches, Script, retry
 from tests.operator.helpers import (
@@ -34,10 +29,7 @@ from tests.operator.helpers import (
     collect,
     collect_timed,
     now,
-    others,
-    process,
     run_on,
-    same,
     virtual,
 )
 from tests.operator.meter import Meter, metered
@@ -288,23 +280,6 @@ async def test_H1_a_percentile_that_falls_is_heeded_at_once():
 
 
 @virtual
-async def test_H1_one_timer_serves_all_calls():
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    timers = 0
-    call_at = loop.call_at
-
-    def counted(*arguments, **options):
-        nonlocal timers
-        timers += 1
-        return call_at(*arguments, **options)
-
-    loop.call_at = counted  # type: ignore[method-assign,assignment]
-    await process(same, range(5000), mode="unordered", hedge=ALL)
-    assert timers <= 5
-
-
-@virtual
 async def test_H2_halves_of_a_batch_are_not_hedged():
     async def act(values, number):
         await asyncio.sleep(0.5 if number == 0 else 9.0)
@@ -398,62 +373,3 @@ async def test_H3_a_trace_shows_both_calls():
 
 
 # -- whatever happens
-
-
-ACTS = st.builds(
-    Act,
-    seconds=st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 9.0, 30.0]),
-    error=st.sampled_from([None, None, None, None, BAD]),
-    deaf=st.sampled_from([0.0, 0.0, 0.0, 1.0]),
-)
-SCRIPTS = st.lists(st.lists(ACTS, min_size=1, max_size=6), max_size=15)
-EXTRAS = st.sampled_from([0.5, 0.3, 0.1])
-
-
-class Checked(Script):
-    """Counts that every call ends, and that no more calls run for an element than two."""
-
-    def __init__(self, acts: Any) -> None:
-        super().__init__(acts)
-        self.calls = 0
-        self.copies = 0
-
-    async def __call__(self, value: Any) -> Any:
-        self.calls += 1
-        self.copies += self.running[value] > 0
-        return await super().__call__(value)
-
-
-@pytest.mark.usefixtures("silence")
-@given(
-    scripts=SCRIPTS,
-    extra=EXTRAS,
-    capacity=st.integers(1, 6),
-    ordered=st.booleans(),
-    deadline=st.sampled_from([None, None, 5.0, 12.0]),
-    attempt_timeout=st.sampled_from([None, None, 3.0, 5.0]),
-    attempts=st.integers(1, 3),
-    rate=st.sampled_from([None, None, RateLimit(2, 3.0)]),
-)
-@virtual
-async def test_H1_H2_H3_an_element_ends_once_the_share_holds_and_every_call_is_awaited(
-    scripts, extra, capacity, ordered, deadline, attempt_timeout, attempts, rate
-):
-    script = Checked(dict(enumerate(scripts)))
-    operator = AsyncWaitOperator(
-        script, mode="ordered" if ordered else "unordered", capacity=capacity, timeout=deadline,
-        attempt_timeout=attempt_timeout, retry=retry(attempts) if attempts > 1 else None, rate_limit=rate,
-        on_error=lambda value, error: value, hedge=Hedge(1.0, extra=extra), grace_period=50.0,
-    )  # fmt: skip
-    got = await collect(operator.process(range(len(scripts))))
-    assert Counter(got) == Counter(range(len(scripts)))
-    assert not ordered or got == sorted(got)
-    assert script.most <= capacity
-    assert script.running.total() == 0
-    assert script.calls == len(script.ends)
-    metrics = operator.metrics
-    # A call that was cut and did not obey may run beside the next attempt, and is no copy.
-    assert metrics.hedges_won <= metrics.hedged
-    assert metrics.hedged <= extra * script.calls
-    assert script.calls == len(scripts) + metrics.retries + metrics.hedged or rate is not None or deadline is not None
-    assert not others()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from asyncio_operator import AsyncWaitOperator, Record, Watermark
+from asyncio_operator import AsyncWaitOperator
 from tests.operator.attempts import Act, Script, stop
 from tests.operator.helpers import Life, Source, forever, nap, now, process, same, virtual
 
@@ -71,23 +71,6 @@ async def test_O2_a_slow_consumer_stops_admission(mode):
     await run.aclose()
 
 
-@virtual
-async def test_O2_an_asynchronous_input_is_read_one_at_a_time(mode):
-    read = 0
-
-    async def source() -> AsyncIterator[int]:
-        nonlocal read
-        for value in range(9):
-            read += 1
-            yield value
-
-    run = AsyncWaitOperator(forever, mode=mode, capacity=3).process(source())
-    first = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(1)
-    assert read == 3
-    await stop(run, first)
-
-
 # -- O3 to O5: every element, once
 
 
@@ -121,15 +104,6 @@ async def test_O5_everything_in_flight_is_finished_at_the_end_of_input(mode):
 
 
 @virtual
-async def test_O2_a_watermark_takes_room_in_the_buffer_too():
-    source = Source(iter([Record(0, 0), Watermark(1), Record(1, 2), Record(2, 3)]))
-    first = asyncio.ensure_future(anext(run := AsyncWaitOperator(forever, capacity=9, buffer=2).process(source)))
-    await asyncio.sleep(1)
-    assert source.read == 2
-    await stop(run, first)
-
-
-@virtual
 async def test_O2_an_asynchronous_input_is_not_asked_while_the_buffer_is_full():
     read: list[int] = []
 
@@ -143,12 +117,3 @@ async def test_O2_an_asynchronous_input_is_not_asked_while_the_buffer_is_full():
     await asyncio.sleep(1)
     assert read == [0, 1]
     await stop(run, first)
-
-
-@virtual
-async def test_nothing_crosses_a_watermark(mode):
-    elements = [Record(3, 1), Record(1, 2), Watermark(2), Record(1, 3), Watermark(4)]
-    got = await process(nap, elements, mode=mode)
-    if mode == "unordered":
-        elements[:2] = elements[1::-1]
-    assert got == elements

@@ -34,7 +34,7 @@ ADAPTS_WHILE_DRAINED = Schedule(
 READS_AHEAD_BESIDE_ITS_WINDOW = replace(
     ADAPTS_WHILE_DRAINED,
     parts=(
-        Part(Options(capacity=2, buffer=2, on_error="skip"), snapshot_after=5),
+        Part(Options(capacity=2, buffer=2, on_error="skip"), snapshot_after=9),
         Part(Options(capacity=3, buffer=3, on_error="skip", rate_limit=RateLimit(2, per=1.0))),
     ),
     scripts=tuple((Act(seconds),) for seconds in (1, 0, 1, 2, 0, 1, 1, 2)),

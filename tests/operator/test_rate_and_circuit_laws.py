@@ -6,9 +6,7 @@ import asyncio
 import itertools
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
 from asyncio_operator import (
     AsyncWaitOperator,
@@ -58,38 +56,6 @@ async def test_R10_it_holds_though_reading_the_input_takes_time():
     assert min(later - start for start, later in itertools.pairwise(starts)) >= 0.5
 
 
-@given(
-    rate=st.integers(1, 4),
-    burst=st.none() | st.integers(0, 3),
-    capacity=st.integers(1, 6),
-    acts=st.lists(st.tuples(st.sampled_from([0.0, 0.3, 1.0, 2.5]), st.booleans()), max_size=25),
-    split=st.booleans(),
-)
-@virtual
-async def test_R10_never_more_than_rate_and_burst_start_in_any_window(rate, burst, capacity, acts, split):
-    """Retries and halves are starts too."""
-
-    bad = {number for number, (_, fails) in enumerate(acts) if fails}
-
-    async def act(values, number):
-        await asyncio.sleep(acts[number % len(acts)][0])
-        if bad.intersection(values):
-            raise ValueError
-        return values
-
-    script = Script(lambda value, attempt: Act(acts[value][0], error=ValueError() if acts[value][1] else None))
-    batches = Batches(act)
-    operator = AsyncWaitOperator(
-        batches if split else script, mode="unordered", capacity=capacity, on_error="skip",
-        rate_limit=RateLimit(rate, per=2.0, burst=burst), retry=retry(2, 0.7),
-    )  # fmt: skip
-    got = await collect(operator.process(range(len(acts))))
-    assert set(got) == {value for value, (_, fails) in enumerate(acts) if not fails}
-    times = batches.times if split else [at for _, at in script.starts]
-    for at in times:
-        assert sum(at - 2.0 < other <= at for other in times) <= rate + (burst or 0)
-
-
 @virtual
 async def test_R10_the_deadline_of_an_element_that_waits_for_its_first_start_has_not_begun(mode):
     operator = AsyncWaitOperator(same, mode=mode, rate_limit=RateLimit(1, per=100.0), timeout=1.0, on_timeout=late)
@@ -118,21 +84,6 @@ async def test_O2_behind_the_rate_limit_one_element_is_read(mode):
     await asyncio.sleep(5)
     assert source.read == 2
     await run.aclose()
-
-
-@virtual
-async def test_B1_a_batch_forms_while_the_rate_limit_holds_it_back(mode):
-    batches = Batches()
-    options: dict[str, Any] = {"mode": mode, "rate_limit": RateLimit(1, per=10.0)}
-
-    async def source():
-        for value in range(20):
-            yield value
-            await asyncio.sleep(0.5)
-
-    assert await collect(AsyncWaitOperator(batches, **options).process(source())) == list(range(20))
-    assert batches.times == [0.002, 10.002]
-    assert [len(call) for call in batches.calls] == [1, 19]
 
 
 @pytest.mark.parametrize("linger", [0.0, 5.0])
@@ -307,17 +258,6 @@ async def test_R10_a_refusal_is_retried_and_may_succeed_when_the_breaker_has_clo
     operator = AsyncWaitOperator(script, mode=mode, circuit_breaker=breaker, retry=retry(9))
     assert await collect_timed(operator.process([1])) == [(1, 4.0)]
     assert script.times(1) == [0, 1, 4]
-
-
-@virtual
-async def test_R10_a_refusal_is_not_retried_where_on_leaves_it_out(mode):
-    script = Script(lambda value, attempt: BAD)
-    breaker = CircuitBreaker(minimum_calls=1, open_for=100.0)
-    operator = AsyncWaitOperator(
-        script, mode=mode, circuit_breaker=breaker, retry=retry(on=ValueError), on_error=give_error
-    )
-    assert errors_of(await collect(operator.process([1]))) == ["CircuitOpenError"]
-    assert now() == 1
 
 
 @virtual

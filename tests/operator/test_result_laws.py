@@ -125,19 +125,6 @@ async def test_O13_records_give_records_and_values_values(mode):
 
 
 @virtual
-async def test_O13_the_function_and_hooks_get_the_bare_value(mode):
-    seen = []
-
-    async def fails(value):
-        seen.append(value)
-        raise ValueError
-
-    await process(fails, [Record(1, 1)], mode=mode, on_error=lambda value, _: seen.append(value))
-    await process(forever, [Record(2, 1)], mode=mode, timeout=1.0, on_timeout=seen.append)
-    assert seen == [1, 1, 2]
-
-
-@virtual
 async def test_O14_one_run_at_a_time(mode):
     operator = AsyncWaitOperator(same, mode=mode)
     first, second = operator.process([1, 2]), operator.process([3])

@@ -78,24 +78,6 @@ async def test_O10_it_holds_elements_in_back_off_with_their_attempts(any_mode):
 
 
 @virtual
-async def test_O10_it_holds_what_has_been_read_of_an_asynchronous_input(any_mode):
-    """The first call takes the only place while the next element comes."""
-
-    async def source():
-        yield 0
-        await asyncio.sleep(1)
-        yield 1
-        yield 2
-
-    script = Script({0: [BAD, Act(50.0)]})
-    operator = AsyncWaitOperator(script, capacity=1, retry=retry(delay=0.5), **any_mode)
-    task = asyncio.ensure_future(anext(run := operator.process(source())))
-    await asyncio.sleep(2)
-    assert [element for element, _ in operator.snapshot().elements] == [0, 1]
-    await stop(run, task)
-
-
-@virtual
 async def test_O10_the_snapshot_of_a_failed_run_holds_what_was_not_emitted(any_mode):
     got: list[Any] = []
     operator = AsyncWaitOperator(Script({3: [BAD]}), capacity=1, **any_mode)
@@ -166,9 +148,6 @@ async def test_O7_an_input_is_held_until_its_last_output_has_been_handed_over(an
         # Of the input whose outputs were taken in part, the first ones come again.
         assert rest == everything[taken // 3 * 3 :]
         assert got == everything[:taken]
-
-
-# -- at any moment
 
 
 # -- the synchronous face

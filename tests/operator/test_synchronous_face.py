@@ -266,23 +266,6 @@ def test_O16_exits_from_a_callback_do_not_end_the_loop_not_even_with_a_log_that_
     assert isinstance(handler, Hostile) or len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ValueError])
-@pytest.mark.parametrize("door", ["open", "close"])
-def test_O16_errors_of_the_doors_arrive(mode, error, door, caplog):
-    class Function(Life):
-        async def open(self) -> None:
-            if door == "open":
-                raise error("mine")
-
-        async def close(self) -> None:
-            if door == "close":
-                raise error("mine")
-
-    with pytest.raises(error, match="mine"):
-        list(AsyncWaitOperator(Function(), mode=mode)([1]))
-    assert caplog.records == []
-
-
 def test_O16_an_error_of_close_comes_out_of_an_early_end(mode):
     class Function(Life):
         async def close(self) -> None:
