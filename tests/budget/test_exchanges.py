@@ -340,25 +340,6 @@ def test_G1_another_version_of_the_protocol_is_an_error() -> None:
         permits.answered(reply, 0.0, 0.0)
 
 
-def test_G1_few_slots_pass_from_worker_to_worker() -> None:
-    coordinator, workers = Coordinator(), [Permits(Budget("b", in_flight=1), f"w{number}") for number in range(3)]
-    starts, running, now = [0, 0, 0], -1, 0.0
-    while now < 20.0:
-        now += 0.01
-        for place, permits in enumerate(workers):
-            if running == place:
-                permits.returned({}, None, now, now)
-                running = -1
-            if may_start(permits, now):
-                assert running == -1
-                permits.started({}, now)
-                starts[place], running = starts[place] + 1, place
-            if permits.ask_at(now) <= now:
-                exchange(coordinator, permits, now)
-    assert min(starts) > 100
-    assert sum(starts) > 1900
-
-
 def test_G2_a_heavy_call_is_not_kept_waiting_by_light_ones() -> None:
     budget = Budget("b", Limit(100.0, 2.0, "tokens"))
     cluster = Cluster(budget, workers=2, step=0.01)

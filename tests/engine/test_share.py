@@ -374,31 +374,6 @@ async def test_G4_a_unit_that_nothing_weighs_is_logged_once(caplog):
     assert all("'nothing weighs' limits tokens" in text for text in said)
 
 
-@virtual
-async def test_G4_what_an_estimate_was_too_high_may_start_in_the_same_window():
-    run = Run(Share(budget(Limit(10.0, 100.0, "tokens")), Coordinator(), 0.0), tokens=5.0)
-    for _ in range(6):  # The last needs 5, and 5 are left.
-        await run.start({"tokens": 1.0})
-        await asyncio.sleep(1)
-    assert now() < 50
-    run.seat.leave()
-
-
-@virtual
-async def test_G1_other_limits_under_the_same_name_end_the_run():
-    coordinator = Coordinator()
-    first = Run(Share(budget(Limit(10)), coordinator, 0.0))
-    await first.start()
-    second = Run(Share(budget(Limit(20)), coordinator, 0.0))
-    waiting = asyncio.ensure_future(second.start())
-    await asyncio.sleep(0.1)
-    assert isinstance(second.errors[0], ConfigurationError)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    for run in (first, second):
-        run.seat.leave()
-
-
 @pytest.mark.parametrize("in_flight", [None, 5])
 @virtual
 async def test_G1_a_run_whose_calls_last_long_keeps_the_name(in_flight):

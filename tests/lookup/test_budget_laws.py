@@ -57,15 +57,6 @@ async def test_G1_keys_of_calls_count_and_those_that_are_shared_do_not():
     assert batches[1].outcomes[:3] == [{"x": 3}, {"x": 2}, {"x": 1}]
 
 
-@virtual
-async def test_G6_a_batch_that_can_never_fit_is_split_and_a_key_that_cannot_ends_the_run():
-    meter, enricher = Meter(tokens=12), Weighing(max_batch=4)
-    await look_up(enricher, meter, [[5, 6, 1, 2]])
-    assert enricher.calls == [[5, 6], [1, 2]]
-    with pytest.raises(BudgetExceeded, match="tokens are more than 12"):
-        await look_up(enricher, meter, [[5, 13, 1, 1]])
-
-
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("options", [{}, {"retry": Retry(5, FixedBackoff(1.0))}, {"batching": Batching(3, linger=1.0)}])
 @virtual

@@ -194,19 +194,24 @@ def test_L7_two_never_share_a_directory(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "0.lock", "1", "1.lock"]
 
 
-def test_L7_what_was_written_for_another_specification_is_cleared_and_logged(tmp_path, caplog):
+@pytest.mark.parametrize("other", ["for another specification", "by another version"])
+def test_L7_what_was_written_by_another_version_or_for_another_specification_is_cleared_and_logged(
+    tmp_path, caplog, monkeypatch, other
+):
+    if "version" in other:
+        monkeypatch.setattr(cache_directories, "FORMAT", 1)
     cache = on_disk(tmp_path, "one")
     cache.put("a", ROW)
     cache.close()
-    cache = on_disk(tmp_path, "two")
-    assert cache.get("a") is ABSENT
-    cache.close()
-    assert "is cleared: it was written for another specification" in caplog.text
-    assert "another version" not in caplog.text
+    monkeypatch.undo()
+    again = "one" if "version" in other else "two"
+    for specification in (again, "one"):
+        cache = on_disk(tmp_path, specification)
+        assert cache.get("a") is ABSENT
+        cache.close()
+    assert f"is cleared: it was written {other}" in caplog.text
+    assert ("another version" in caplog.text) == ("version" in other)
     assert str(tmp_path) in caplog.text
-    cache = on_disk(tmp_path, "one")
-    assert cache.get("a") is ABSENT
-    cache.close()
 
 
 def test_L7_ones_own_directory_is_preferred_to_another_ones(tmp_path, caplog):
@@ -228,18 +233,6 @@ def test_L7_other_limits_of_rocksdb_keep_the_answers(tmp_path, caplog):
     assert cache.get("a") == ROW
     cache.close()
     assert not caplog.text
-
-
-def test_L7_what_another_version_wrote_is_cleared_and_logged(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(cache_directories, "FORMAT", 1)
-    cache = on_disk(tmp_path)
-    cache.put("a", ROW)
-    cache.close()
-    monkeypatch.undo()
-    cache = on_disk(tmp_path)
-    assert cache.get("a") is ABSENT
-    cache.close()
-    assert "is cleared: it was written by another version" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST", "all"])

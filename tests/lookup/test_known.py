@@ -8,22 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from asyncio_operator import Cache, FixedBackoff, Hedge, Retry
 from asyncio_operator.errors import FunctionError, ResultError
 from asyncio_operator.lookup import Lookup, client
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.state.cells import ABSENT
-from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.lookup import helpers
 from tests.lookup.helpers import CHECK, Consumer, Recorded, in_a_second, now
-from tests.lookup.test_lookup_schedules import World
-from tests.operator.helpers import run_on, virtual
+from tests.operator.helpers import virtual
 
 
 class Elsewhere(KnownAnswers):
@@ -354,95 +349,3 @@ async def test_L2_waiters_of_a_lookup_share_a_question_and_a_key_that_all_have_l
         assert await lookup.get(3) == {"x": 3}
         assert enricher.calls == [3]
     assert (elsewhere.flushed, elsewhere.closed) == (1, 1)
-
-
-class Store(Elsewhere):
-    """What workers share: it forgets, is slow, and gives locks."""
-
-    def __init__(self, forgets: Sequence[int], delays: Sequence[float], most: int, cache: Cache) -> None:
-        super().__init__({}, most=most)
-        self.forgets, self.delays, self.cache = set(forgets), list(delays), cache
-
-    async def find(self, keys: Sequence[Any]) -> list[Any]:
-        self.delay = self.delays[len(self.asked) % len(self.delays)]
-        answers = await super().find(keys)
-        return [ABSENT if key in self.forgets else answer for key, answer in zip(keys, answers, strict=True)]
-
-    async def renew(self, keys: Sequence[Any]) -> list[Any]:
-        return [HELD if key % 3 == 0 else ABSENT for key in keys]
-
-    def learn(self, keys: Any, answers: Any, attempts: int, latencies: Any, weights: Any = None) -> None:
-        for key, answer in zip(keys, answers, strict=True):
-            if answer is not None or self.cache.cache_missing:
-                self.answers[key] = answer
-
-
-FATES = ("found", "missing", "fails", "fails once", "then fails", "hangs")
-
-
-@given(
-    keys=st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), max_size=6),
-    fates=st.lists(st.tuples(st.sampled_from(FATES), st.sampled_from([0, 0, 0.1, 3])), min_size=10, max_size=10),
-    cache=st.builds(
-        Cache,
-        max_rows=st.sampled_from([1, 3, 1000]),
-        expire_after_write=st.sampled_from([None, 2, 6]),
-        cache_missing=st.booleans(),
-        refresh_after=st.sampled_from([None, 0.5]),
-        stale_if_error=st.booleans(),
-    ),
-    options=st.fixed_dictionaries(
-        {
-            "ordered": st.booleans(),
-            "capacity": st.integers(1, 5),
-            "buffer": st.integers(1, 12),
-            "retry": st.sampled_from([None, Retry(2, FixedBackoff(0.3))]),
-        }
-    ),
-    forgets=st.lists(st.integers(0, 9), max_size=5),
-    delays=st.lists(st.sampled_from([0.0, 0.05, 2.0]), min_size=1, max_size=3),
-    most=st.sampled_from([1, 2, 100]),
-    every=st.sampled_from([0.0, 0.05, 1.5]),
-    max_batch=st.sampled_from([1, 1, 3]),
-)
-def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given_to_some_worker(
-    keys: list[list[int]],
-    fates: list[tuple[str, float]],
-    cache: Cache,
-    options: dict[str, Any],
-    forgets: list[int],
-    delays: list[float],
-    most: int,
-    every: float,
-    max_batch: int,
-) -> None:
-    world, store = World(fates, max_batch), Store(forgets, delays, most, cache)
-
-    async def main() -> None:
-        for worker in range(2):
-            enricher, before = Recorded(world.answer, max_batch), set(store.answers)
-            done = await look_up(enricher, keys, store, every=every, cache=cache, timeout=9.0, **options)
-            outcomes = [
-                (key, outcome)
-                for batch in done.batches
-                for key, outcome in zip(batch.keys, batch.outcomes, strict=True)
-            ]
-            for key, outcome in outcomes:
-                # The deadline of a batch takes those with it that had no answer of their own.
-                cut = max_batch > 1 and isinstance(outcome, Failure) and outcome.timed_out
-                assert world.may_be(key, outcome, cut, False)
-                kept = isinstance(outcome, Answer) and outcome.source == "cache"
-                assert not kept or cache.cache_missing or outcome.answer is not None
-                assert cache.stale_if_error or getattr(outcome, "error", None) is None or isinstance(outcome, Failure)
-            assert not world.twice
-            by_source = Counter(outcome.source for _, outcome in outcomes)
-            assert (by_source["cache"], by_source["shared"]) == (done.figures.cache_hits, done.figures.shared)
-            assert enricher.running == 0
-            assert enricher.most <= options["capacity"]
-            assert done.figures.attempt_latency.count == done.figures.calls == len(enricher.calls)
-            if worker and cache.refresh_after is None:
-                called = enricher.calls if max_batch == 1 else [key for call in enricher.calls for key in call]
-                assert {key for key in before if key not in store.forgets}.isdisjoint(called)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run_on(VirtualTimeLoop, main())

@@ -17,11 +17,10 @@ from asyncio_operator import (
     EnricherError,
     FixedBackoff,
     FunctionError,
-    ResultError,
     Retry,
 )
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
-from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.trace import Trace
@@ -63,20 +62,6 @@ async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_of_its_batch(or
     await look_up(enricher, batches, ordered=ordered, capacity=2, retry=Retry(2, FixedBackoff(2.5)))
     assert 5 <= enricher.calls.index(0, 1) <= 7
     assert batches[0].outcomes == [{"x": key} for key in range(40)]
-
-
-@virtual
-async def test_O5_the_last_key_gets_its_next_attempt_after_the_end_of_the_input(ordered: bool) -> None:
-    async def answer(key: Any) -> Any:
-        await asyncio.sleep(1)
-        if enricher.calls.count(key) < 3:
-            raise EnricherError("not yet")
-        return {"x": key}
-
-    enricher = Recorded(answer)
-    batches = batches_of(2)
-    await look_up(enricher, batches, ordered=ordered, retry=Retry(3, FixedBackoff(1)))
-    assert batches[0].outcomes == [{"x": 0}, {"x": 1}]
 
 
 @virtual
@@ -278,47 +263,7 @@ async def test_X5_an_error_that_is_no_exception_ends_the_run_whatever_is_asked(
     assert caught.value.__cause__ is error
 
 
-@pytest.mark.parametrize("max_batch", [1, 4])
-@virtual
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure_of_its_keys(max_batch: int) -> None:
-    async def answer(key: Any) -> Any:
-        raise asyncio.CancelledError
-
-    batches = batches_of(3)
-    await look_up(Recorded(answer, max_batch), batches)
-    assert [type(outcome.error) for outcome in batches[0].outcomes] == [asyncio.CancelledError] * 3
-
-
 # -- batches of keys
-
-
-@virtual
-async def test_B4_a_failing_batch_is_split_until_the_poisonous_key_stands_alone(ordered: bool) -> None:
-    async def answer(keys: Any) -> Any:
-        if 5 in keys:
-            raise ValueError("poison")
-        return await at_once(keys)
-
-    enricher, batches = Recorded(answer, 8), batches_of(8)
-    consumer = await look_up(enricher, batches, ordered=ordered)
-    assert [o if k != 5 else None for k, o in enumerate(batches[0].outcomes)] == [
-        {"x": k} if k != 5 else None for k in range(8)
-    ]
-    assert isinstance(batches[0].outcomes[5], Failure)
-    assert sorted(enricher.calls) == sorted([[*range(8)], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5], [6, 7]])
-    assert consumer.pipeline.figures.calls == 7
-
-
-@pytest.mark.parametrize("answers", [[], [None] * 3, [None] * 5, None, {key: {"x": key} for key in range(4)}])
-@virtual
-async def test_B3_answers_that_are_not_aligned_fail_every_key_without_another_call(answers: Any) -> None:
-    async def answer(keys: Any) -> Any:
-        return answers
-
-    enricher, batches = Recorded(answer, 4), batches_of(4)
-    await look_up(enricher, batches)
-    assert len(enricher.calls) == 1
-    assert [type(outcome.error) for outcome in batches[0].outcomes] == [ResultError] * 4
 
 
 @virtual
@@ -332,19 +277,6 @@ async def test_R2_keys_of_a_batch_that_have_an_answer_at_the_deadline_keep_it() 
     await look_up(Recorded(answer, 8), batches, timeout=1.0)
     assert batches[0].outcomes[:4] == [{"x": key} for key in range(4)]
     assert all(outcome.timed_out for outcome in batches[0].outcomes[4:])
-
-
-@pytest.mark.parametrize("max_batch", [1, 4])
-@virtual
-async def test_latencies_come_with_the_answers_where_they_are_wanted(max_batch: int) -> None:
-    async def answer(key: Any) -> Any:
-        await asyncio.sleep(2)
-        return await at_once(key)
-
-    batches = batches_of(4)
-    await look_up(Recorded(answer, max_batch), batches, timed=True)
-    assert [type(outcome) for outcome in batches[0].outcomes] == [Answer] * 4
-    assert {round(outcome.latency, 6) for outcome in batches[0].outcomes} == {2.0}
 
 
 # -- ends
@@ -382,6 +314,9 @@ async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
     with pytest.raises(EOFError, match="Spark is gone"):
         await pipeline.run()
     assert (len(enricher.calls), enricher.running) == (3, 0)
+
+
+# -- everything at once
 
 
 class Arriving(Source):
@@ -443,9 +378,6 @@ async def test_B1_keys_that_come_when_a_call_ends_do_not_wait_for_the_next_end(b
     await consumer.pipeline.run()
     assert max(started) <= 2.3
     assert len(enricher.calls) == (4 if batching else 5)
-
-
-# -- everything at once
 
 
 @virtual
