@@ -272,7 +272,9 @@ class QueueMachine(RuleBasedStateMachine):
     def emit(self) -> None:
         expected = self.model.next()
         assert emit(self.queue) == ([] if expected is None else expected[1])
-        if expected is not None:
+        if expected is None:
+            assert self.queue.poll_completed() is None
+        else:
             self.model.inside.remove(expected[0])
             self.model.completed = [pair for pair in self.model.completed if pair[0] != expected[0]]
 
