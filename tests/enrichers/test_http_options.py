@@ -101,7 +101,6 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"batch_json_body": {"k": "{keys}"}}, ["batch_url"]),
         ({"batch_url": "https://api.example/airports"}, ["{keys} is missing"]),
         ({"batch_url": "https://api.example/{key}"}, ["batch_url: {key} is of one key", "write {keys}"]),
-        ({"batch_url": "https://api.example/?k={key}"}, ["batch_url: {key} is of one key", "write {keys}"]),
         (
             {"batch_url": "https://api.example/{kyes}"},
             ["{kyes} is not a key field; the key fields are: keys (did you mean 'keys'?): write {keys}; to"],

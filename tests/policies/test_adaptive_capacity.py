@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -113,16 +111,6 @@ def test_R11_overload_lets_it_fall_by_a_factor_once_for_calls_that_started_toget
     assert controller.limit == int(before * 0.85)
     controller.failed(10.5, 0.4, before, True)
     assert controller.limit == int(int(before * 0.85) * 0.85)
-
-
-def test_R11_lasting_overload_takes_it_to_the_minimum_and_not_below():
-    controller = risen(AdaptiveCapacity(minimum=3))
-    for second in itertools.count(10):
-        controller.failed(second, 0.5, controller.limit, True)
-        if controller.limit == 3:
-            break
-    controller.failed(10_000.0, 0.5, 3, True)
-    assert controller.limit == 3
 
 
 def test_R11_it_falls_when_latency_grows_with_the_calls():
