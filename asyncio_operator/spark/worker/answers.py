@@ -61,65 +61,47 @@ def read_answers(
         # If a row does not fit, it is looked for below.
         with suppress(Exception):
             return collected(outcomes, schema, declared)
+
+    def fail(place: int, error: ResultError) -> None:
+        """Put a failure in the place of an outcome, also for the status column. It keeps source, attempts, latency."""
+        outcome = outcomes[place]
+        outcomes[place] = failure = on_result_error(keys[place], outcome, error)
+        if type(outcome) is Answer:
+            failure.latency, failure.attempts, failure.source = outcome.latency, outcome.attempts, outcome.source
+
+    def bare(place: int, outcome: Any) -> Any:
+        """An answer as `collected` takes it."""
+        answer = outcome.answer if type(outcome) is Answer else outcome
+        if type(answer) is Failure:
+            return None
+        if type(answer) is ColumnAnswers or type(answer) is dict:
+            return answer
+        try:
+            # Copied: reading a missing key of a defaultdict would invent a value.
+            return [dict(row) if hasattr(type(row), "__missing__") else row for row in rows_of(answer)]
+        except ResultError as error:
+            fail(place, error)
+            return None
+
     while True:
-        bare = [_bare(i, keys, outcomes, on_result_error) for i in range(len(outcomes))]
+        answers = [bare(place, outcome) for place, outcome in enumerate(outcomes)]
         # All rows at once, which is fast. Only if that fails is each row checked.
         try:
-            return collected(bare, schema, declared)
+            return collected(answers, schema, declared)
         except Exception:
-            if not _fail_misfits(keys, outcomes, bare, schema, declared, on_result_error):
+            misfits, read = 0, row_reader(schema, declared)
+            for place, answer in enumerate(answers):
+                if answer is None or type(answer) is ColumnAnswers:
+                    continue
+                try:
+                    for row in rows_of(answer):
+                        read(row)
+                except ResultError as error:
+                    fail(place, error)
+                    misfits += 1
+            if not misfits:
                 # Each row fits alone, so no key is to blame, and another round would fail the same way.
                 raise
-
-
-def _bare(place: int, keys: Sequence[Any], outcomes: list[Any], on_result_error: OnResultError) -> Any:
-    """An answer as `collected` takes it."""
-    outcome = outcomes[place]
-    answer = outcome.answer if type(outcome) is Answer else outcome
-    if type(answer) is Failure:
-        return None
-    if type(answer) is ColumnAnswers or type(answer) is dict:
-        return answer
-    try:
-        rows = rows_of(answer)
-        # Copied: reading a missing key of a defaultdict would invent a value.
-        several = [dict(row) if hasattr(type(row), "__missing__") else row for row in rows]
-    except ResultError as error:
-        _fail(place, keys, outcomes, error, on_result_error)
-        return None
-    return several
-
-
-def _fail_misfits(
-    keys: Sequence[Any],
-    outcomes: list[Any],
-    answers: Sequence[Any],
-    schema: pa.Schema,
-    declared: Sequence[str] | None,
-    on_result_error: OnResultError,
-) -> int:
-    """Replace outcomes whose rows do not fit the columns by failures. Returns their number."""
-    misfits, read = 0, row_reader(schema, declared)
-    for place, answer in enumerate(answers):
-        if answer is None or type(answer) is ColumnAnswers:
-            continue
-        try:
-            for row in rows_of(answer):
-                read(row)
-        except ResultError as error:
-            _fail(place, keys, outcomes, error, on_result_error)
-            misfits += 1
-    return misfits
-
-
-def _fail(
-    place: int, keys: Sequence[Any], outcomes: list[Any], error: ResultError, on_result_error: OnResultError
-) -> None:
-    """Put a failure in the place of an outcome, also for the status column. It keeps source, attempts and latency."""
-    outcome = outcomes[place]
-    outcomes[place] = failure = on_result_error(keys[place], outcome, error)
-    if type(outcome) is Answer:
-        failure.latency, failure.attempts, failure.source = outcome.latency, outcome.attempts, outcome.source
 
 
 STATUS = pa.struct(
