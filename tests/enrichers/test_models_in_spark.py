@@ -27,26 +27,19 @@ def judged(request: FakeRequest) -> Any:
     return completion({"mood": text[-4:], "stars": len(text)}, usage=(100, 10))
 
 
-def test_M1_M4_a_model_keeps_the_contract_of_all_enrichers() -> None:
+def test_M1_M2_M4_models_and_vectors_keep_the_contract_of_all_enrichers() -> None:
+    def mood(service: FakeService) -> Enricher:
+        return model(service, prompt="Of {text}", schema="mood string, stars int", system=SYSTEM, api_key=lambda: KEY)
+
+    def vector(service: FakeService) -> Enricher:
+        return EmbeddingEnricher("small", base_url=service.url, api_key=lambda: KEY, max_batch=4)
+
+    moods = {"good": {"mood": "good", "stars": 7}, "é\n": {"mood": "f é\n", "stars": 5}}
     with FakeService(handler=judged) as service:
-
-        def make() -> Enricher:
-            return model(
-                service, prompt="Of {text}", schema="mood string, stars int", system=SYSTEM, api_key=lambda: KEY
-            )
-
-        known = {"good": {"mood": "good", "stars": 7}, "é\n": {"mood": "f é\n", "stars": 5}}
-        check_enricher(make, known=known, secrets=[KEY, SYSTEM])
-
-
-def test_M2_M4_vectors_keep_the_contract_of_all_enrichers() -> None:
+        check_enricher(lambda: mood(service), known=moods, secrets=[KEY, SYSTEM])
+    found = {"good": {"embedding": [4.0, 0.5]}, "é\n": {"embedding": [2.0, 0.5]}}
     with vectors(lambda text: [float(len(text)), 0.5]) as service:
-
-        def make() -> Enricher:
-            return EmbeddingEnricher("small", base_url=service.url, api_key=lambda: KEY, max_batch=4)
-
-        known = {"good": {"embedding": [4.0, 0.5]}, "é\n": {"embedding": [2.0, 0.5]}}
-        check_enricher(make, known=known, secrets=[KEY])
+        check_enricher(lambda: vector(service), known=found, secrets=[KEY])
 
 
 @pytest.mark.spark

@@ -151,18 +151,18 @@ def test_X4_a_certificate_that_does_not_verify_is_told(server: TlsServer) -> Non
 
 
 @pytest.mark.parametrize("option", ["sslrootcert", "sslcert", "sslkey", "sslcrl"])
-def test_X4_a_file_that_is_not_there_is_named_with_its_option(server: TlsServer, option: str) -> None:
+def test_X4_a_file_that_is_not_there_is_named_with_its_option_and_one_that_holds_something_else_told(
+    server: TlsServer, option: str
+) -> None:
     files = {"sslrootcert": "authority.pem"}
     files |= {"sslcert": "alice.pem", "sslkey": "alice.key"} if option in ("sslcert", "sslkey") else {}
-    problem = refusal(server.tcp_dsn() + server.tls("verify-full", **(files | {option: "not-there.pem"})))
-    assert f"{option} in the dsn is '{server.path('not-there.pem')}', which this process cannot read" in str(problem)
-    assert "on every machine" in str(problem)
-
-
-@pytest.mark.parametrize("option", ["sslrootcert", "sslcert", "sslcrl"])
-def test_X4_a_file_that_holds_something_else_is_told(server: TlsServer, option: str) -> None:
-    files = {"sslrootcert": "authority.pem"} | {option: "broken.pem"}
-    assert "TLS failed" in str(refusal(server.tcp_dsn() + server.tls("verify-full", **files)))
+    absent, broken = (
+        str(refusal(server.tcp_dsn() + server.tls("verify-full", **(files | {option: name}))))
+        for name in ("not-there.pem", "broken.pem")
+    )
+    assert f"{option} in the dsn is '{server.path('not-there.pem')}', which this process cannot read" in absent
+    assert "on every machine" in absent
+    assert "TLS failed" in broken
 
 
 @pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])
