@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 import time
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from typing import Any
 
 from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.checks import seconds
+from asyncio_operator.policies.local_window import LocalWindow
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator_proof.simulation.scenario import changed
 from tests.simulate.cluster import LATENCY, Cluster, Network, Weights, Work, Worker, above_the_mean, exceeded
-from tests.simulate.oracle import most_calls
 
 USED = 0.97
 """Law G3: the part of a limit that must be used while there is work."""
@@ -66,6 +68,28 @@ class Scenario:
         )
         budget = changed(self.budget, limits=limits)
         return replace(self, budget=budget, workers=min(workers, self.workers), windows=min(windows, self.windows))
+
+
+def most_calls(limit: Limit, slots: int, latency: float, journey: float, begin: float, end: float) -> int:
+    """The calls that start between two times if there is always work, and each starts as soon as it may.
+
+    Args:
+        latency: seconds that a call takes, more or less by half, as in the cluster.
+        journey: seconds from the end of a call until the next may take its slot: 0 for one that knows all at once; a
+            round trip for one that hears of it by a message, and whose answer must come back.
+    """
+    source, window = random.Random(1), LocalWindow(RateLimit(int(limit.rate), limit.per))
+    ends: list[float] = []
+    now, calls = 0.0, 0
+    while True:
+        now = max(window.next_start(now), ends[0] if len(ends) >= slots else now)
+        if now >= end:
+            return calls
+        while ends and ends[0] <= now:
+            heapq.heappop(ends)
+        window.start(now)
+        heapq.heappush(ends, now + latency * source.uniform(0.5, 1.5) + journey)
+        calls += now >= begin
 
 
 def always(worker: Worker, now: float) -> bool:

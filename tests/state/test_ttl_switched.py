@@ -38,17 +38,11 @@ def test_E11_the_incremental_clean_up_begins_lives_and_ends_them(make):
     clock.set(100)
     state = backend.map_state(MapStateDescriptor("map", ttl=StateTtlConfig(1, cleanup=CleanupIncrementally(size=3))))
     backend.set_current_key("other")
-    for _ in range(7):
-        state.contains(0)
-    assert backend.num_entries() == 20  # Looked at, and begun.
-    clock.set(100.999)
-    for _ in range(7):
-        state.contains(0)
-    assert backend.num_entries() == 20
-    clock.set(101)
-    for _ in range(7):
-        state.contains(0)
-    assert backend.num_entries() == 0
+    for moment, left in ((100, 20), (100.999, 20), (101, 0)):  # At first all are looked at, and their lives begin.
+        clock.set(moment)
+        for _ in range(7):
+            state.contains(0)
+        assert backend.num_entries() == left
 
 
 def test_E11_a_full_snapshot_begins_lives_in_what_it_writes_alone(make):
