@@ -12,14 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from asyncio_operator import ConfigurationError, Journal
-from asyncio_operator.spark import EnrichmentMetrics, enrich
+from asyncio_operator.spark import enrich
 from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import FunctionEnricher, HttpEnricher
-from tests.spark.helpers import BATCH_SIZE, FROM_4_0, in_partitions, setting
+from tests.spark.helpers import FROM_4_0, in_partitions
 
 pytestmark = pytest.mark.spark
-
-KEYS = [0, 1, 2, 3, None, 5, 5, 7, 8, 9, 0, None, 12, 13, 14, 15, 1, 1]
 
 
 def enricher() -> FunctionEnricher:
@@ -34,23 +32,6 @@ def enricher() -> FunctionEnricher:
         raise ValueError(key)
 
     return FunctionEnricher(look_up, "x long")
-
-
-@pytest.mark.parametrize(("how", "on_error"), [("left", "null"), ("inner", "drop")])
-def test_X1_X6_both_strategies_give_the_same_rows_and_statuses(spark: SparkSession, how: str, on_error: str) -> None:
-    df = in_partitions(spark, [(i, key) for i, key in enumerate(KEYS)], "n long, id long", 3)
-    metrics = EnrichmentMetrics(spark)
-    options: dict[str, Any] = {"on": "id", "how": how, "on_error": on_error, "status_column": "how"}
-    with setting(spark, BATCH_SIZE, 4):
-        inline = enrich(df, enricher(), **options)
-        distinct = enrich(df, enricher(), strategy="distinct", metrics=metrics, **options)
-        assert distinct.schema == inline.schema
-        told = [
-            Counter((row.n, row.id, row.x, row.how.status, row.how.error_type) for row in rows.collect())
-            for rows in (inline, distinct)
-        ]
-    assert told[0] == told[1]
-    assert metrics.statistics().calls == len({key for key in KEYS if key is not None})
 
 
 @pytest.mark.parametrize("strategy", ["inline", "distinct"])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions
+from asyncio_operator.spark import async_udf, enrich, map_partitions
 from enrichers import FunctionEnricher
 from tests.spark.helpers import BATCH_SIZE, in_partitions, setting, through_sql
 
@@ -158,19 +158,6 @@ def test_X1_X2_rows_out_are_those_of_the_join_in_their_order(
     expected = join(rows, how, on_error)
     has_order = face is udf or (mode == "ordered" and face is not distinct)
     assert (got if has_order else sorted(got, key=repr)) == (expected if has_order else sorted(expected, key=repr))
-
-
-def test_X1_a_left_join_keeps_a_large_partition_whole(spark: SparkSession) -> None:
-    async def look_up(key: int) -> Any:
-        return {"x": key} if key % 3 else None
-
-    df = spark.range(0, 40_000, numPartitions=2).selectExpr("id", "nullif(id % 16000, 7) AS k")
-    metrics = EnrichmentMetrics(spark)
-    out = enrich(df, FunctionEnricher(look_up, "x long"), on="k", metrics=metrics)
-    [row] = out.selectExpr("count(*)", "count(DISTINCT id)", "count_if(x = k)", "count_if(k IS NULL)").collect()
-    assert tuple(row) == (40_000, 40_000, sum(1 for i in range(40_000) if i % 16_000 % 3 and i % 16_000 != 7), 3)
-    figures = metrics.statistics()
-    assert (figures.rows, figures.found, figures.missing) == (40_000, row[2], 40_000 - row[2])
 
 
 def test_X1_no_rows_no_partitions_no_matter(spark: SparkSession) -> None:

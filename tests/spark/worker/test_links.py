@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial, reduce
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -30,10 +31,10 @@ from asyncio_operator.spark.worker import links
 from asyncio_operator.spark.worker.link import EnrichTask, Link
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
+from asyncio_operator.spark.worker.reporting import Reporting
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from enrichers import FunctionEnricher, PostgresEnricher
-from tests.spark.worker.reports import reporting
 from tests.spark.worker.tasks import (
     ENDS,
     Batches,
@@ -53,6 +54,12 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 def separate(tasks: list[EnrichTask], batches: Batches) -> Batches:
     """The same as stages of their own: each task reads what the one before it gives."""
     return reduce(lambda rows, task: ChainTask([task])(rows), tasks, batches)
+
+
+def reporting(figures: list[Figures]) -> Reporting:
+    """Puts the figures that a task reports at its end into the list."""
+    destination: Any = SimpleNamespace(add=lambda reports: figures.extend(report.figures for report in reports))
+    return Reporting(destination, "", "an enrichment")
 
 
 @contextlib.contextmanager
