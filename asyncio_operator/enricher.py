@@ -42,7 +42,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import Hint, billed, hint, settle
 from asyncio_operator.checks import (
     duration,
     flag,
@@ -69,6 +68,7 @@ from asyncio_operator.hints import did_you_mean, failed_import, missing_here, na
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+from asyncio_operator.quota.usage import Hint, billed, hint, settle
 from asyncio_operator.telemetry.annotations import Attributes, annotate
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.usage import running
+from asyncio_operator.quota.account import answer
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.usage import running
 from asyncio_operator.spark import enrich
 from benchmarks import Row, Rows
 from benchmarks.measuring import passed, seconds_of

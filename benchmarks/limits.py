@@ -18,15 +18,15 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import AdaptiveCapacity, CircuitBreaker, Enricher, RateLimit
-from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import as_input
-from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.quota.account import answer
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.share import own_allowance
+from asyncio_operator.quota.spec import Budget, Limit
 from benchmarks import Rows
 from benchmarks.measuring import worker_loop
 

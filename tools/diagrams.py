@@ -373,9 +373,9 @@ def house() -> str:
         ),
         (("lookup", "keys, memory, caches"), ("operator", "elements in, results out"), ("loop", "thread, channels")),
         (("engine", "calls in flight: lanes, deadlines, attempts, batches"),),
-        (("coordinators", "where budgets are kept"), ("function, enricher", "what users write")),
+        (("quota/coordinators", "where budgets are kept"), ("function, enricher", "what users write")),
         (
-            ("budget", "what is allowed"),
+            ("quota", "what is allowed"),
             ("journal", "answers in files"),
             ("services", "errors, secrets"),
             ("timers, windows", "when"),

@@ -20,7 +20,6 @@ from math import inf, nextafter
 from random import random
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import running
 from asyncio_operator.engine.contracts import Endings, Source, Window
 from asyncio_operator.engine.failures import (
     FailingBatches,
@@ -40,6 +39,7 @@ from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, ElementTimeoutError, ResultError, count_kind, describe
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
+from asyncio_operator.quota.usage import running
 from asyncio_operator.telemetry.annotations import answered_with, noted
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.usage import Hint, Weights
+    from asyncio_operator.quota.usage import Hint, Weights
     from asyncio_operator.telemetry.annotations import Attributes
 
 SLACK = 1e-6

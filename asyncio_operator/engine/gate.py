@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import COUNTED, ONE, FreeStarts, Hint, Weights, is_unbilled, weighing
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members
@@ -26,14 +25,15 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Contro
 from asyncio_operator.policies.circuit_breaker import Breaker
 from asyncio_operator.policies.local_window import LocalWindow
 from asyncio_operator.policies.retry import refusal_wait
+from asyncio_operator.quota.usage import COUNTED, ONE, FreeStarts, Hint, Weights, is_unbilled, weighing
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.spec import Budget
     from asyncio_operator.engine.options import Called, CallOptions
-    from asyncio_operator.engine.share import BothSeats, Reservation, Seat
     from asyncio_operator.engine.timers import Timers
     from asyncio_operator.figures import Figures
     from asyncio_operator.policies.hedge import Hedger
+    from asyncio_operator.quota.share import BothSeats, Reservation, Seat
+    from asyncio_operator.quota.spec import Budget
 
 REFUSED = (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError)
 """What `start` and `weights` raise about a call that may not start."""

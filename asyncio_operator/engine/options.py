@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from asyncio_operator.budget.spec import Budget
-from asyncio_operator.budget.usage import Weigh
 from asyncio_operator.checks import Duration, duration, flag, of_kind, positive_int
 from asyncio_operator.checks import timeout as optional_duration
 from asyncio_operator.errors import ConfigurationError, describe
@@ -19,6 +17,8 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import OPERATOR_GRACE_PERIOD
+from asyncio_operator.quota.spec import Budget
+from asyncio_operator.quota.usage import Weigh
 
 Mode = Literal["ordered", "unordered"]
 """The order in which results leave: that of the input, or that in which they come."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.usage import FreeStarts
 from asyncio_operator.engine.flights import Call, Owner
 from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
+from asyncio_operator.quota.usage import FreeStarts
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.attempts import Attempts

@@ -13,13 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from asyncio_operator.arrow.key_identity import canonical_optional
-from asyncio_operator.budget.spec import Budget
-from asyncio_operator.budget.usage import overridden
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import Clock
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import as_input
-from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.engine.timing import clock_of, close_within
 from asyncio_operator.enricher import Enricher, Found, optional_parts, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, StateError, describe, describe_error
@@ -39,10 +36,13 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.local_window import ProcessWindow
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
+from asyncio_operator.quota.share import own_allowance
+from asyncio_operator.quota.spec import Budget
+from asyncio_operator.quota.usage import overridden
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.share import Reservation
+    from asyncio_operator.quota.share import Reservation
 
 
 class Lookup:

@@ -15,7 +15,7 @@ from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.usage import Weights
+    from asyncio_operator.quota.usage import Weights
 
 MOST: Final = 500_000
 """Keys of `NotedKeys`: about 60 MB. A key that is forgotten is written once more, which changes no answer."""

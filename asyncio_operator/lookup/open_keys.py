@@ -15,7 +15,6 @@ from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import identity
-from asyncio_operator.budget.usage import COUNTED
 from asyncio_operator.engine.failures import ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
@@ -23,6 +22,7 @@ from asyncio_operator.errors import ElementTimeoutError, ResultError, count_kind
 from asyncio_operator.lookup.answers import check_failure, valid
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.key_batch import shared as as_shared
+from asyncio_operator.quota.usage import COUNTED
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.telemetry.annotations import answered_with
 

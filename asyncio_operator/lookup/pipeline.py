@@ -17,7 +17,6 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncio_operator.budget.usage import overridden
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.flights import Call
@@ -40,6 +39,7 @@ from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.batching import Batching
+from asyncio_operator.quota.usage import overridden
 from asyncio_operator.telemetry.calls import counted, observed
 
 if TYPE_CHECKING:

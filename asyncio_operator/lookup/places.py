@@ -19,9 +19,9 @@ from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.usage import Weights
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
+    from asyncio_operator.quota.usage import Weights
 
 
 class Places:

@@ -64,8 +64,8 @@ from asyncio_operator.state.serializers import BUILTIN
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from asyncio_operator.budget.usage import Weights
     from asyncio_operator.lookup.cache import LookupCache
+    from asyncio_operator.quota.usage import Weights
     from asyncio_operator.services.redis_values import Write
 
 MAGIC = b"AOC1"

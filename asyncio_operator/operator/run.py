@@ -20,7 +20,6 @@ from contextvars import copy_context
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncio_operator.budget.usage import overridden
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.failures import stray_run
@@ -39,12 +38,13 @@ from asyncio_operator.operator.outcomes import Buffer, Outcomes
 from asyncio_operator.policies.local_window import ProcessWindow
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.queues.base import StreamElementQueue
+from asyncio_operator.quota.usage import overridden
 from asyncio_operator.telemetry.calls import observed
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.share import Reservation
     from asyncio_operator.loop.channels import FromLoop
     from asyncio_operator.operator.cached_results import CachedOutcomes, ResultCache
+    from asyncio_operator.quota.share import Reservation
 
 logger = logging.getLogger("asyncio_operator.calls")
 
@@ -154,7 +154,7 @@ class Run:
         self._allowance: Reservation | None = None
         if options.budget is not None:
             # Imported here: few runs have a budget, and it loads all that decides about one.
-            from asyncio_operator.engine.share import own_allowance
+            from asyncio_operator.quota.share import own_allowance
 
             self._allowance = own_allowance(options.budget, name, weigh)
         numbers = count()

@@ -21,7 +21,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_result, positive_int
 from asyncio_operator.elements import OperatorSnapshot
 from asyncio_operator.engine.inputs import as_input
@@ -47,6 +46,7 @@ from asyncio_operator.queues import (
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration
 from asyncio_operator.engine.options import Mode
 from asyncio_operator.enricher import Enricher
@@ -31,6 +30,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.build_task import (
     OPTIONS,
     EnrichOptions,

@@ -21,10 +21,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function, positive_duration
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics, rows_of_figures
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.live_page import LivePage

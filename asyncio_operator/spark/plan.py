@@ -15,9 +15,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from asyncio_operator.arrow.key_identity import canonical_key
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.spec import Budget
-from asyncio_operator.budget.usage import overridden, weighed
 from asyncio_operator.checks import Duration, of_kind, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
@@ -26,6 +23,9 @@ from asyncio_operator.lookup.memory import MOST_KEYS
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import NO_SCOPE
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.spec import Budget
+from asyncio_operator.quota.usage import overridden, weighed
 from asyncio_operator.spark.driver.budgets import JobLimits, cores
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_unknown
 from asyncio_operator.spark.driver.columns import On, key_columns, require_dataframe

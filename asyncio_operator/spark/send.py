@@ -45,7 +45,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator.arrow.key_identity import storable
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, flag, one_of
 from asyncio_operator.enricher import Enricher, Row, require_enricher
 from asyncio_operator.errors import ConfigurationError, FunctionError, describe, function_error, text_of, verdict
@@ -57,6 +56,7 @@ from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe, spark_schema
 from asyncio_operator.spark.driver.journaled import Join, shuffle_partitions, with_journal

@@ -25,7 +25,6 @@ from pyspark.sql.types import DataType
 from pyspark.sql.utils import is_remote
 
 from asyncio_operator.arrow.schema import as_schema
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, flag, gives_coroutines, one_of
 from asyncio_operator.engine.options import options_among
 from asyncio_operator.errors import ConfigurationError, describe
@@ -39,6 +38,7 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.budgets import JobLimits
 from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.driver.columns import spark_field

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.permits import Permits
 from asyncio_operator.clock import monotonic
-from asyncio_operator.coordinators.addresses import coordinator_of
+from asyncio_operator.quota.coordinators.addresses import coordinator_of
+from asyncio_operator.quota.permits import Permits
 from enrichers import PostgresEnricher
 from tests.enrichers.helpers import opened
 

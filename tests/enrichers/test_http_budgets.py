@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, Limit, Retry
-from asyncio_operator.budget.usage import running
 from asyncio_operator.enricher import Hint
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.quota.usage import running
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import asked, asked_in_batches, failure

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.budget.usage import overridden
+from asyncio_operator.quota.usage import overridden
 from enrichers import (
     BlockingEnricher,
     EmbeddingEnricher,

@@ -50,7 +50,7 @@ spark.sparkContext.setLogLevel("OFF")
 def logged(path, latency, throttled):
     async def look(key):
         import asyncio, os, time
-        from asyncio_operator.budget.usage import running
+        from asyncio_operator.quota.usage import running
         from asyncio_operator.enricher import hint
 
         begun = running.get()._call.admitted

@@ -28,7 +28,7 @@ logging.basicConfig(stream=sys.stdout, format="%(message)s")
 def logged(path):
     async def look(key):
         import asyncio, os
-        from asyncio_operator.budget.usage import running
+        from asyncio_operator.quota.usage import running
 
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, f"start {running.get()._call.admitted} {os.getpid()} {key}\\n".encode())

@@ -17,8 +17,8 @@ from asyncio_operator import (
     RateLimit,
     Retry,
 )
-from asyncio_operator.engine.share import own_allowance
 from asyncio_operator.enricher import hint
+from asyncio_operator.quota.share import own_allowance
 from tests.lookup.helpers import Recorded, batch_of, look_up, lookups_of, now
 from tests.lookup.test_budget_laws import Weighing
 from tests.lookup.test_budget_laws import look_up as look_up_under

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, Budget, BudgetExceeded, Cache, FixedBackoff, Limit, Retry
-from asyncio_operator.engine.share import shares
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
+from asyncio_operator.quota.share import shares
 from tests.lookup import helpers
 from tests.lookup.helpers import Recorded, at_once, now
 from tests.operator.helpers import collect, virtual

@@ -23,15 +23,14 @@ from tests.mutants.bugs import Bug
 
 FOLDERS = {
     "arrow": ("arrow", "lookup"),
-    "budget": ("budget", "engine", "lookup", "proof/simulation"),
-    "coordinators": ("coordinators",),
+    "quota": ("quota", "engine", "lookup", "proof/simulation"),
     "engine": ("engine", "operator", "lookup", "spark/worker"),
     "enrichers": ("enrichers",),
     "journal": ("journal", "lookup", "proof/simulation", "spark/worker"),
     "lookup": ("lookup", "spark/worker"),
     "loop": ("loop", "operator"),
     "operator": ("operator",),
-    "policies": ("policies", "operator", "lookup", "budget"),
+    "policies": ("policies", "operator", "lookup", "quota"),
     "queues": ("queues", "operator"),
     "checks.py": ("policies", "operator"),
     "function.py": ("operator",),
@@ -43,7 +42,7 @@ FOLDERS = {
 }
 """By folder or file of the package: the folders of tests, the most likely first."""
 
-HOMES = {"L": "lookup", "G": "budget", "T": "timers"}
+HOMES = {"L": "lookup", "G": "quota", "T": "timers"}
 """By letter of a law: the folder of tests that goes before that of the module."""
 
 TEST_LIMIT = 60

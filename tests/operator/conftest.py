@@ -10,7 +10,7 @@ from tests.operator.meter import METERS
 
 @pytest.fixture(autouse=True)
 def _meters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncio_operator.engine.share.shares", METERS)
+    monkeypatch.setattr("asyncio_operator.quota.share.shares", METERS)
 
 
 @pytest.fixture(params=["ordered", "unordered"])

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from asyncio_operator import Budget, BudgetExceeded
-from asyncio_operator.budget.usage import FreeStarts, Hint, Weights
+from asyncio_operator.quota.usage import FreeStarts, Hint, Weights
 
 
 class Meter:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.spec import Budget
-from asyncio_operator.budget.state import State
 from asyncio_operator.engine.gate import only_counts
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
-from tests.budget.helpers import text_of
+from asyncio_operator.quota.account import answer
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.spec import Budget
+from asyncio_operator.quota.state import State
+from tests.quota.helpers import text_of
 
 Weights = Mapping[str, float]
 

@@ -19,15 +19,15 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from asyncio_operator.budget.spec import Budget, definition, reaches, warn_once, warn_unweighed
-from asyncio_operator.budget.usage import COUNTED, Weigh, Weights, checked_weights, overridden
 from asyncio_operator.checks import of_kind, positive_int
-from asyncio_operator.coordinators.addresses import check_address, states
 from asyncio_operator.engine.options import IN_WORDS
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.quota.coordinators.addresses import check_address, states
+from asyncio_operator.quota.spec import Budget, definition, reaches, warn_once, warn_unweighed
+from asyncio_operator.quota.usage import COUNTED, Weigh, Weights, checked_weights, overridden
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.sessions import context_of, described
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, DriverCoordinator

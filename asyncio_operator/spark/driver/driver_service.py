@@ -24,10 +24,10 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from asyncio_operator.coordinators.addresses import states
 from asyncio_operator.errors import ConfigurationError, describe_error
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.shutdown import PROCESS_END
+from asyncio_operator.quota.coordinators.addresses import states
 from asyncio_operator.spark.driver import reports
 from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.driver_wire import BUDGETS, FIGURES, DriverAddress, WireError, abort, greet_worker

@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import TaskContext
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
 from asyncio_operator.metrics import Latency
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.view.tables import WIDTH, Row, amount, html_table, text_table
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.figures import FIGURES, Figures, Kind
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.worker.reporting import MicroBatch, Origin, TaskReport
 from asyncio_operator.trace import Trace
 

@@ -28,12 +28,12 @@ from socketserver import TCPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import natural
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.figures import FIGURES, NUMBERS, Figures, Kind
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.ledger import MOST_TASKS, Ledger, Lookup, TaskView
 from asyncio_operator.trace.stories import slowest
 

@@ -22,10 +22,10 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT
 from asyncio_operator.errors import CoordinatorError
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT
+from asyncio_operator.quota.terms import Json
 
 BUDGETS, FIGURES = "budgets", "figures"
 """The topics of questions."""

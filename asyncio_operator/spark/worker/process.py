@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.engine.lent import Lent
-from asyncio_operator.engine.share import Shares, shares
 from asyncio_operator.engine.timing import close_within
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe, describe_error, function_error
@@ -31,6 +30,7 @@ from asyncio_operator.lookup.cache_directories import Caches, caches, new_caches
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.hedge import Hedge, Hedger
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
+from asyncio_operator.quota.share import Shares, shares
 
 if TYPE_CHECKING:
     from asyncio_operator.journal.later_answers import JournalReader

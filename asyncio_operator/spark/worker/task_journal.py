@@ -45,7 +45,7 @@ from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.usage import Weights
+    from asyncio_operator.quota.usage import Weights
     from asyncio_operator.spark.worker.process import WorkerProcess
 
 logger = logging.getLogger("asyncio_operator.journal")

@@ -13,11 +13,11 @@ from functools import wraps
 from inspect import isawaitable, iscoroutinefunction, isroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asyncio_operator.budget.usage import checked_weights
 from asyncio_operator.checks import positive_duration
 from asyncio_operator.enricher import Enricher, Found, optional_parts
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error
 from asyncio_operator.policies.batching import splits
+from asyncio_operator.quota.usage import checked_weights
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -41,7 +41,7 @@ from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeReque
 from asyncio_operator.testing.fake_service.window_limits import ExceededWindow, ServiceLimits, Weigh
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.spec import Limit
+    from asyncio_operator.quota.spec import Limit
 
 __all__ = ["ExceededWindow", "FakeAnswer", "FakeRequest", "FakeService", "Latency"]
 

@@ -19,11 +19,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from asyncio_operator.budget.spec import Limit, as_limit
-from asyncio_operator.budget.usage import LARGEST_AMOUNT
 from asyncio_operator.checks import number, one_of, seconds, takes
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.quota.spec import Limit, as_limit
+from asyncio_operator.quota.usage import LARGEST_AMOUNT
 from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeRequest
 
 TICK = 1e-6

@@ -6,9 +6,9 @@ import asyncio
 import random
 from typing import Any
 
-from asyncio_operator.budget.account import answer
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, States
 from asyncio_operator.errors import CoordinatorError
+from asyncio_operator.quota.account import answer
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, States
 from asyncio_operator_proof.simulation.scenario import Coordinator as Behaviour
 from asyncio_operator_proof.simulation.world import World
 from asyncio_operator_proof.simulation.writing import Notes

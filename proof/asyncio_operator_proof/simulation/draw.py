@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.checks import one_of
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -18,6 +17,7 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
+from asyncio_operator.quota.spec import Budget, Limit
 from asyncio_operator_proof.simulation.given import kind_of, require_keys, require_known, require_right
 from asyncio_operator_proof.simulation.pairs_tables_compactions import compactions_of, with_pairs, with_tables
 from asyncio_operator_proof.simulation.reasons import has_limit

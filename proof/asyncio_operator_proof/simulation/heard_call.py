@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import isfinite
 
-from asyncio_operator.budget.usage import Hint, RunningCall, Weights
+from asyncio_operator.quota.usage import Hint, RunningCall, Weights
 
 
 class HeardCall:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
 from asyncio_operator.lookup.pipeline import in_slices
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator_proof.simulation.scenario import Lookup
 

@@ -12,8 +12,8 @@ from math import isfinite
 from typing import Any
 
 import asyncio_operator
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.errors import describe
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator_proof.simulation.scenario import DEFAULTS, Scenario, not_at_default
 
 WIDTH = 110

@@ -10,10 +10,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_arrays import canonical_array, key_values, python_keys
-from asyncio_operator.budget.usage import running
 from asyncio_operator.clock import time_left
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.policies.retry import Retry
+from asyncio_operator.quota.usage import running
 from asyncio_operator_proof.history.event_format import Event
 from asyncio_operator_proof.simulation.canonical import row_of
 from asyncio_operator_proof.simulation.heard_call import HeardCall

@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator.arrow.answer_tables import row_finder
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.engine.options import meant
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import open_place
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task, key_types
 from asyncio_operator.spark.driver.columns import spark_schema
 from asyncio_operator.spark.worker.link import EnrichTask

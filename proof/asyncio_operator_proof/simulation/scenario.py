@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from inspect import signature
 from typing import Any
 
-from asyncio_operator.budget.spec import Budget
+from asyncio_operator.quota.spec import Budget
 
 Key = Any
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, is_dataclass, replace
 from typing import Any, NamedTuple
 
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.quota.spec import Budget
 from asyncio_operator_proof.simulation.reasons import has_limit
 from asyncio_operator_proof.simulation.scenario import (
     DEFAULTS,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator.budget.usage import Hint
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.errors import EnricherError
+from asyncio_operator.quota.usage import Hint
 from asyncio_operator_proof.simulation.reasons import Reasons
 from asyncio_operator_proof.simulation.scenario import Key, Lookup
 from asyncio_operator_proof.simulation.source_quota import Quota

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from asyncio_operator.engine.share import Shares
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.cache_directories import open_caches
+from asyncio_operator.quota.share import Shares
 from asyncio_operator.spark.worker.process import WorkerProcess
 from asyncio_operator_proof.simulation.world import Process, World
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio_operator.budget.usage import Hint
+from asyncio_operator.quota.usage import Hint
 
 EARLY = 1e-6
 """Seconds: a window that begins so soon has begun."""

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from asyncio_operator import AsyncWaitOperator, Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit
-from asyncio_operator.budget.spec import warn_once
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.quota.spec import warn_once
 from asyncio_operator.spark import async_udf, enrich, enrich_with, map_partitions, plan, register_lookup, send
 from asyncio_operator.spark.driver import budgets
 from asyncio_operator.spark.driver.budgets import JobLimits, check_weights, cores, divided, reachable, slots

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from asyncio_operator import Budget, ConfigurationError, Limit
-from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
 from asyncio_operator.figures import Figures
+from asyncio_operator.quota.statistics import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import LivePage
 from asyncio_operator.spark.driver import live_page
 from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, MOST_TASKS, Ledger, Lookup

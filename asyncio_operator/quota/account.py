@@ -64,12 +64,12 @@ server, nothing is granted first: so those who know more are heard before those 
 
 from __future__ import annotations
 
-from asyncio_operator.budget import caps, sharing
-from asyncio_operator.budget.state import State, windows_of
-from asyncio_operator.budget.statistics import statistics
-from asyncio_operator.budget.terms import RECOVERY, SETTLING, VERSION, Json, Terms
-from asyncio_operator.budget.usage import Hint
-from asyncio_operator.budget.window import rounded
+from asyncio_operator.quota import caps, sharing
+from asyncio_operator.quota.state import State, windows_of
+from asyncio_operator.quota.statistics import statistics
+from asyncio_operator.quota.terms import RECOVERY, SETTLING, VERSION, Json, Terms
+from asyncio_operator.quota.usage import Hint
+from asyncio_operator.quota.window import rounded
 
 LOST = (
     "its coordinator has lost its state, and so what was spent. Let Redis write to disk (appendonly yes), or use "

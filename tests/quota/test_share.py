@@ -22,18 +22,18 @@ from asyncio_operator import (
     Limit,
     StateError,
 )
-from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.terms import Json
-from asyncio_operator.budget.usage import Hint
-from asyncio_operator.coordinators.addresses import coordinator_of
-from asyncio_operator.coordinators.contract import LocalCoordinator, States
-from asyncio_operator.engine.share import LONGEST_ASK, Reservation, Share, shares
 from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.quota.account import answer
+from asyncio_operator.quota.coordinators.addresses import coordinator_of
+from asyncio_operator.quota.coordinators.contract import LocalCoordinator, States
+from asyncio_operator.quota.share import LONGEST_ASK, Reservation, Share, shares
+from asyncio_operator.quota.terms import Json
+from asyncio_operator.quota.usage import Hint
 from asyncio_operator.testing import FakeEnricher
-from tests.budget.helpers import most_in_a_window
 from tests.operator.attempts import stop
 from tests.operator.helpers import REAL_LOOPS, collect, collect_timed, collect_until, now, others, run_on, same, virtual
+from tests.quota.helpers import most_in_a_window
 
 
 class Coordinator:

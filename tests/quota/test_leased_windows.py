@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asyncio_operator.budget.terms import Rate
-from asyncio_operator.budget.window import OWED_WINDOWS, Window, rounded
+from asyncio_operator.quota.terms import Rate
+from asyncio_operator.quota.window import OWED_WINDOWS, Window, rounded
 
 Starts = list[tuple[float, float]]
 """Times and units of real starts."""

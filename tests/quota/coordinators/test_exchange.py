@@ -10,13 +10,13 @@ import random
 import pytest
 
 from asyncio_operator import Budget, CoordinatorError, Limit
-from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.terms import Json
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT
-from asyncio_operator.engine.share import Share
-from tests.coordinators.slow_store import Server, SlowCoordinator
-from tests.engine.test_share import Run
+from asyncio_operator.quota.account import answer
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT
+from asyncio_operator.quota.share import Share
+from asyncio_operator.quota.terms import Json
 from tests.operator.helpers import now, virtual
+from tests.quota.coordinators.slow_store import Server, SlowCoordinator
+from tests.quota.test_share import Run
 
 
 def count(state: Json | None, message: Json, time: float, new_server: bool) -> tuple[Json, Json]:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.caps import BELIEVED, Cap, available, is_known, lowered, problem, take
-from asyncio_operator.budget.caps import hear as hear_hint
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.terms import Rate
-from asyncio_operator.budget.usage import Hint
-from asyncio_operator.budget.window import Window
-from tests.budget.helpers import Cluster, Coordinator, ask, call, exchange, may_start, most_in_a_window
+from asyncio_operator.quota.caps import BELIEVED, Cap, available, is_known, lowered, problem, take
+from asyncio_operator.quota.caps import hear as hear_hint
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.terms import Rate
+from asyncio_operator.quota.usage import Hint
+from asyncio_operator.quota.window import Window
+from tests.quota.helpers import Cluster, Coordinator, ask, call, exchange, may_start, most_in_a_window
 
 BUDGET = Budget("b", Limit(300, 1.0))
 

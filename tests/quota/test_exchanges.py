@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.resources import Permit, Stock
-from asyncio_operator.budget.spec import definition
-from asyncio_operator.budget.usage import ONE, Hint
 from asyncio_operator.checks import seconds
-from tests.budget.helpers import Cluster, Coordinator, ask, call, exchange, may_start, most_in_a_window
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.resources import Permit, Stock
+from asyncio_operator.quota.spec import definition
+from asyncio_operator.quota.usage import ONE, Hint
+from tests.quota.helpers import Cluster, Coordinator, ask, call, exchange, may_start, most_in_a_window
 
 
 def granted(budget: Budget, calls: int, now: float = 0.0) -> tuple[Coordinator, Permits]:

@@ -29,10 +29,10 @@ from collections.abc import Mapping
 from operator import methodcaller
 from typing import Any, NamedTuple
 
-from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
 from asyncio_operator.errors import CoordinatorError
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Answer
+from asyncio_operator.quota.terms import Json
 from asyncio_operator.services.causes import Cause, caused, own_words
 from asyncio_operator.services.secrets import Secrets
 

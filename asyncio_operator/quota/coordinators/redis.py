@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
-from asyncio_operator.coordinators.exchange import ServerCoordinator, Stored
 from asyncio_operator.errors import shown_address
 from asyncio_operator.hints import needs
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Answer
+from asyncio_operator.quota.coordinators.exchange import ServerCoordinator, Stored
 
 with needs("a budget in Redis", "redis", "redis"):
     from redis.exceptions import ConnectionError as LostConnectionError

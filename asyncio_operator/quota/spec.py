@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, get_args
 
-from asyncio_operator.budget.statistics import BudgetStatistics
-from asyncio_operator.budget.usage import COUNTED
 from asyncio_operator.checks import (
     Duration,
     gives_coroutines,
@@ -29,6 +27,8 @@ from asyncio_operator.checks import (
 from asyncio_operator.errors import ConfigurationError, CoordinatorError, describe, function_name, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.quota.statistics import BudgetStatistics
+from asyncio_operator.quota.usage import COUNTED
 
 logger = logging.getLogger("asyncio_operator.budget")
 
@@ -188,7 +188,7 @@ class Budget:
             CoordinatorError: the coordinator gave no answer.
         """
         # Asking needs more than a specification may know, and is loaded when it is needed.
-        ask_once = member("asyncio_operator.coordinators.addresses", "ask_once")
+        ask_once = member("asyncio_operator.quota.coordinators.addresses", "ask_once")
         reply = ask_once(self, {"kind": "statistics", "budget": definition(self)})
         if "error" in reply:
             raise CoordinatorError(f"the budget {self.name!r}: {reply['error']}", lasting=True)

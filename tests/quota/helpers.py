@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncio_operator import Budget
-from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.spec import definition
-from asyncio_operator.budget.state import State
+from asyncio_operator.quota.account import answer
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.spec import definition
+from asyncio_operator.quota.state import State
 
 
 def text_of(state: Any) -> str:

@@ -19,10 +19,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from asyncio_operator.budget import caps
-from asyncio_operator.budget.state import Claim, Line, Shares, State, Worker
-from asyncio_operator.budget.terms import ENOUGH, MOST_WORKERS_A_SECOND, PLENTY, SCARCE, Json
-from asyncio_operator.budget.window import rounded
+from asyncio_operator.quota import caps
+from asyncio_operator.quota.state import Claim, Line, Shares, State, Worker
+from asyncio_operator.quota.terms import ENOUGH, MOST_WORKERS_A_SECOND, PLENTY, SCARCE, Json
+from asyncio_operator.quota.window import rounded
 
 HEARD = 1.0
 """Seconds after its last message in which the wishes of a worker count."""

@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.terms import SETTLING
-from tests.budget.helpers import Coordinator, ask, exchange, may_start
-from tests.budget.test_faults_simulated import check
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.terms import SETTLING
+from tests.quota.helpers import Coordinator, ask, exchange, may_start
+from tests.quota.test_faults_simulated import check
 from tests.simulate.budget import always
 from tests.simulate.cluster import Cluster, Network
 

@@ -23,7 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import Any
 
-from asyncio_operator.budget.terms import Rate
+from asyncio_operator.quota.terms import Rate
 
 OWED_WINDOWS = 16
 """The maximum number of windows that pay for what was used beyond estimates. More is a mistake in the unit of an

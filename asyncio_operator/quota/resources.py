@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from asyncio_operator.budget.terms import ENOUGH, GRAINS, GROWTH, PLENTY
-from asyncio_operator.budget.usage import COUNTED
-from asyncio_operator.budget.window import rounded
 from asyncio_operator.errors import BudgetExceeded
+from asyncio_operator.quota.terms import ENOUGH, GRAINS, GROWTH, PLENTY
+from asyncio_operator.quota.usage import COUNTED
+from asyncio_operator.quota.window import rounded
 
 DRIFT = 2e-4
 """Two clocks of quartz differ by at most 100 millionths each."""

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from asyncio_operator.budget.resources import SMOOTHING, Amount, ClockBounds, Ramp, Resource, Slots, Stock
-from asyncio_operator.budget.spec import Budget, definition
-from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, Terms
-from asyncio_operator.budget.usage import FreeStarts, Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
+from asyncio_operator.quota.resources import SMOOTHING, Amount, ClockBounds, Ramp, Resource, Slots, Stock
+from asyncio_operator.quota.spec import Budget, definition
+from asyncio_operator.quota.terms import ENOUGH, VERSION, Json, Terms
+from asyncio_operator.quota.usage import FreeStarts, Hint
 
 EAGER = 0.1
 """A worker whose calls wait, and had permits, asks again after this part of the interval."""

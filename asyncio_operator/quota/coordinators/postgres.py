@@ -14,10 +14,10 @@ import contextlib
 import json
 from typing import Any
 
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Answer
-from asyncio_operator.coordinators.exchange import ServerCoordinator, Stored
 from asyncio_operator.errors import CoordinatorError, shown_address
 from asyncio_operator.hints import needs
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Answer
+from asyncio_operator.quota.coordinators.exchange import ServerCoordinator, Stored
 
 with needs("a budget in PostgreSQL", "asyncpg", "postgres"):
     import asyncpg

@@ -22,15 +22,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from asyncio_operator.budget.caps import problem
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.spec import Budget, definition, warn_unweighed
-from asyncio_operator.budget.terms import FORGOTTEN
-from asyncio_operator.budget.usage import ONE, FreeStarts, Hint, Weigh, Weights
 from asyncio_operator.checks import seconds
 from asyncio_operator.clock import monotonic
-from asyncio_operator.coordinators.addresses import answer, coordinator_of, elsewhere, unused
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import clock_of, close_within, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
@@ -38,6 +31,13 @@ from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.retry import LONGEST_WAIT
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
+from asyncio_operator.quota.caps import problem
+from asyncio_operator.quota.coordinators.addresses import answer, coordinator_of, elsewhere, unused
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.spec import Budget, definition, warn_unweighed
+from asyncio_operator.quota.terms import FORGOTTEN
+from asyncio_operator.quota.usage import ONE, FreeStarts, Hint, Weigh, Weights
 
 logger = logging.getLogger("asyncio_operator.budget")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.sharing import TURN
-from tests.budget.helpers import most_in_a_window
+from asyncio_operator.quota.sharing import TURN
+from tests.quota.helpers import most_in_a_window
 from tests.simulate.budget import SCENARIOS, Scenario, always, run
 from tests.simulate.cluster import Cluster, Network
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from asyncio_operator.budget.caps import Cap, lowered
-from asyncio_operator.budget.terms import FORGOTTEN, GRAINS, VERSION, Json, Terms
-from asyncio_operator.budget.window import Window
+from asyncio_operator.quota.caps import Cap, lowered
+from asyncio_operator.quota.terms import FORGOTTEN, GRAINS, VERSION, Json, Terms
+from asyncio_operator.quota.window import Window
 
 REMEMBERED = 120.0
 """Seconds for which a gone worker may come back and repeat a report that was applied before."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.terms import Json
+from asyncio_operator.quota.terms import Json
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.state import State
+    from asyncio_operator.quota.state import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from asyncio_operator.budget.terms import Json, Rate
-from asyncio_operator.budget.usage import LARGEST_AMOUNT, Hint
-from asyncio_operator.budget.window import Window
 from asyncio_operator.errors import describe
 from asyncio_operator.policies.retry import LONGEST_WAIT
+from asyncio_operator.quota.terms import Json, Rate
+from asyncio_operator.quota.usage import LARGEST_AMOUNT, Hint
+from asyncio_operator.quota.window import Window
 
 SHORTEST_REFILL = 1e-3
 """Seconds. A shorter one is none."""

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
+from asyncio_operator.quota.terms import Json
 
 Answer = Callable[[Any, Json, float, bool], tuple[Any, Json]]
 """State, message, the coordinator's seconds, and whether its server has written no earlier state; the new state and the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.budget.resources import ClockBounds
+from asyncio_operator.quota.resources import ClockBounds
 
 delays = st.floats(0, 3)
 

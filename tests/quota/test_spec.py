@@ -12,10 +12,10 @@ import pytest
 from pyspark import cloudpickle
 
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit, StateError
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.spec import definition, reaches
-from asyncio_operator.coordinators.addresses import states
-from tests.budget.helpers import Coordinator, ask, call, exchange
+from asyncio_operator.quota.coordinators.addresses import states
+from asyncio_operator.quota.permits import Permits
+from asyncio_operator.quota.spec import definition, reaches
+from tests.quota.helpers import Coordinator, ask, call, exchange
 
 TOKENS = Limit(200_000.5, 60.0, "tokens", burst=10.0)
 

@@ -12,20 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from asyncio_operator.budget.spec import SCHEMES, Budget, definition
-from asyncio_operator.budget.terms import Json, Terms
-from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
 from asyncio_operator.errors import ConfigurationError, CoordinatorError, StateError, shown_address
 from asyncio_operator.lazy import member
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
+from asyncio_operator.quota.spec import SCHEMES, Budget, definition
+from asyncio_operator.quota.terms import Json, Terms
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 
 if TYPE_CHECKING:
-    from asyncio_operator.budget.state import State
+    from asyncio_operator.quota.state import State
 
 # Loaded with the first message: most processes need few of them, and the last two need libraries.
-ACCOUNT = "asyncio_operator.budget.account"
-REDIS = "asyncio_operator.coordinators.redis"
-POSTGRES = "asyncio_operator.coordinators.postgres"
+ACCOUNT = "asyncio_operator.quota.account"
+REDIS = "asyncio_operator.quota.coordinators.redis"
+POSTGRES = "asyncio_operator.quota.coordinators.postgres"
 
 Address = str | Callable[[], str]
 """Of a server, or a function that returns it."""
