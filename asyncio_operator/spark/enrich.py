@@ -9,7 +9,6 @@ give the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -44,8 +43,7 @@ from asyncio_operator.spark.driver.build_task import (
 from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On, key_columns, plain_text, require_dataframe, session_zone
 from asyncio_operator.spark.driver.journaled import Join, with_journal
-from asyncio_operator.spark.driver.reports import trace_of_tasks
-from asyncio_operator.spark.metrics import EnrichmentMetrics, reporting_to
+from asyncio_operator.spark.metrics import EnrichmentMetrics, reported
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.trace import Trace
@@ -159,18 +157,21 @@ def enrich(
         JournalError: the journal's place does not answer.
         BudgetExceeded: a call without keys would already pass a spend limit of the budget.
     """
-    options = EnrichOptions.among(locals())
+    given = locals()
     require_dataframe(df, enricher)
+    options = EnrichOptions.among(given)
     spark = df.sparkSession
     options = options.limited(spark, enricher)
     zone = "UTC" if as_of is None else session_zone(spark)
     task, schema = enrich_task(df.schema, enricher, options, zone)
-    # Now, because a refused enrichment clears no trace, and shows no lookup that never begins.
-    tracing = None if trace is None else trace_of_tasks(trace, spark)
-    task = replace(task, tracing=tracing, reporting=reporting_to(metrics, enricher, budget, trace))
+    if strategy == "distinct" and df.isStreaming:
+        raise ConfigurationError(
+            'strategy="distinct" reads the DataFrame twice, and a stream is read once; use "inline", with a cache'
+        )
     join = None
     if options.journal is not None:
         task, join = with_journal(df, task, options.journal)
+    task = reported(task, spark, enricher, budget, metrics, trace)
     if strategy == "distinct":
         return enrich_distinct(df, task, schema, join_hint, join)
     if join is None:
@@ -197,10 +198,6 @@ def enrich_distinct(
 ) -> DataFrame:
     """`df` with the columns that the task, which is made for its rows, adds to its keys. `schema` is that of the
     output. `join` adds the known answers of a journal to the keys."""
-    if df.isStreaming:
-        raise ConfigurationError(
-            'strategy="distinct" reads the DataFrame twice, and a stream is read once; use "inline", with a cache'
-        )
     numbered = df.toDF(*(f"_{i}" for i in range(len(df.columns))))
     positions = task.layout.keys
     keys = key_columns(df, positions)

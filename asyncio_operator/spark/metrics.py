@@ -11,6 +11,7 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -28,8 +29,9 @@ from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.live_page import LivePage
-from asyncio_operator.spark.driver.reports import reported_to
+from asyncio_operator.spark.driver.reports import reported_to, trace_of_tasks
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
+from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.reporting import LONGEST_NAME, MicroBatch, Reporting
 from asyncio_operator.spark.worker.versions import micro_batch_of
 from asyncio_operator.trace import Trace
@@ -186,20 +188,27 @@ class EnrichmentMetrics:
         return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 
 
-def reporting_to(
-    metrics: object, enricher: object, budget: Budget | None = None, trace: Trace | None = None
-) -> Reporting | None:
-    """How tasks report to metrics; None without metrics.
+def reported(
+    task: EnrichTask,
+    spark: SparkSession,
+    enricher: object,
+    budget: Budget | None,
+    metrics: object,
+    trace: Trace | None = None,
+) -> EnrichTask:
+    """The task, which reports to metrics and a trace, each if it is given. To be called when nothing can be refused any
+    more: a refused enrichment clears no trace, and shows no lookup that never begins.
 
     Args:
-        enricher, budget, trace: what the metrics show beside the figures.
+        enricher, budget: what the metrics show beside the figures.
     """
-    metrics = checked_metrics(metrics)
-    if metrics is None:
-        return None
-    part = metrics._part or ""
-    enrichment = metrics._ledger.begin(Lookup(describe(enricher, LONGEST_NAME), part, budget, trace))
-    return Reporting(metrics._destination, part, enrichment, metrics._live)
+    metrics, reporting = checked_metrics(metrics), None
+    tracing = None if trace is None else trace_of_tasks(trace, spark)
+    if metrics is not None:
+        part = metrics._part or ""
+        lookup = Lookup(describe(enricher, LONGEST_NAME), part, budget, trace)
+        reporting = Reporting(metrics._destination, part, metrics._ledger.begin(lookup), metrics._live)
+    return replace(task, reporting=reporting, tracing=tracing)
 
 
 def checked_metrics(metrics: object) -> EnrichmentMetrics | None:

@@ -61,7 +61,7 @@ from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe, spark_schema
 from asyncio_operator.spark.driver.journaled import Join, shuffle_partitions, with_journal
 from asyncio_operator.spark.driver.sessions import context_of, described
-from asyncio_operator.spark.metrics import EnrichmentMetrics, reporting_to
+from asyncio_operator.spark.metrics import EnrichmentMetrics, reported
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.spark.worker.links import enriched, stage_name
 from asyncio_operator.state.keys import serialize_key
@@ -182,12 +182,12 @@ def send(
     options = options.limited(spark, enricher)
     numbered = StructType([*df.schema.fields, StructField(number, LongType(), nullable=False)])
     task, _ = enrich_task(numbered, RowCalls(enricher), options)
-    reporting, join = reporting_to(metrics, enricher, budget, None), None
-    task = replace(task, reporting=reporting, layout=replace(task.layout, refusals=True))
+    task, join = replace(task, layout=replace(task.layout, refusals=True)), None
     if options.journal is not None:
         named = df.select("*", F.lit(0).cast("long").alias(number))
         # The first column of an answer says whether it is a refusal.
         task, join = with_journal(named, task, options.journal, where="NOT row.a0" if resend_refused else None)
+    task = reported(task, spark, enricher, budget, metrics)
     rows = _numbered(df, task.layout.keys, distinct, join)
     own = [StructField(f"_{i}", one.dataType) for i, one in enumerate(df.schema.fields)]
     results = StructType([*own, *spark_schema(ADDED).fields])

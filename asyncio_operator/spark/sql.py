@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,7 @@ from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.columns import key_field, session_zone
-from asyncio_operator.spark.driver.reports import trace_of_tasks
-from asyncio_operator.spark.metrics import reporting_to
+from asyncio_operator.spark.metrics import reported
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 from asyncio_operator.spark.worker.versions import ARROW_TABLE_FUNCTION, AnalyzeResult, too_old
 
@@ -95,8 +93,7 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     checked = EnrichOptions(**options | OF_THE_TABLE | {"on": [column.name for column in columns]})
     _check_inline(checked)
     task, _ = enrich_task(StructType(columns), enricher, checked)
-    tracing = None if trace is None else trace_of_tasks(trace, spark)
-    task = replace(task, tracing=tracing, reporting=reporting_to(metrics, enricher, budget, trace))
+    task = reported(task, spark, enricher, budget, metrics, trace)
     known = _Known(describe(enricher), task.answers, key, enricher)
     analyze = partial(_analyzed, name, known, options, session_zone(spark))
     # Each worker needs it, with all that depends only on the enricher.

@@ -82,7 +82,7 @@ class _Included:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = ref(trace)
-        self._run = trace.runs
+        self._run = trace.runs + 1  # It is cleared before it is included.
 
     def extend(self, traces: Iterable[Trace]) -> None:
         for one in traces:
@@ -98,12 +98,13 @@ def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:
     """What tasks need to record for this trace. The trace is cleared."""
     of_kind("trace", trace, Trace)
     assert isinstance(trace, Trace)
-    trace.clear()
-    _included[trace] = included = _Included(trace)
+    included = _Included(trace)
     destination = reported_to(
         included,
         spark,
         "trace needs a classic Spark session; Spark Connect has no accumulators: trace a `Lookup` or an operator "
         "instead, without Spark",
     )
+    trace.clear()
+    _included[trace] = included
     return Tracing(destination, trace.limit)

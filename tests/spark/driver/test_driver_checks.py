@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, Enricher, Journal
 from asyncio_operator.engine.options import CALL_OPTIONS, CallOptions
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, plan
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, plan, send
 from asyncio_operator.spark.driver.build_task import EnrichOptions
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, TableEnricher
@@ -152,10 +153,29 @@ def test_X4_a_wrong_option_is_told(df: DataFrame, options: dict[str, Any], messa
     assert message in refused(df, **options)
 
 
-def test_X4_a_refused_enrichment_leaves_metrics_and_a_trace_as_they_were(spark: SparkSession, df: DataFrame) -> None:
+def test_X4_what_is_refused_leaves_metrics_and_a_trace_as_they_were(
+    spark: SparkSession, df: DataFrame, tmp_path: Path
+) -> None:
     metrics, trace = EnrichmentMetrics(spark), Trace()
     trace.started(0.0)
-    refused(df, on="nope", metrics=metrics, trace=trace)
+    enrich(df, source(), on="id", journal=Journal(tmp_path, identity="another"))
+    stream = spark.readStream.format("rate").load().select(F.col("value").alias("id"))
+    cases: list[tuple[DataFrame, dict[str, Any]]] = [
+        *((df, {name: "nope"}) for name in ("on", "how", "metrics")),
+        (df, {"journal": Journal(tmp_path, identity="mine")}),
+        (stream, {"strategy": "distinct"}),
+    ]
+    for frame, wrong in cases:
+        with pytest.raises(ConfigurationError):
+            enrich(frame, source(), **{"on": "id", "metrics": metrics, "trace": trace} | wrong)
+    with pytest.raises(ConfigurationError, match="identity"):
+        send(
+            df,
+            HttpEnricher("http://h/{key}", method="POST", schema="x long"),
+            on="id",
+            metrics=metrics,
+            journal=Journal(tmp_path, identity="mine"),
+        )
     assert len(trace.events()) == 1, "it was not cleared"
     assert not metrics._ledger.lookups(), "no page shows a lookup that never began"
 
