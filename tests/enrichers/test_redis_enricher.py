@@ -257,6 +257,7 @@ async def test_tls() -> None:
         ({"key_template": "{}"}, "{} is not a key field; the key fields are: key: write {key}; braces"),
         ({"key_template": "{key"}, "it has a single brace: write {key}; .* as {{ and }}"),
         ({"key_template": "{key!r}"}, "as it is: write {key}, without !"),
+        ({"key_template": "{key:>5}"}, "as it is: write {key}, without !"),
         (
             {"key_template": "airport:{faa}"},
             "{faa} is not a key field; the key fields are: key: write {key}, or name the parts in their order, "
