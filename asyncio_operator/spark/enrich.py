@@ -159,9 +159,8 @@ def enrich(
     """
     given = locals()
     require_dataframe(df, enricher)
-    options = EnrichOptions.among(given)
     spark = df.sparkSession
-    options = options.limited(spark, enricher)
+    options = EnrichOptions.among(given).limited(spark, enricher)
     zone = "UTC" if as_of is None else session_zone(spark)
     task, schema = enrich_task(df.schema, enricher, options, zone)
     if strategy == "distinct" and df.isStreaming:

@@ -196,11 +196,8 @@ def reported(
     metrics: object,
     trace: Trace | None = None,
 ) -> EnrichTask:
-    """The task, which reports to metrics and a trace, each if it is given. To be called when nothing can be refused any
-    more: a refused enrichment clears no trace, and shows no lookup that never begins.
-
-    Args:
-        enricher, budget: what the metrics show beside the figures.
+    """The task, which reports to metrics and a trace, each if it is given; the metrics show enricher and budget. Called
+    when nothing can be refused any more: a refused enrichment clears no trace, and shows no lookup that never begins.
     """
     metrics, reporting = checked_metrics(metrics), None
     tracing = None if trace is None else trace_of_tasks(trace, spark)

@@ -94,10 +94,9 @@ class _Included:
 _included: WeakKeyDictionary[Trace, _Included] = WeakKeyDictionary()
 
 
-def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:
+def trace_of_tasks(trace: Trace, spark: SparkSession) -> Tracing:
     """What tasks need to record for this trace. The trace is cleared."""
     of_kind("trace", trace, Trace)
-    assert isinstance(trace, Trace)
     included = _Included(trace)
     destination = reported_to(
         included,

@@ -165,9 +165,10 @@ def test_X4_what_is_refused_leaves_metrics_and_a_trace_as_they_were(
         (df, {"journal": Journal(tmp_path, identity="mine")}),
         (stream, {"strategy": "distinct"}),
     ]
+    options: dict[str, Any] = {"on": "id", "metrics": metrics, "trace": trace}
     for frame, wrong in cases:
         with pytest.raises(ConfigurationError):
-            enrich(frame, source(), **{"on": "id", "metrics": metrics, "trace": trace} | wrong)
+            enrich(frame, source(), **options | wrong)
     with pytest.raises(ConfigurationError, match="identity"):
         send(
             df,
