@@ -31,6 +31,7 @@ from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.places import Kept
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from benchmarks import Rows
 from benchmarks.measuring import seconds_of
@@ -221,7 +222,8 @@ async def _timed(
         loop.call_soon(pipeline.emitted, new, batch if batch.ended else None)
 
     options = replace(options, buffer=20 * BATCH, timeout=30.0)
-    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, cache, AnswerCheck(enricher.schema()))
+    kept = Kept(check=AnswerCheck(enricher.schema()), cache=cache)
+    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, kept=kept)
     started = process_time()
     await pipeline.run()
     return (process_time() - started) / sum(len(batch.keys) for batch in batches) * 1e6

@@ -28,6 +28,7 @@ from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cach
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
 from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.places import Kept
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -296,10 +297,8 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
 
         # Keys of unknown type have Python's types.
         tables = AnswerTables(enricher.key_schema(), schema, optional=optional_parts(enricher))
-    source = as_input(())
-    pipeline = LookupPipeline(
-        enricher, source, lambda *_: None, options, cache, check, tables=tables, limited=limited, single=True
-    )
+    kept = Kept(check=check, tables=tables, cache=cache)
+    pipeline = LookupPipeline(enricher, as_input(()), lambda *_: None, options, limited, kept, single=True)
     return _Engine(enricher, cache, limited.allowance, pipeline)
 
 

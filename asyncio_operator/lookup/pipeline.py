@@ -32,23 +32,20 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.asking import Asking, Piece
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Ascent, Failure, KeyBatch
-from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.open_batch import OpenBatch
 from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.places import Places
+from asyncio_operator.lookup.places import Kept, Places
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.quota.usage import overridden
 from asyncio_operator.telemetry.calls import counted, observed
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
-    from asyncio_operator.lookup.answers import AnswerCheck
-    from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.trace.trace import Trace
 
-UNLIMITED = Limited()
+UNLIMITED, NOTHING_KEPT = Limited(), Kept()
 
 
 def called_by(
@@ -57,7 +54,7 @@ def called_by(
     """What the lookups of an enricher call: a function of a key, or of several if ``options.batching`` is set.
 
     Args:
-        tables: what the tables of an enricher that answers in columns look like.
+        tables: see `Kept`.
         as_arrow: several keys are `ArrowKeys`.
     """
     many = options.batching is not None
@@ -109,11 +106,8 @@ class LookupPipeline(Asking):
         enricher: already open.
         source: gives `KeyBatch` objects.
         deliver: see `Delivery`.
-        cache: given if ``options.cache`` is set.
-        check: converts an answer to the form that is cached, or raises what is wrong with it.
+        kept: has a cache if ``options.cache`` is set.
         trace: records every call. Its elements are the called keys, which leave when they have their outcome.
-        tables: see `called_by`.
-        known: see `Places`.
         single: keys come one by one, to `pending`, and their types may differ. An invalid answer is named with its key.
 
     Attributes:
@@ -131,12 +125,9 @@ class LookupPipeline(Asking):
         source: Input,
         deliver: Callable[[KeyBatch, int], None],
         options: LookupOptions,
-        cache: LookupCache | None = None,
-        check: AnswerCheck | None = None,
-        trace: Trace | None = None,
-        tables: AnswerTables | None = None,
         limited: Limited = UNLIMITED,
-        known: Sequence[KnownAnswers] = (),
+        kept: Kept = NOTHING_KEPT,
+        trace: Trace | None = None,
         single: bool = False,
     ) -> None:
         self._options = options
@@ -147,8 +138,8 @@ class LookupPipeline(Asking):
         self._counted = Figures()
         # Laws L12 and L13: behind a cache the memory has what the cache has dropped.
         self._memories: Sequence[Memory] = ()
-        if options.remember and cache is not None:
-            self._memories = cache.memories(options.remember, in_columns=tables is not None)
+        if options.remember and kept.cache is not None:
+            self._memories = kept.cache.memories(options.remember, in_columns=kept.tables is not None)
         elif options.remember:
             self._memories = (Memory(options.remember, clock),)
         self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
@@ -159,9 +150,9 @@ class LookupPipeline(Asking):
         sliced = not single and in_slices(options, enricher, traced=trace is not None)
         if sliced and options.batching is None:
             options = replace(options, batching=Batching(1))
-        self.places = places = Places(self._counted, cache, () if sliced else self._memories, known, options.timed)
+        self.places = places = Places(self._counted, kept, () if sliced else self._memories, options.timed)
         # An answer of a batch that is not kept is checked later, when its columns are built.
-        check = check if places.keeps or single else None
+        check = kept.check if places.keeps or single else None
         super().__init__(PendingKeys(enricher, options, places, clock, check, recorder, single=single))
         # Refreshes of a cache leave a scarce budget to new keys.
         yields = limited.allowance is not None and places.refreshes
@@ -179,16 +170,8 @@ class LookupPipeline(Asking):
         self._apart: dict[OpenBatch, None] = {}
         self._ended: deque[OpenBatch] = deque()
         self._ascent = Ascent()
-        self.attempts = Attempts(
-            self,
-            self._reader,
-            self.pending,
-            options,
-            called_by(enricher, options, tables, sliced),
-            limited,
-            self.timers,
-            recorder,
-        )
+        called = called_by(enricher, options, kept.tables, sliced)
+        self.attempts = Attempts(self, self._reader, self.pending, options, called, limited, self.timers, recorder)
         self._lanes = self.attempts.lanes
         self._counted.attempt_latency = self._lanes.latency
 

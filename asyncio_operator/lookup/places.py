@@ -10,6 +10,7 @@ This module knows neither calls nor waiters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import compress, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,27 @@ from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
+    from asyncio_operator.arrow.answer_tables import AnswerTables
+    from asyncio_operator.lookup.answers import AnswerCheck
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
     from asyncio_operator.quota.usage import Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What answers look like, and where they may be from earlier runs.
+
+    Attributes:
+        check: converts an answer to the form that is cached, or raises what is wrong with it.
+        tables: what the tables of an enricher that answers in columns look like; None: it does not.
+        known: places behind, after those behind the cache.
+    """
+
+    check: AnswerCheck | None = None
+    tables: AnswerTables | None = None
+    cache: LookupCache | None = None
+    known: Sequence[KnownAnswers] = ()
 
 
 class Places:
@@ -29,7 +48,6 @@ class Places:
 
     Args:
         memories: rows are noted in the first, misses in the last: behind a cache each has a time of its own.
-        known: places behind, after those behind the cache.
         timed: outcomes say where they came from and how long they took (`Answer`).
 
     Attributes:
@@ -41,17 +59,11 @@ class Places:
         survives: whether answers in the cache survive the process, so that one has to be there as soon as it has come.
     """
 
-    def __init__(
-        self,
-        figures: Figures,
-        cache: LookupCache | None = None,
-        memories: Sequence[Memory] = (),
-        known: Sequence[KnownAnswers] = (),
-        timed: bool = False,
-    ) -> None:
+    def __init__(self, figures: Figures, kept: Kept, memories: Sequence[Memory] = (), timed: bool = False) -> None:
+        cache = kept.cache
         self.figures = figures
         self.refresh: Callable[[Any], object] | None = None
-        self.known = known = known if cache is None else (*cache.known, *known)
+        self.known = known = kept.known if cache is None else (*cache.known, *kept.known)
         self.keeps = cache is not None or bool(known)
         self.survives = cache is not None and not cache.in_memory
         self._cache = cache

@@ -20,6 +20,7 @@ from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.places import Kept
 
 CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
@@ -222,20 +223,22 @@ def lookups_of(
         pause: seconds that the consumer takes for a delivery.
         cache: one without a time of its own, or the one that is used.
         meter: what the calls may take of a budget.
-        options: of lookups, and `check`, `trace`, `tables`, `known` of the pipeline.
+        options: of lookups, `trace`, and `check`, `tables`, `known` of `Kept`.
     """
     made = [one if isinstance(one, KeyBatch) else batch_of(one) for one in batches]
-    parts = {name: options.pop(name) for name in ("check", "trace", "tables", "known") if name in options}
+    trace = options.pop("trace", None)
+    parts = {name: options.pop(name) for name in ("check", "tables", "known") if name in options}
     batching = batching_of(enricher, options.pop("batching", None))
     opened = open_cache(cache, "s", now) if isinstance(cache, Cache) else None
-    kept = opened if isinstance(cache, Cache) else cache
-    spec = None if kept is None else kept.options
+    used = opened if isinstance(cache, Cache) else cache
+    spec = None if used is None else used.options
     chosen = LookupOptions(**{"fail": False, "batching": batching, "cache": spec} | options)
     consumer = Consumer(made, chosen.ordered, pause)
     consumer.opened = opened
     source = Source(made, source_pause) if every is None else Trickle(made, every)
+    kept = Kept(cache=used, **parts)
     consumer.pipeline = LookupPipeline(
-        enricher, source, consumer.deliver, chosen, kept, limited=Limited(allowance=meter), **parts
+        enricher, source, consumer.deliver, chosen, Limited(allowance=meter), kept, trace
     )
     return consumer
 

@@ -27,6 +27,7 @@ from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline, in_arrow, in_slices
+from asyncio_operator.lookup.places import Kept
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.spark.worker.rows import Enrichment, Layout
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
@@ -169,18 +170,10 @@ class Link:
                 cache = await enter(lent)
             if hedge is not None:
                 hedger = stack.enter_context(process.hedgers.lent((task.fingerprint, hedge), partial(Hedger, hedge)))
-            self._pipeline = LookupPipeline(
-                enricher,
-                source,
-                deliver,
-                options,
-                cache,
-                AnswerCheck(task.answers),
-                trace,
-                task.tables,
-                Limited(allowance=allowance, hedger=hedger),
-                () if self._journal is None else (self._journal,),
-            )
+            known = () if self._journal is None else (self._journal,)
+            kept = Kept(check=AnswerCheck(task.answers), tables=task.tables, cache=cache, known=known)
+            limited = Limited(allowance=allowance, hedger=hedger)
+            self._pipeline = LookupPipeline(enricher, source, deliver, options, limited, kept, trace)
             if self._reporter is not None:
                 self._reporter.running()
             try:
