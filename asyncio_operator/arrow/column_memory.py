@@ -118,7 +118,7 @@ class ColumnMemory:
         self._next += len(keys)
         self._count += len(keys)
         self._bytes += size
-        while self._bytes > self._most_bytes or self._count > self._most_keys:
+        while self._bytes > self._most_bytes or (self._count > self._most_keys and len(self._blocks) > 1):
             self._forget()
 
     def _forget(self) -> None:

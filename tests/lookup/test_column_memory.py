@@ -127,6 +127,16 @@ def test_L12_the_memory_of_answers_in_columns_is_bounded_in_keys_and_in_bytes(mo
             assert asked == list(range(remembered, 10_000))
 
 
+def test_L12_of_more_keys_that_come_at_once_than_are_remembered_none_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_IN_COLUMNS", 100)
+    memory, keys = Memory(SECONDS, ManualClock()), list(range(101))
+    memory.recall(batch_of([1, 0]))
+    memory.learn(ArrowKeys(pa.array(keys)), answers_of(keys))
+    assert asked_for(memory, batch_of(keys[::-1])) == []
+
+
 @pytest.mark.parametrize("limit", ["MOST_IN_COLUMNS", "MOST_BYTES"])
 @settings(max_examples=30)
 @given(sizes=st.lists(st.integers(10, 30), min_size=20, max_size=30))
