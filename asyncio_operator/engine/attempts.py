@@ -484,7 +484,7 @@ class Attempts:
         again = hidden and not self._is_last(flight.value, error, flight.attempts, "on")
         start = self._next_start(flight, error, now) if again else None
         if start is None:
-            self._end(flight, now, self._endings.failed, error, flight.attempts)
+            self._end(flight, now, self._endings.failed, error, flight.attempts, again)
         else:
             kind = count_kind(self.figures.errors, error)
             logger.debug("attempt %d of an element failed with %s", flight.attempts, kind)

@@ -136,7 +136,7 @@ class Source(Protocol):
 
 class Endings(Protocol):
     """Gives elements their outcomes. Each method ends the element of an entry after its last attempt, and returns one
-    word for a trace: how the element ended. What it raises ends the run.
+    word for a trace: how the element ended. What it raises ends the run. `again`: `retry` wanted another one.
 
     Attributes:
         figures: what the run counts. The elements that ended in an error are counted here.
@@ -146,7 +146,7 @@ class Endings(Protocol):
 
     def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
 
-    def failed(self, entry: Any, error: BaseException, attempts: int) -> str: ...
+    def failed(self, entry: Any, error: BaseException, attempts: int, again: bool) -> str: ...
 
     def timed_out(self, entry: Any, attempts: int) -> str: ...
 

@@ -137,9 +137,9 @@ def valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:
 
 
 def check_failure(
-    enricher: Enricher, options: LookupOptions, key: Any, error: BaseException, attempts: int, timed_out: bool
+    enricher: Enricher, options: LookupOptions, key: Any, error: BaseException, attempts: int, again: bool | None
 ) -> None:
-    """Raise what ends the run, if the failed lookup of a key has to end it."""
+    """Raise what ends the run, if the failed lookup of a key has to end it. `again` as in `Endings`; None: too late."""
     failing = options.fail
     if failing is not None and ends_the_run(error):
         raise error
@@ -150,7 +150,7 @@ def check_failure(
         if lacking:
             remedy = remedy_of(error) or "; the cause is in this Python worker, not in the key"
         else:
-            why = "" if options.retry is None or timed_out else options.retry.refusal(error, attempts)
+            why = "" if options.retry is None or again is None else options.retry.refusal(error, attempts, again)
             # An error that is no `Exception` asks the process to end: no option lets the run go on. An answer that is
             # wrong for every key is a mistake in the enricher: to go on would hide every row.
             wrong = isinstance(error, ResultError) and any_key

@@ -276,9 +276,9 @@ class PendingKeys(OpenKeys):
             f"the lookup of key {describe(pending.value)} gave no answer within its timeout of {self._options.timeout} "
             "s; raise timeout= if healthy answers take as long"
         )
-        return self.failed(pending, error, attempts, timed_out=True)
+        return self.failed(pending, error, attempts, None)
 
-    def failed(self, pending: OpenKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
+    def failed(self, pending: OpenKey, error: BaseException, attempts: int, again: bool | None = False) -> str:
         self.figures.failures += 1
         count_kind(self.figures.errors, error)
         latency = self._latency(pending)
@@ -290,10 +290,10 @@ class PendingKeys(OpenKeys):
             return "result"
         # A refresh that fails concerns no row, so it must not end the run: the old answer stays.
         if pending.waiters or not hidden:
-            check_failure(self._enricher, self._options, pending.value, error, attempts, timed_out)
-            outcome = Failure(error, latency, timed_out, attempts + pending.copies)
+            check_failure(self._enricher, self._options, pending.value, error, attempts, again)
+            outcome = Failure(error, latency, again is None, attempts + pending.copies)
         self._end(pending, outcome)
-        return "timeout" if timed_out else "failed"
+        return "timeout" if again is None else "failed"
 
     def _end(self, pending: OpenKey, outcome: Any) -> None:
         # First: a waiter may ask for the key again when it gets the outcome, and that is a new lookup.

@@ -185,7 +185,7 @@ class CachedOutcomes(OpenKeys):
         try:
             outputs = self._outcomes.outputs(result)
         except BaseException as error:
-            return self.failed(entry, error, attempts)
+            return self.failed(entry, error, attempts, False)
         if flight.name is not None:
             is_miss = outputs[0] is None if self._nothing else not outputs
             kept = outputs if self._cache.on_disk else self._copied(flight, outputs)
@@ -213,9 +213,9 @@ class CachedOutcomes(OpenKeys):
                 )
             return None
 
-    def failed(self, entry: Any, error: BaseException, attempts: int) -> str:
+    def failed(self, entry: Any, error: BaseException, attempts: int, again: bool) -> str:
         hidden = is_ordinary(error) and not ends_the_run(error)
-        return self._unanswered(entry, hidden, lambda one: self._outcomes.failed(one, error, attempts))
+        return self._unanswered(entry, hidden, lambda one: self._outcomes.failed(one, error, attempts, again))
 
     def timed_out(self, entry: Any, attempts: int) -> str:
         return self._unanswered(entry, True, lambda one: self._outcomes.timed_out(one, attempts))

@@ -103,7 +103,7 @@ class Outcomes:
         try:
             outputs = self.outputs(result, what) if self._flatten or type(result) is CoroutineType else (result,)
         except BaseException as error:
-            return self.failed(entry, error, attempts, what)
+            return self.failed(entry, error, attempts, what=what)
         entry.complete(outputs)
         if self._buffer.ready is not None:
             self._buffer.completed()
@@ -129,11 +129,11 @@ class Outcomes:
         return outputs_of(result) if self._flatten else (result,)
 
     def failed(
-        self, entry: Entry, error: BaseException, attempts: int = 1, what: str = FUNCTION, remedy: str = GO_ON
+        self, entry: Entry, error: BaseException, attempts: int = 1, again: bool | None = False, what: str = FUNCTION
     ) -> str:
         """End an element with an error of the function, or of a hook, in attempt `attempts`.
 
-        Returns how it ended: "skipped", or "result" if `on_error` gave a result.
+        `again` as in `Endings`; None: too late. Returns how it ended: "skipped", or "result" if `on_error` gave one.
 
         Raises:
             FunctionError: that ends the run.
@@ -160,8 +160,8 @@ class Outcomes:
         elif is_over_budget(error):
             outputs = () if self._flatten else (None,)
         else:
-            retry = self._options.retry
-            if retry is not None and what == FUNCTION and remedy == GO_ON and (why := retry.refusal(error, attempts)):
+            retry, remedy = self._options.retry, IN_TIME if again is None else GO_ON
+            if retry and what == FUNCTION and again is not None and (why := retry.refusal(error, attempts, again)):
                 remedy = f"{why}; {remedy}"
             raise element_error(what, value, error, remedy, attempts) from error
         entry.complete(outputs)
@@ -179,13 +179,13 @@ class Outcomes:
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
             limit = self._options.timeout
             error = ElementTimeoutError(f"element {describe(value)} had no result within its timeout of {limit} s")
-            return "skipped" if self.failed(entry, error, attempts, remedy=IN_TIME) == "skipped" else "timeout"
+            return "skipped" if self.failed(entry, error, attempts, None) == "skipped" else "timeout"
         hook = "on_timeout" if self._options.on_timeout is not None else "the function's timeout"
         try:
             own = self._context.copy()
             result = own.run(self._on_late, value)
         except BaseException as hook_error:
-            self.failed(entry, hook_error, attempts, hook)
+            self.failed(entry, hook_error, attempts, what=hook)
         else:
             own.run(self.complete, entry, result, attempts, hook)
         return "timeout"

@@ -170,13 +170,13 @@ class Retry:
             return isinstance(error, kinds)
         return _is_cancellation(type(error)) and (isinstance(error, kinds) or Exception in kinds)
 
-    def refusal(self, error: BaseException, attempts: int) -> str:
-        """For a message: why no attempt follows one that ended in this error; empty if the attempts were used up."""
+    def refusal(self, error: BaseException, attempts: int, again: bool) -> str:
+        """For a message: why no attempt follows one that ended in this error; empty if the attempts were used up.
+        `again` is what `retries` has said. It is not asked anew: a function of the user may count its calls."""
         if attempts >= self.max_attempts:
             return ""
-        if self.retries(error):
-            asked = asked_wait(error)
-            if asked is not None and asked > LONGEST_WAIT:
+        if again:
+            if (asked := asked_wait(error) or 0.0) > LONGEST_WAIT:
                 return (
                     f"not retried: the source asks to wait {asked:g} s, and without a longer timeout this is too long"
                 )

@@ -382,11 +382,14 @@ async def test_B1_keys_that_come_when_a_call_ends_do_not_wait_for_the_next_end(b
 
 @virtual
 async def test_R5_a_run_that_ends_before_its_attempts_ran_out_says_why() -> None:
-    async def refuse(key: Any) -> Any:
-        raise EnricherError("forbidden", retryable=False)
+    asked: list[Any] = []
 
-    with pytest.raises(FunctionError, match="forbidden; not retried: the error says that it would fail again"):
-        await look_up(Recorded(refuse), batches_of(1), fail=True, retry=Retry())
+    async def refuse(key: Any) -> Any:
+        raise EnricherError("forbidden")
+
+    with pytest.raises(FunctionError, match="forbidden; not retried: the function Retry"):
+        await look_up(Recorded(refuse), batches_of(1), fail=True, retry=Retry(on=asked.append))
+    assert len(asked) == 1, "the message asks the user's function again"
 
 
 @virtual

@@ -98,19 +98,6 @@ async def test_R4_a_result_that_is_there_at_the_deadline_or_when_the_attempt_is_
     assert operator.metrics.retries == 0
 
 
-@pytest.mark.parametrize("seconds", [2.0, 0.002])
-@virtual
-async def test_R4_a_call_that_starts_at_the_deadline_of_another_is_not_taken_for_it(mode, seconds):
-    """The lane takes its next element, at once or after a turn of the loop, while its last one is given last turns."""
-
-    async def call(value):
-        await asyncio.sleep(seconds)
-        return value
-
-    got = await process(call, range(9), mode=mode, capacity=1, timeout=seconds, on_timeout=late)
-    assert got == list(range(9))
-
-
 @pytest.mark.parametrize("name", ["timeout", "attempt_timeout"])
 @pytest.mark.parametrize("none", [None, 0, 0.0, timedelta(0)])
 @virtual

@@ -369,8 +369,10 @@ async def test_R3_an_error_after_which_the_deadline_leaves_no_attempt_says_so():
     def operator(**options: Any) -> AsyncWaitOperator:
         return AsyncWaitOperator(Script({0: [BAD, BAD]}), **options)
 
+    asked = iter((True, False))
+    policy = retry(delay=5.0, on=lambda error: next(asked))
     with pytest.raises(FunctionError, match=r"in attempt 1 .*; there was no time left for another attempt; on_error"):
-        await collect(operator(timeout=1.0, retry=retry(delay=5.0)).process([0]))
+        await collect(operator(timeout=1.0, retry=policy).process([0]))
     for options in ({}, {"retry": Retry(2, FixedBackoff(0.0))}):
         with pytest.raises(FunctionError) as caught:
             await collect(operator(timeout=1.0, **options).process([0]))
