@@ -370,6 +370,3 @@ async def test_H3_a_trace_shows_both_calls():
     ]
     assert [len(life.copies) for life in lives] == [1, 1, 1, 0]
     assert [span.kind for span in lives[2].spans(5.0)] == ["error", "copy"]
-
-
-# -- whatever happens

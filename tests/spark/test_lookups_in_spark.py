@@ -1,7 +1,6 @@
 """Laws of lookups in a real Spark (L3, L7, L8, R5, H1 to H3, J2, X5): what only workers, jobs and streams show.
 
-`alone` leaves one Python worker, so that jobs of one partition,
-one after the other, run in the same process.
+`alone` leaves one Python worker, so that jobs of one partition, one after the other, run in the same process.
 """
 
 from __future__ import annotations
@@ -150,9 +149,6 @@ def test_R5_a_server_in_trouble_loses_no_row(
 
 
 BUSY = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'trouble' AND state = 'active'"
-
-
-# -- X7: ends
 
 
 # -- H1 to H3: hedged calls, which the driver counts
