@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as kinds
 
 from asyncio_operator.arrow.as_of import AsOf
 from asyncio_operator.arrow.column_answers import ColumnAnswers
@@ -125,7 +124,7 @@ class Enrichment:
         on_result_error: handles a key with an invalid answer.
         missing: makes the error for a key without a row, if the layout requires one. With a time: none of its rows
             held then.
-        in_arrow: keys stay in Arrow (`ArrowKeys`), unless a part of them has parts.
+        in_arrow: keys stay in Arrow (`ArrowKeys`).
         cheap: with keys in Arrow, to look up a key costs about as much as to find its duplicates.
         held: False with keys in Arrow: values that Python cannot hold are keys too.
     """
@@ -186,7 +185,7 @@ class Enrichment:
         deduplicate = not self._cheap or self._repeat or number % CHECK_EVERY == 0
         columns = [batch.column(position) for position in layout.keys]
         keys: Sequence[Any]
-        if self._in_arrow and not (self._held and any(kinds.is_nested(column.type) for column in columns)):
+        if self._in_arrow:
             search = with_duplicates if not deduplicate else distinct_held if self._held else distinct
             array, codes = search(columns, layout.optional)
             keys = ArrowKeys(array)

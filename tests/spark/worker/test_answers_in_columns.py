@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import date_format
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from asyncio_operator import Batching, Cache, Enricher, EnricherError, FunctionError, Retry
 from asyncio_operator.arrow.answer_tables import AnswerTables
@@ -27,6 +27,7 @@ from asyncio_operator.spark import enrich
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
 from asyncio_operator.spark.worker.rows import Enrichment, Layout
+from enrichers import TableEnricher
 from tests.keyed import key_batch
 from tests.spark.worker.tasks import chained, rows_of, task_for
 
@@ -352,6 +353,18 @@ def test_A4_values_that_python_cannot_hold_arrive(spark: SparkSession) -> None:
     assert {tuple(row) for row in df.select("k", date_format("day", "yyyy").alias("year")).collect()} == {
         (number, "+10183") for number in range(3)
     }
+
+
+@pytest.mark.parametrize(("options", "found"), [({}, [1, 2]), ({"retry": 2}, [1, None])])
+def test_A4_a_key_that_python_cannot_hold_finds_its_row_in_a_table_in_memory(
+    options: dict[str, Any], found: list[Any]
+) -> None:
+    """Where an option needs the keys as objects it is a miss."""
+    days = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
+    table = TableEnricher(pa.table({"day": days, "n": [1, 2]}), "day")
+    task, _ = enrich_task(StructType([StructField("day", DateType())]), table, EnrichOptions(on="day", **options))
+    batch = pa.RecordBatch.from_arrays([days], ["day"])
+    assert [n for out in chained([task], [batch]) for n in out.column("n").to_pylist()] == found
 
 
 class Zones(Enricher):
