@@ -302,7 +302,7 @@ def test_J3_answers_of_every_type_and_columns_of_any_name_come_back_as_they_were
     assert first[0]["at"].astimezone(UTC) == moment
     assert bytes(first[0]["bytes"]) == answer["bytes"]
     # Any reader of Parquet has the columns with the types that the journal's description names.
-    plain = spark.read.parquet(journal.location.for_spark)
+    plain = spark.read.option("datetimeRebaseMode", "CORRECTED").parquet(journal.location.for_spark)
     named = spark.createDataFrame([], f"`a.b` bigint, `C d` date, {schema}, {ddl(ABOUT)}")
     assert plain.dtypes == named.dtypes
     assert plain.select(*[f"`{name.replace('`', '``')}`" for name in answer]).first() == first[0][4:]

@@ -16,6 +16,9 @@ from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.worker.table_function import WORTH_A_TRIP, Analyzed, Call, table_function
 from asyncio_operator.spark.worker.task_frame import ASKED
 from enrichers import FunctionEnricher
+from tests.spark.helpers import FROM_4_0
+
+pytestmark = FROM_4_0
 
 NAMES = ["id", "x"]
 
