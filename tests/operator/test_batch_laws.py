@@ -258,7 +258,7 @@ class Odd(Sequence[Any]):
 ODD = [Odd(1), Odd(1, 2, 3, 4), Odd(1, OSError("unreadable"), 3)]
 
 
-@pytest.mark.parametrize("result", [[], [1], [1, 2, 3, 4], None, "abc", {1, 2, 3}, 7, *ODD])
+@pytest.mark.parametrize("result", [[], [1], [1, 2, 3, 4], None, "abc", {1, 2, 3}, {1: 1, 2: 2, 3: 3}, 7, *ODD])
 @virtual
 async def test_B3_a_result_of_another_length_is_a_ResultError_for_every_element(mode, result):
     errors: list[Any] = []

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, Enricher, Journal
 from asyncio_operator.engine.options import CALL_OPTIONS, CallOptions
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, plan, send
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, plan, register_lookup, send
 from asyncio_operator.spark.driver.build_task import EnrichOptions
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, TableEnricher
@@ -169,6 +169,8 @@ def test_X4_what_is_refused_leaves_metrics_and_a_trace_as_they_were(
     for frame, wrong in cases:
         with pytest.raises(ConfigurationError):
             enrich(frame, source(), **options | wrong)
+    with pytest.raises(ConfigurationError):
+        register_lookup(spark, "look", source(), columns=["nope"], metrics=metrics, trace=trace)
     with pytest.raises(ConfigurationError, match="identity"):
         send(
             df,
