@@ -186,9 +186,7 @@ class Stock(Resource):
         for permit in self.permits:
             if permit.since > now:
                 change = min(change, permit.since)
-            elif permit.until < now:
-                continue
-            else:
+            elif permit.until >= now:
                 ready += permit.units
                 change = min(change, permit.until)
         # Sums have rounding errors.

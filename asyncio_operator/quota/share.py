@@ -112,17 +112,19 @@ class Share:
         self.permits.collect()
         self.seats[seat] = None
 
-    def leave(self, seat: Seat) -> None:
-        self.seats.pop(seat, None)
+    def leave(self, *seats: Seat) -> None:
         self.permits.collect()
-        self.drop(seat)
+        for seat in seats:
+            self.seats.pop(seat, None)
+            self.drop(seat)
         if not self.seats:
             self.permits.rest()
             self._leaving = True
             self._arrange()
 
     async def settled(self) -> None:
-        """Wait until nothing is on its way to the coordinator, for `LAST_WAIT` at most, unless other runs go on."""
+        """Give back what cancelled calls held too, and wait for this, `LAST_WAIT` at most, unless other runs go on."""
+        self.leave()
         ends = self.now() + LAST_WAIT
         while not self.seats and (left := ends - self.now()) > 0:
             tasks = [task for task in (self._exchange, self._closing) if task is not None and not task.done()]
