@@ -258,6 +258,7 @@ async def test_R10_a_refusal_is_retried_and_may_succeed_when_the_breaker_has_clo
     operator = AsyncWaitOperator(script, mode=mode, circuit_breaker=breaker, retry=retry(9))
     assert await collect_timed(operator.process([1])) == [(1, 4.0)]
     assert script.times(1) == [0, 1, 4]
+    assert operator.metrics.retries == 4, "two were refused"
 
 
 @virtual

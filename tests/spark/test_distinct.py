@@ -34,6 +34,11 @@ def enricher() -> FunctionEnricher:
     return FunctionEnricher(look_up, "x long")
 
 
+def test_X6_rows_whose_key_has_failed_are_dropped_by_the_join(spark: SparkSession) -> None:
+    found = enrich(spark.range(4), enricher(), on="id", strategy="distinct", on_error="drop")
+    assert Counter(map(tuple, found.collect())) == Counter([(0, 0), (1, 1), (1, -1), (2, None)])
+
+
 @pytest.mark.parametrize("strategy", ["inline", "distinct"])
 def test_L1_a_null_in_an_optional_part_is_sent_and_joined(spark: SparkSession, strategy: Any, tmp_path: Path) -> None:
     def answer(request: FakeRequest) -> Any:
