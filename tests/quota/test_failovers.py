@@ -27,13 +27,14 @@ AMOUNTS = Budget("b", spend={"usd": 2.0})
     workers=st.sampled_from([1, 3]),
     age=st.sampled_from([0.05, 0.3, 1.0]),
     down=st.sampled_from([0.0, 1.0, 3.0]),
-    latency=st.sampled_from([0.01, 3.0]),
+    latency=st.sampled_from([0.01, 0.3, 3.0]),
     behind=st.sampled_from([0.0, 0.5, 3.0]),
+    capacity=st.sampled_from([2, 100]),
     seed=st.integers(0, 10_000),
 )
-@example(SLOTS, 1, 0.05, 1.0, 0.01, 0.0, 3882)
+@example(SLOTS, 1, 0.05, 1.0, 0.01, 0.0, 100, 3882)
 def test_G2_a_failover_to_an_older_state_exceeds_nothing_while_a_worker_that_knows_more_talks(
-    budget: Budget, workers: int, age: float, down: float, latency: float, behind: float, seed: int
+    budget: Budget, workers: int, age: float, down: float, latency: float, behind: float, capacity: int, seed: int
 ) -> None:
     """Another worker, which knows nothing, joins in this moment; the new server's clock may be behind."""
     network = Network(delay=0.005)
@@ -43,6 +44,8 @@ def test_G2_a_failover_to_an_older_state_exceeds_nothing_while_a_worker_that_kno
         work=always,
         weigh=lambda source: {"usd": source.choice([0.01, 0.05])},
         latency=latency,
+        # With few calls at a time a window is not used up before the copy is made.
+        capacity=capacity,
         network=network,
         seed=seed,
     )

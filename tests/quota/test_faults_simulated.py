@@ -14,7 +14,7 @@ from asyncio_operator.checks import seconds
 from tests.simulate.cluster import Cluster, Network, above_the_mean, exceeded
 
 limits = st.builds(
-    Limit, st.sampled_from([1, 3, 20, 100]), st.sampled_from([0.3, 1.0, 2.0]), burst=st.sampled_from([None, 2, 30])
+    Limit, st.sampled_from([1, 3, 20, 100]), st.sampled_from([0.3, 1.0, 4.0]), burst=st.sampled_from([None, 2, 30])
 )
 
 tokens = st.builds(
@@ -49,7 +49,8 @@ def check(cluster: Cluster) -> None:
         assert above_the_mean(cluster.starts, limit.unit, limit.rate, per, burst) <= 1e-6 * limit.rate, limit
 
 
-@settings(max_examples=12)
+@pytest.mark.parametrize("fault", ["", "state lost", "clock set back"])
+@settings(max_examples=8)
 @given(
     calls=limits,
     weighed=st.none() | tokens,
@@ -58,9 +59,9 @@ def check(cluster: Cluster) -> None:
     latency=st.sampled_from([0.01, 0.5]),
     settled=st.booleans(),
     seed=st.integers(0, 10_000),
-    fault=st.sampled_from(["", "state lost", "clock set back"]),
 )
 def test_G2_no_window_is_exceeded_whatever_goes_wrong(
+    fault: str,
     calls: Limit,
     weighed: Limit | None,
     network: Network,
@@ -68,7 +69,6 @@ def test_G2_no_window_is_exceeded_whatever_goes_wrong(
     latency: float,
     settled: bool,
     seed: int,
-    fault: str,
 ) -> None:
     cluster = Cluster(
         Budget("b", *([calls] if weighed is None else [calls, weighed])),
@@ -87,7 +87,11 @@ def test_G2_no_window_is_exceeded_whatever_goes_wrong(
             cluster.state = None
         elif fault == "clock set back":
             cluster.ahead -= cluster.random.choice([0.01, 0.5, 100.0])
+    cluster.run(8.0)
     check(cluster)
+    # What was lost counts as used, and a reply may always come after the end of a short lease.
+    if fault == "clock set back" and network.delay < 0.3:
+        assert cluster.starts[-1][0] > cluster.now - 6.0
 
 
 @settings(max_examples=8)
