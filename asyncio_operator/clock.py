@@ -16,7 +16,6 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe
 Clock = Callable[[], float]
 """Seconds, as a float."""
 
-
 LIMIT = 1 << 63
 """Milliseconds. Every time lies below it and not below its negative, because times are stored in 64 bits."""
 

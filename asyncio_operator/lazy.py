@@ -58,12 +58,13 @@ def member(place: str, name: str, library: str = "", extra: str = "") -> Any:
     Raises:
         ConfigurationError: `library`, which the module needs, is not installed; `extra` installs it.
     """
-    if not library:
+    try:
         return getattr(import_module(place), name)
-    from asyncio_operator.hints import needs  # Here: `hints` costs more than this module.
+    except ModuleNotFoundError:
+        from asyncio_operator.hints import needs  # Here: it costs more than this module, and Y2 does without it.
 
-    with needs(name, library, extra):
-        return getattr(import_module(place), name)
+        with needs(name, library or place, extra):
+            raise
 
 
 def _submodule(module: str, name: str) -> Any:
