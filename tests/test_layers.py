@@ -67,6 +67,7 @@ LAYERS = (
     core("services", "pyspark random"),
     core("quota.coordinators", "pyspark random"),
     core("journal", "asyncio pyspark random"),
+    # Of `quota` only `share` is left here: it drives the rules below on the loop of a run.
     core("engine quota", "pyspark asyncio_operator.queues"),
     core("loop", "pyspark asyncio_operator.queues"),
     core("lookup", "pyspark asyncio_operator.queues"),

@@ -34,7 +34,7 @@ class Kept:
     Attributes:
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         tables: what the tables of an enricher that answers in columns look like; None: it does not.
-        known: places behind, after those behind the cache.
+        cache, known: the cache, and the places behind, after those behind the cache.
     """
 
     check: AnswerCheck | None = None
