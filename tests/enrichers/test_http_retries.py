@@ -147,7 +147,7 @@ def test_every_face_of_spark_also_in_sql_retries_by_default(spark: SparkSession)
             assert sorted(row["a"] for row in run().collect()) == list(range(20))
         assert metrics.statistics().retries == 2
         assert plan(keys, source, on="key").max_attempts == 3
-        assert str(plan(keys, source, on="key")).endswith(" (up to 3 attempts per key)")
+        assert "(up to 3 attempts per key)" in str(plan(keys, source, on="key"))
         assert plan(keys, source, on="key", retry=None).max_attempts == 1
         assert len(service.requests) == 66
         service.answer_next(DOWN)

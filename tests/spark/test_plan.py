@@ -102,25 +102,19 @@ def test_the_latency_may_come_from_metrics(spark: SparkSession) -> None:
         assert metrics.statistics().latency.p50 <= told <= metrics.statistics().latency.max
 
 
-def test_V3_its_figures_are_a_table_or_a_line(orders: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+def test_V3_its_figures_are_a_table(orders: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
     made = plan(orders, service(), on="product", latency=0.01)
     made.show()
-    assert capsys.readouterr().out == (
+    assert capsys.readouterr().out == f"{made}\n"
+    assert str(made) == (
         "2,000 rows in 2 tasks, 2 at once: 200 without a key, 450 distinct keys\n"
         "         without a cache  with a cache\n"
         "keys                 900           900\n"
         "calls                900           900\n"
         "seconds             0.04          0.04\n"
-        "A call takes 10.00 ms.\n"
-    )
-    assert str(made) == (
-        "2,000 rows in 2 tasks, 2 at once: 200 without a key, 450 distinct keys; without a cache 900 keys in 900 "
-        "calls, 0.04 s, with a cache 900 keys in 900 calls, 0.04 s, at 10.00 ms a call"
+        "A call takes 10.00 ms."
     )
     assert "<caption" in made._repr_html_()
-    told = str(plan(orders, service(), on="product", sample=1))
-    assert told.startswith("2,000 rows in 2 tasks, 2 at once: ")
-    assert told.endswith("without a cache 900 keys in 900 calls, with a cache 900 keys in 900 calls")
 
 
 class Weighing(FakeEnricher):
@@ -130,15 +124,13 @@ class Weighing(FakeEnricher):
         return {"tokens": float(sum(keys))}
 
 
-def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession) -> None:
     rows = spark.range(1, 21, numPartitions=1)
     for limit, never in ((20.0, False), (19.0, True)):
         made = plan(
             rows, Weighing({1: {"x": 1}}), on="id", budget=Budget("p", Limit(limit, 60.0, "tokens")), latency=0.01
         )
-        assert (made.seconds is None) == never == ("it can never start" in str(made))
-        made.show()
-        assert never == ("it can never start" in " ".join(capsys.readouterr().out.split()))
+        assert (made.seconds is None) == never == ("it can never start" in " ".join(str(made).split()))
 
 
 def test_a_plan_takes_the_options_of_enrich(orders: DataFrame) -> None:
@@ -197,7 +189,7 @@ def test_a_plan_computes_with_the_calls_that_the_enricher_runs_at_once(spark: Sp
     rows = spark.range(0, 200, numPartitions=1)
     told = plan(rows, Pooled({1: {"price": 1.0}}), on="id", latency=0.5)
     assert (told.calls, told.max_calls, told.calls_at_once, told.seconds) == (200, 2, 2, 50.0)
-    assert "at most 2 calls at once in a task (the enricher's max_calls is 2)" in str(told)
+    assert "At most 2 calls at once in a task (the enricher's max_calls is 2)" in str(told)
     assert plan(rows, Pooled({1: {"price": 1.0}}), on="id", latency=0.5, capacity=1).seconds == 100.0
     assert plan(rows, service(), on="id", latency=0.5, capacity=20).seconds == 5.0
 

@@ -1,5 +1,5 @@
 """The arithmetic of `plan`: from what the keys of tasks show to the number of lookups, how long they take, and the
-`EnrichmentPlan`, which is a table, a line, or a table in a notebook.
+`EnrichmentPlan`, which is a table, also in a notebook.
 
 Keys come to a task as hashes of 64 bits, and null where a part of the key is null. It counts what `enrich` would look
 up, batch by batch, keeps a `Sketch` of its keys, and returns one row of figures. Sketches of several tasks can be
@@ -385,14 +385,15 @@ class EnrichmentPlan:
     table_rows: int | None = None
     join_program: str | None = None
 
+    def __str__(self) -> str:
+        """The figures as a table of at most 100 columns."""
+        head, *remarks = (textwrap.fill(line, WIDTH) for line in (self._input(), *self._remarks()))
+        program = [] if self.join_program is None else [self.join_program]
+        return "\n".join([head, text_table(COLUMNS, self._rows()), *remarks, *program])
+
     def show(self) -> None:
-        """Print the figures as a table of at most 100 columns."""
-        print(textwrap.fill(self._input(), WIDTH))
-        print(text_table(COLUMNS, self._rows()))
-        for line in self._remarks():
-            print(textwrap.fill(line, WIDTH))
-        if self.join_program is not None:
-            print(self.join_program)
+        """Print the figures."""
+        print(self)
 
     def _repr_html_(self) -> str:
         remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self._remarks())
@@ -400,60 +401,39 @@ class EnrichmentPlan:
         return html_table(COLUMNS, self._rows(), self._input()) + remarks + program
 
     def _remarks(self) -> list[str]:
-        remarks = [] if self.latency is None else [f"A call takes {self.latency * 1000:.2f} ms."]
+        """What else a user should know, in sentences."""
+        facts = [] if self.latency is None else [f"A call takes {self.latency * 1000:.2f} ms"]
         if self.distinct:
-            remarks.append('With strategy="distinct" each key is looked up once in the job.')
+            facts.append('With strategy="distinct" each key is looked up once in the job')
         if self.max_attempts > 1:
-            remarks.append(f"A key that fails is looked up again (up to {self.max_attempts} attempts per key).")
-        return remarks + [f"{fact[:1].upper()}{fact[1:]}." for fact in self._facts()]
-
-    def __str__(self) -> str:
-        pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
-        retried = f" (up to {self.max_attempts} attempts per key)" if self.max_attempts > 1 else ""
-        weights = "".join(
-            f", {plain} {unit} without a cache and {cached} with one" for unit, (plain, cached) in self._units()
-        )
-        return (
-            f"{self._input()}; without a cache "
-            f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
-            f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
-            f"{_duration(self.cached_seconds)}{pace}{retried}{weights}{''.join(f'; {fact}' for fact in self._facts())}"
-        )
-
-    def _facts(self) -> list[str]:
-        """What else a user should know, in words."""
-        facts = []
+            facts.append(f"A key that fails is looked up again (up to {self.max_attempts} attempts per key)")
         if self.max_calls is not None:
             why = f" (the enricher's max_calls is {self.max_calls:,})" if self.calls_at_once == self.max_calls else ""
-            facts.append(f"at most {_count(self.calls_at_once, 'call')} at once in a task{why}")
+            facts.append(f"At most {_count(self.calls_at_once, 'call')} at once in a task{why}")
         for unit, limit in ({} if self.budget is None else self.budget.spend or {}).items():
             estimated = self.weights.get(unit, 0.0)
             if estimated > limit:
                 cents = unit == "usd" and round(estimated, 2) > limit
                 shown = amount(round(estimated, 2) if cents else estimated)
-                facts.append(f"estimated {shown} {unit} exceeds the limit of {amount(limit)} {unit}")
+                facts.append(f"Estimated {shown} {unit} exceeds the limit of {amount(limit)} {unit}")
         if self.never is not None:
-            facts.append(self.never)
+            facts.append(self.never[:1].upper() + self.never[1:])
         if self.table_rows is not None:
             distinct, rows = _count(self.distinct_keys, "distinct key"), _count(self.table_rows, "row")
             facts.append(f"A join costs less: {distinct} will be looked up in a table of about {rows}")
-        return facts
+        return [f"{fact}." for fact in facts]
 
     def _rows(self) -> list[Row]:
-        """The figures without and with a cache."""
+        """The figures without and with a cache, and what the calls weigh in the units of the enricher."""
         rows: list[Row] = [
             ("keys", [f"{self.lookups:,}", f"{self.cached_lookups:,}"]),
             ("calls", [f"{self.calls:,}", f"{self.cached_calls:,}"]),
         ]
         if self.seconds is not None and self.cached_seconds is not None:
             rows.append(("seconds", [f"{self.seconds:,.2f}", f"{self.cached_seconds:,.2f}"]))
-        return rows + self._units()
-
-    def _units(self) -> list[Row]:
-        """What the calls weigh in the units of the enricher, without and with the cache."""
         both = self.weights, self.cached_weights
         units = [unit for unit in self.weights if unit not in ("calls", "keys")]
-        return [(unit, [amount(weights[unit]) for weights in both]) for unit in units]
+        return rows + [(unit, [amount(weights[unit]) for weights in both]) for unit in units]
 
     def _input(self) -> str:
         part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
@@ -471,7 +451,3 @@ class EnrichmentPlan:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number != 1)
-
-
-def _duration(taken: float | None) -> str:
-    return "" if taken is None else f", {taken:,.2f} s"

@@ -173,7 +173,7 @@ def test_a_plan_tells_calls_time_and_weight_under_a_budget(spark: SparkSession) 
     told = plan(spark.range(0, 1000, 1, 1), Weighing(look_up, "x long"), on="id", budget=budget, latency=0.02)
     assert told.weights == {"calls": 1000, "keys": 1000, "usd": 3000.0}
     assert told.seconds == pytest.approx(9.02)
-    assert "estimated 3,000 usd exceeds the limit of 2,000 usd" in str(told)
+    assert "Estimated 3,000 usd exceeds the limit of 2,000 usd" in str(told)
 
 
 @pytest.mark.spark
