@@ -1,8 +1,8 @@
 """What runs in the Python worker for `async_udf`: batches of arguments in, arrays of results out.
 
-The feeder thread makes rows of Python values from Spark's batches. The operator runs on the loop thread over the rows
-of all batches, so calls stay in flight from one batch to the next. The task's main thread builds Arrow arrays from the
-results. Only batches, or the ready part of a batch, cross threads; `task_frame` is the frame.
+The feeder thread makes values of Python from Spark's batches. The operator runs on the loop thread over the rows of all
+batches, so calls stay in flight from one batch to the next. The task's main thread builds Arrow arrays from the
+results, of a whole batch or of what has come after a time; `task_frame` is the frame.
 
 Law: the n-th result belongs to the n-th row. One that does not fit fails the task, or becomes null. Spark takes results
 in arrays of any length, and counts them at the end.
@@ -10,7 +10,6 @@ in arrays of any length, and counts them at the end.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 from collections import deque
@@ -39,7 +38,7 @@ from asyncio_operator.errors import (
 from asyncio_operator.function import AsyncFunction, weigh_of
 from asyncio_operator.hints import remedy
 from asyncio_operator.lookup.delivery import FLUSH
-from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
@@ -80,87 +79,45 @@ class UdfTask:
         results = Results(self.name, self.kind, (lambda row, error: self.failed(row, 1, error)) if self.fail else None)
         outputs = outputs_of(
             arguments(self.name, self.spread, batches),
-            lambda source, sink: _Life(self, source, sink).run(),
+            partial(self._run, results),
             name=self.name,
             ahead=READ_AHEAD,
+            watch=FLUSH,
             propagated=self.propagated,
             singly=not self.idempotent,
         )
         with contextlib.closing(outputs):
             for output in outputs:
-                if output is PULSE:
+                if output is PULSE and not results.came:
                     # Empty, but written: only after a write is the end of Spark's connection seen.
                     yield pa.array([], self.kind)
-                else:
-                    yield from results.arrays(*output)
+                yield from results.leaving(partly=output is PULSE or not self.idempotent)
+        yield from results.leaving()
 
-    def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
-        """The error with which the task ends because a call failed. Raise it from `error`."""
-        return call_error(f"{self.name} failed", "arguments", row, error, attempts, remedy(error) or REMEDY)
-
-
-class _Life:
-    """The part of a task that runs on the loop. It hands results over when their batch is complete, or after a time."""
-
-    def __init__(self, task: UdfTask, source: ToLoop, sink: FromLoop) -> None:
-        self._task = task
-        self._rows = Rows(source)
-        self._sink = sink
-        self._start = 0
-        self._results: list[Any] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def run(self) -> None:
+    async def _run(self, results: Results, source: ToLoop, sink: FromLoop) -> None:
+        """Call the operator with the rows of all batches, on the loop."""
+        rows, came = Rows(source, results.batches), results.came
         try:
-            if self._task.idempotent:
-                await self._outputs()
-            else:
-                await one_by_one(self._task.operator.outputs_on_demand(self._rows), self._sink, self._single)
+            if not self.idempotent:
+                await one_by_one(self.operator.outputs_on_demand(rows), sink, came.append)
+                return
+            async with contextlib.aclosing(self.operator.process(rows)) as outputs:
+                async for result in outputs:
+                    came.append(result)
+                    # The task's thread takes them at each pulse, and need not be woken for each. Here room in the
+                    # channel is waited for, so a slow consumer slows the calls.
+                    if len(came) >= AHEAD:
+                        await sink.put(None)
         except FunctionError as error:
             cause = error.__cause__
             if cause is None:
                 # The error belongs to no row, but ends the run.
                 raise
-            raise self._task.failed(error.element, error.attempts, cause) from cause
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            raise self.failed(error.element, error.attempts, cause) from cause
 
-    async def _outputs(self) -> None:
-        batches = self._rows.batches
-        async with contextlib.aclosing(self._task.operator.process(self._rows)) as outputs:
-            async for result in outputs:
-                self._results.append(result)
-                # A whole batch waits for room in the channel, so a slow consumer slows the calls.
-                if self._start + len(self._results) == len(batches[0]):
-                    await self._sink.put(self._output())
-                elif self._timer is None:
-                    self._arm()
-
-    def _single(self, result: Any) -> tuple[Batch, int, list[Any]]:
-        self._results.append(result)
-        return self._output()
-
-    def _flush(self) -> None:
-        """Hand over the ready results, unless the task's thread is still busy with earlier ones."""
-        self._timer = None
-        if self._results:
-            if self._sink.waiting():
-                self._arm()
-            else:
-                self._sink.put_nowait(self._output())
-
-    def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(FLUSH, self._flush)
-
-    def _output(self) -> tuple[Batch, int, list[Any]]:
-        """A batch, the number of a row in it, and the results from that row on."""
-        batch, start, results = self._rows.batches[0], self._start, self._results
-        self._start, self._results = start + len(results), []
-        if self._start == len(batch):
-            self._rows.batches.popleft()
-            self._start = 0
-        return batch, start, results
+    def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
+        """The error with which the task ends because a call failed. Raise it from `error`."""
+        return call_error(f"{self.name} failed", "arguments", row, error, attempts, remedy(error) or REMEDY)
 
 
 _NULL: Mapping[str, Any] = {}
@@ -174,6 +131,10 @@ class Results:
         name: name of the user's function.
         kind: the type of the results, with all fields nullable.
         on_misfit: makes the error for a row whose result does not fit; None: such a result becomes null.
+
+    Attributes:
+        batches: those of which rows were read and not all results have left. The loop adds.
+        came: the results that this has not taken yet. The loop adds.
     """
 
     def __init__(self, name: str, kind: pa.DataType, on_misfit: Callable[[str, ResultError], Exception] | None) -> None:
@@ -183,8 +144,31 @@ class Results:
         self._several = pa.types.is_struct(kind)
         self._fields = pa.schema(list(kind) if self._several else [pa.field(name, kind)])
         self._read = row_reader(self._fields)
+        self.batches: deque[Batch] = deque()
+        self.came: deque[Any] = deque()
+        # Of the first batch: the results that have left, and those that are ready to leave.
+        self._left = 0
+        self._ready: list[Any] = []
 
-    def arrays(self, batch: Batch, start: int, results: list[Any]) -> Iterator[pa.Array]:
+    def leaving(self, partly: bool = False) -> Iterator[pa.Array]:
+        """The results of each batch that is complete; with `partly` also those that have come of the next one."""
+        came, ready = self.came, self._ready
+        while came:
+            ready.append(came.popleft())
+        while ready:
+            batch, left = self.batches[0], self._left
+            some, more = ready[: len(batch) - left], ready[len(batch) - left :]
+            if left + len(some) < len(batch):
+                if not partly:
+                    return
+                self._left = left + len(some)
+            else:
+                self.batches.popleft()
+                self._left = 0
+            ready[:] = more
+            yield from self._arrays(batch, left, some)
+
+    def _arrays(self, batch: Batch, start: int, results: list[Any]) -> Iterator[pa.Array]:
         """The results for the rows of a batch from `start` on, in arrays of bounded size."""
         try:
             array = self._array(results)
@@ -195,8 +179,8 @@ class Results:
         # More than 2 GB of text: an Arrow array cannot hold it, and Spark takes arrays of any length.
         if array is None:
             half = len(results) // 2
-            yield from self.arrays(batch, start, results[:half])
-            yield from self.arrays(batch, start + half, results[half:])
+            yield from self._arrays(batch, start, results[:half])
+            yield from self._arrays(batch, start + half, results[half:])
             return
         step = max(1, len(array) * OUTPUT_BYTES // max(array.nbytes, OUTPUT_BYTES))
         for i in range(0, len(array), step):
@@ -324,12 +308,12 @@ class Batch:
 class Rows(Input):
     """The rows of all batches, one by one. They are an `Input` of the operator.
 
-    Attributes:
-        batches: in order, the batches with rows whose results were not handed over yet.
+    Args:
+        begun: gets each batch before its first row is read.
     """
 
-    def __init__(self, source: ToLoop) -> None:
-        self.batches: deque[Batch] = deque()
+    def __init__(self, source: ToLoop, begun: deque[Batch]) -> None:
+        self._begun = begun
         self._source = source
         self._first: Iterator[Any] = iter(())
         self._rows = self._first
@@ -350,6 +334,6 @@ class Rows(Input):
             batch = next(iter(self._source), None)
             if batch is None:
                 return
-            self.batches.append(batch)
+            self._begun.append(batch)
             self._first = iter(batch.columns[0])
             self._rows = self._first if batch.bare else zip(self._first, *batch.columns[1:], strict=True)

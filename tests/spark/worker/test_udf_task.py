@@ -26,6 +26,7 @@ from asyncio_operator import (
 )
 from asyncio_operator.arrow import columns
 from asyncio_operator.arrow.columns import array_of
+from asyncio_operator.loop.channels import AHEAD
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.udf import ColumnFunction
@@ -98,8 +99,8 @@ def test_X9_a_consumer_that_stands_still_stops_the_calls() -> None:
     while before != called:
         before = called
         time.sleep(0.3)
-    # Some batches in each channel, one in the hands of each thread, and the buffer.
-    assert called <= 20 + 10 * (2 * READ_AHEAD + 4)
+    # The buffer, what has come for the thread and what it has taken, and the batches that were read ahead.
+    assert called <= 20 + 2 * (AHEAD + READ_AHEAD) + 10 * (READ_AHEAD + 2)
     output.close()  # type: ignore[attr-defined]
 
 
