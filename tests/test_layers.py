@@ -435,7 +435,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/queues": 409,
     "asyncio_operator/quota": 4_125,
     "asyncio_operator/services": 1_360,
-    "asyncio_operator/spark": 8_339,
+    "asyncio_operator/spark": 8_299,
     "asyncio_operator/state": 7_429,
     "asyncio_operator/telemetry": 565,
     "asyncio_operator/testing": 3_196,

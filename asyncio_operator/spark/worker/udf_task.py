@@ -151,7 +151,7 @@ class Results:
         self._ready: list[Any] = []
 
     def leaving(self, partly: bool = False) -> Iterator[pa.Array]:
-        """The results of each batch that is complete; with `partly` also those that have come of the next one."""
+        """The results of each batch that is complete; with `partly` also those of the next one that are there."""
         came, ready = self.came, self._ready
         while came:
             ready.append(came.popleft())
