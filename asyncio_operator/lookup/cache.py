@@ -28,7 +28,7 @@ from asyncio_operator.state.descriptors import StateTtlConfig, ValueStateDescrip
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.layout import Stored
 from asyncio_operator.state.serializers import NULL, BuiltinSerializer
-from asyncio_operator.state.ttl import TtlCells
+from asyncio_operator.state.ttl import LivingEntries
 
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend
@@ -103,13 +103,13 @@ class LookupCache:
         options = self.options
         self._backend = backend
         self._now = backend.now
-        self._written = self._cells("answers", options.expire_after_write)
+        self._written = self._lives("answers", options.expire_after_write)
         self._codec = self._written.codec
         self._miss = self._codec.encode(None)
         self.row_life = life = self._written.milliseconds
         others = options.missing_ttl, options.refresh_after
         self.miss_life, self.fresh_life = [life if one is None else StateTtlConfig(one).milliseconds for one in others]
-        self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
+        self._used = None if options.expire_after_access is None else self._lives("used", options.expire_after_access)
         times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
         self._expire = times != (None, None, None)
         self._in_bulk = others == (None, None) and self._used is None
@@ -312,14 +312,13 @@ class LookupCache:
             self._entries.clear()
             self._backend.close()
 
-    def _cells(self, name: str, seconds: Any) -> TtlCells:
+    def _lives(self, name: str, seconds: Any) -> LivingEntries:
         # Without a clean-up of its own: an entry may only go together with its place in the order of use.
         ttl = StateTtlConfig(FOREVER if seconds is None else seconds, cleanup=())
-        cells = self._backend.cells(
-            ValueStateDescriptor(name, serializer=AnswerSerializer(), ttl=ttl), ValueStateDescriptor
-        )
-        assert isinstance(cells, TtlCells)
-        return cells
+        descriptor = ValueStateDescriptor(name, serializer=AnswerSerializer(), ttl=ttl)
+        lives = self._backend.value_state(descriptor).entries
+        assert isinstance(lives, LivingEntries)
+        return lives
 
     def _is_expired(self, stored: Any, now: int) -> bool:
         """Whether the lifetime of an answer since it was written is over."""

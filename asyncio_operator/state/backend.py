@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.cells import Batch, Cells, Table
+from asyncio_operator.state.cells import Batch, Entries, Table
 from asyncio_operator.state.descriptors import (
     QUEUE,
     AggregatingStateDescriptor,
@@ -41,7 +41,7 @@ from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import Serializer, check_serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
-from asyncio_operator.state.ttl import TtlCells
+from asyncio_operator.state.ttl import LivingEntries
 
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
@@ -110,9 +110,8 @@ class StateBackend(ABC):
         self._why_closed = f"is closed: {self.remedy}"
         self._key: Key | None = None
         self._namespace_bytes = NONE
-        self._cells: dict[str, tuple[StateDescriptor, Cells]] = {}
-        # By name: the state of the latest descriptor, and all states that the program may still use.
-        self._latest: dict[str, State] = {}
+        # By name: the latest descriptor and its state, and all states that the program may still use.
+        self._requested: dict[str, tuple[StateDescriptor, State]] = {}
         self._given: dict[str, WeakSet[State]] = {}
         self._queues: dict[str, Any] = {}  # Each a `PriorityQueueSet`.
         self._on_key: list[Callable[[bytes], None]] = []
@@ -269,9 +268,9 @@ class StateBackend(ABC):
         if name not in self._states():
             known = ", ".join(map(repr, sorted(self._states()))) or "none"
             raise StateError(f"{self!r} has no state {describe(name)}: its states are {known}")
-        cells = self._cells.get(name, (None, None))[1]
-        if isinstance(cells, TtlCells):
-            cells.sweep_all()
+        lives = self._requested[name][1].entries if name in self._requested else None
+        if isinstance(lives, LivingEntries):
+            self._clean_up(name, lives.sweep_all)
         if next(self.table(name).entries(), None) is not None:
             raise StateError(
                 f"{self!r}: state {name!r} has entries, and only an empty state is dropped: clear it for each key and "
@@ -281,15 +280,14 @@ class StateBackend(ABC):
         for state in self._given.pop(name, ()):
             state.mark_dropped()
         del self.metas[name]
-        self._cells.pop(name, None)
-        self._latest.pop(name, None)
+        self._requested.pop(name, None)
         self._follow_keys()
 
     def compact(self) -> None:
         """Removes the expired entries of every state whose clean-up is in compaction, then gives space back."""
         self.settle()
-        for cells in self.ttl_cells(CleanupInCompaction):
-            cells.sweep_all()
+        for name, lives in self.lives(CleanupInCompaction):
+            self._clean_up(name, lives.sweep_all)
 
     def restore(self, snapshots: Sequence[StateSnapshot]) -> None:
         """Takes from snapshots the entries in this backend's range; called once, before any state is requested.
@@ -376,49 +374,48 @@ class StateBackend(ABC):
         """The names of the states, without queues."""
         return [name for name, meta in self.metas.items() if meta.kind != QUEUE]
 
-    def cells(self, descriptor: StateDescriptor, kind: type) -> Cells:
-        """The cells of a state, after checking that its descriptor fits the stored state."""
+    def _state(self, make: Callable[[StateBackend, Entries, Any], S], descriptor: StateDescriptor, kind: type) -> S:
+        """The state of a descriptor, after checking that this fits the stored state."""
         self.check_open()
         if not isinstance(descriptor, kind):
             raise ConfigurationError(f"{describe(descriptor)}: a {kind.__name__} is needed")
-        known = self._cells.get(descriptor.name)
-        if known is not None and known[0] == descriptor:
-            return known[1]
         name, meta, ttl = descriptor.name, describe_state(descriptor), descriptor.ttl
-        if name in self.metas:
-            meta.check_against(name, self.metas[name], in_use=known is not None)
-        if known is not None:
-            table = known[1].table
-        else:
-            table = self.open_table(name, meta, value_serializer(descriptor))
-            self.metas[name] = meta
-        cells = Cells(name, self, table) if ttl is None else TtlCells(name, self, table, ttl)
-        self._cells[name] = (descriptor, cells)
-        self._latest.pop(name, None)
-        self._follow_keys()
-        return cells
-
-    def _state(self, make: Callable[[Cells, Any], S], descriptor: StateDescriptor, kind: type) -> S:
-        cells = self.cells(descriptor, kind)
-        state: Any = self._latest.get(descriptor.name)
-        if state is None:
-            state = self._latest[descriptor.name] = make(cells, descriptor)
-            self._given.setdefault(descriptor.name, WeakSet()).add(state)
-        return state  # type: ignore[no-any-return]
+        known, state = self._requested.get(name, (None, None))
+        if known != descriptor:
+            if name in self.metas:
+                meta.check_against(name, self.metas[name], in_use=known is not None)
+            if known is None:
+                self.open_table(name, meta, value_serializer(descriptor))
+                self.metas[name] = meta
+            table = self.table(name)
+            state = make(self, table if ttl is None else LivingEntries(self, table, ttl), descriptor)
+            self._requested[name] = descriptor, state
+            self._given.setdefault(name, WeakSet()).add(state)
+            self._follow_keys()
+        return state  # type: ignore[return-value]
 
     def _follow_keys(self) -> None:
-        self._on_key = [cells.sweep for cells in self.ttl_cells(CleanupIncrementally) if cells.every_record]
+        followed = [name for name, lives in self.lives(CleanupIncrementally) if lives.every_record]
+        self._on_key = [self._requested[name][1].access for name in followed]
 
-    def ttl_cells(self, strategy: type[Cleanup]) -> Iterator[TtlCells]:
-        """The cells of each state whose time to live has this strategy of clean-up."""
-        found = (cells for _, cells in self._cells.values() if isinstance(cells, TtlCells))
-        return (cells for cells in found if cells.strategy(strategy) is not None)
+    def lives(self, strategy: type[Cleanup]) -> Iterator[tuple[str, LivingEntries]]:
+        """Each state whose time to live has this strategy of clean-up, by its name."""
+        for name, (_, state) in self._requested.items():
+            lives = state.entries
+            if isinstance(lives, LivingEntries) and lives.strategy(strategy) is not None:
+                yield name, lives
 
     def settle(self) -> None:
         """Lets incremental clean-ups make the looks of all accesses so far: before stored entries are shown."""
         self.check_open()
-        for cells in self.ttl_cells(CleanupIncrementally):
-            cells.settle()
+        for name, lives in self.lives(CleanupIncrementally):
+            self._clean_up(name, lives.settle)
+
+    def _clean_up(self, name: str, clean: Callable[[], None]) -> None:
+        try:
+            clean()
+        except Exception as error:
+            raise StateError(f"cleaning up state {name!r} failed: {self.table(name).error(error)}") from error
 
     def require_slot(self) -> bytes:
         """The current slot; StateError if no key was set, or the backend is closed."""

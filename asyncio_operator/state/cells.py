@@ -1,14 +1,11 @@
-"""Cells of a state, over the table that its backend gives it, from addresses to stored entries.
+"""The entries of a state: what they are made of, and the table where its backend stores them.
 
 A stored entry is bytes that a serialiser gives, after a timestamp if the state has time to live (`layout`). The heap
 keeps objects instead (`heap_backend.HeapCodec`), and no other module knows what a stored entry is.
 
 An address is ``slot + sub`` (`layout`). Tables store, find and iterate: they know no lists, no maps and no expiry. Each
-change is one atomic write; changes that belong together are staged into one batch.
-
-`Cells` hold values by slot and sub, and the five kinds of state are built on them. They keep every value for ever;
-`ttl.TtlCells` has the same methods and lets values expire. Here an error of a serialiser becomes a StateError that
-names the state, the key and the namespace.
+change is one atomic write; changes that belong together are staged into one batch. With time to live
+`ttl.LivingEntries` stand between a table and its state: they stamp what is written, and show what has not expired.
 """
 
 from __future__ import annotations
@@ -18,13 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.layout import (
     NOT_BEGUN,
     STAMP_BIAS,
     STAMP_SIZE,
     Stored,
-    describe_slot,
     stamp,
     stamped_at,
 )
@@ -79,8 +74,8 @@ class Codec:
         return [absent if one is None or (rest := after(one, deadline)) is None else decode(rest) for one in stamped]
 
 
-class Table(ABC):
-    """The entries of one state."""
+class Entries(ABC):
+    """The entries of one state, as it reads and writes them."""
 
     codec: Codec
     """Makes entries from values. Until the state is requested they are bytes, of whatever serialiser."""
@@ -91,9 +86,9 @@ class Table(ABC):
     put_slot: Callable[[bytes, Stored], None]
     """Writes such an entry."""
 
+    @abstractmethod
     def error(self, error: Exception) -> Exception:
         """An error of the store as a StateError; any other error as it is."""
-        return error
 
     @abstractmethod
     def get(self, slot: bytes, sub: bytes) -> Stored | None:
@@ -107,18 +102,37 @@ class Table(ABC):
     def delete(self, slot: bytes, sub: bytes) -> None:
         """Removes one entry, if there is one."""
 
-    def holds(self, slot: bytes, sub: bytes, stored: Stored) -> bool:
-        """Whether an entry that was read is still stored. An equal entry that was written since does not count."""
-        return self.get(slot, sub) is stored
-
+    @abstractmethod
     def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
-        """Adds changes of one slot to a batch, here a list: entries by sub, None to delete. `clear` empties the slot
-        first."""
-        batch.append((self, slot, list(changes), clear))
+        """Adds changes of one slot to a batch: entries by sub, None to delete. `clear` empties the slot first."""
 
     @abstractmethod
     def scan(self, slot: bytes) -> Iterator[tuple[bytes, Stored]]:
         """The subs and entries of a slot as they are now, in the order of the subs."""
+
+    @abstractmethod
+    def is_empty(self, slot: bytes) -> bool:
+        """Whether a slot has no entries."""
+
+    def access(self) -> None:
+        """Counts an access that reads and writes nothing, where a clean-up wants to know of it."""
+
+
+class Table(Entries):
+    """The entries of one state where they are stored."""
+
+    def error(self, error: Exception) -> Exception:
+        return error
+
+    def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
+        batch.append((self, slot, list(changes), clear))
+
+    def is_empty(self, slot: bytes) -> bool:
+        return not self.head(slot, 1)
+
+    def holds(self, slot: bytes, sub: bytes, stored: Stored) -> bool:
+        """Whether an entry that was read is still stored. An equal entry that was written since does not count."""
+        return self.get(slot, sub) is stored
 
     @abstractmethod
     def head(self, slot: bytes, count: int) -> list[tuple[bytes, Stored]]:
@@ -156,127 +170,5 @@ class Absent(Enum):
     ABSENT = "absent"
 
 
-READING: Final = "the serialiser failed while reading"
-CLEANING: Final = "cleaning up failed"
-WRITING: Final = "the serialiser failed while writing"
-
 ABSENT: Final = Absent.ABSENT
-"""The value of a cell that holds none. None itself is a value."""
-
-
-class Cells:
-    """The cells of one state.
-
-    Attributes:
-        name: the state's name.
-        backend: the `StateBackend`, a class that is made of this one: it gives the current slot and takes batches.
-    """
-
-    def __init__(self, name: str, backend: Any, table: Table) -> None:
-        self.name = name
-        self.backend = backend
-        self.table = table
-        self.codec = table.codec
-        self._get = table.get
-        # For the only entry of a slot. They are the store's own functions where possible, to save a call on the path of
-        # every value.
-        self.load: Callable[[bytes], Stored | None] = table.get_slot
-        self.store: Callable[[bytes, Stored], None] = table.put_slot
-        self._put = table.put
-        self._encode = self.codec.encode
-        self._decode = self.codec.decode
-
-    def get(self, slot: bytes, sub: bytes) -> Any:
-        """The value of a cell, or ABSENT."""
-        try:
-            stored = self._get(slot, sub)
-            return ABSENT if stored is None else self._decode(stored)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
-
-    def put(self, slot: bytes, sub: bytes, value: Any) -> None:
-        """Writes a cell."""
-        try:
-            self._put(slot, sub, self._encode(value))
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
-
-    def delete(self, slot: bytes, sub: bytes) -> None:
-        """Empties a cell."""
-        try:
-            self.table.delete(slot, sub)
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
-
-    def contains(self, slot: bytes, sub: bytes) -> bool:
-        """Whether a cell holds a value."""
-        return self.stored(slot, sub) is not None
-
-    def stored(self, slot: bytes, sub: bytes) -> Stored | None:
-        """The stored form of a cell's value, or None."""
-        try:
-            return self._get(slot, sub)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
-
-    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
-        """Subs and values of a slot as they are now, in the order of the subs. StateError after the backend is
-        closed."""
-        try:
-            return self._decoded(slot, self.table.scan(slot))
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
-
-    def _decoded(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
-        decode, backend = self._decode, self.backend
-        try:
-            for sub, stored in rows:
-                if backend.closed:
-                    backend.check_open()
-                yield sub, decode(stored)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
-
-    def is_empty(self, slot: bytes) -> bool:
-        """Whether no cell of the slot holds a value."""
-        try:
-            return not self.table.head(slot, 1)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
-
-    def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
-        """Adds writes of cells to a batch, ABSENT to empty one; `clear` empties the slot before."""
-        try:
-            self.table.stage(batch, slot, [(sub, self._stored(value)) for sub, value in changes], clear)
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
-
-    def write(self, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
-        """Writes cells as one batch: after a crash all of it is there, or nothing."""
-        batch = self.backend.new_batch()
-        self.stage(batch, slot, changes, clear)
-        self.commit(batch, slot)
-
-    def commit(self, batch: Batch, slot: bytes) -> None:
-        """Writes a batch of changes of a slot, whole or not at all."""
-        try:
-            self.backend.commit(batch)
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
-
-    def clear(self, slot: bytes) -> None:
-        """Empties every cell of a slot."""
-        self.write(slot, (), clear=True)
-
-    def _stored(self, value: Any) -> Any:
-        return None if value is ABSENT else self._encode(value)
-
-    def located(self, error: Exception, slot: bytes, doing: str = "") -> StateError:
-        """The error as a StateError that says where it happened. `doing` says in which step code of the user raised
-        it."""
-        # An error that passes through two of these methods names the place already.
-        error = self.table.error(error)
-        where = f"state {self.name!r}, {describe_slot(slot, self.backend.group_width)}"
-        kind = type(error) if isinstance(error, StateError) else StateError
-        what = str(error) if isinstance(error, StateError) else f"{doing}: {describe_error(error)}"
-        return kind(f"{where}: {what.removeprefix(where + ': ')}")
+"""Instead of a value, where there is none. None itself is a value."""

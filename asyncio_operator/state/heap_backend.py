@@ -66,10 +66,10 @@ class HeapStateBackend(StateBackend):
         codec = table.codec = HeapCodec(serializer, meta.ttl)
         # Restored bytes become values now: only the first request brings the serialiser that can read them.
         if name in self._tables:
-            had = self.metas[name].ttl
+            old, had = self._tables[name], self.metas[name].ttl
             try:
-                for slot, sub, data in self._tables[name].entries():
-                    table.put(slot, sub, codec.from_bytes(retimed(data, had, meta.ttl)))
+                for slot, sub, stored in old.entries():
+                    table.put(slot, sub, codec.from_bytes(retimed(old.codec.to_bytes(stored), had, meta.ttl)))
             except Exception as error:
                 raise StateError(f"state {name!r} cannot be read: {type(error).__name__}: {error}") from error
         self._tables[name] = table
@@ -116,7 +116,7 @@ class HeapStateBackend(StateBackend):
                 "checkpoint(path, backend) writes it to a directory"
             )
         self.settle()
-        clean = {cells.name: cells.cleaned for cells in self.ttl_cells(CleanupFullSnapshot)}
+        clean = {name: lives.cleaned for name, lives in self.lives(CleanupFullSnapshot)}
         groups = {name: self._rows_by_group(name, clean.get(name)) for name in self._tables}
         groups |= {name: self._elements_by_group(name) for name in self._queues}
         return HeapSnapshot(self.max_parallelism, self.key_groups, self._sequence + 1, dict(self.metas), groups)

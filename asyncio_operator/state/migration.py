@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
 from asyncio_operator.state.backend import StateBackend
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.cells import ABSENT, Batch
 from asyncio_operator.state.descriptors import MapStateDescriptor, ValueStateDescriptor
-from asyncio_operator.state.states import MapState
-from asyncio_operator.state.ttl import TtlCells
+from asyncio_operator.state.states import READING, WRITING, MapState, ValueState
+from asyncio_operator.state.ttl import LivingEntries
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -58,21 +58,19 @@ class MigratingMapState(MapState[K, V]):
             raise ConfigurationError(
                 f"the old state {old.name!r} has the default {describe(old.default)}: a map has none, so leave it out"
             )
-        self._owner = backend
-        self._name = old.name
-        self._old = backend.cells(old, ValueStateDescriptor)
+        self._old: ValueState[Any] = backend.value_state(old)
         self._map: MapState[K, V] = backend.map_state(new)
-        super().__init__(backend.cells(new, MapStateDescriptor), new)
+        super().__init__(backend, self._map.entries, new)
         # Without a slot at hand, every method asks for one, and the old value moves first.
-        self._backend = SimpleNamespace(slot=None, require_slot=self._moved)
+        self._current = SimpleNamespace(slot=None, require_slot=self._moved)
 
     def clear(self) -> None:
         """As of `MapState`; an old value goes too, in the same batch."""
-        slot, batch = self._slot(), self._owner.new_batch()
-        if self._name in self._owner.metas:
-            self._old.stage(batch, slot, (), clear=True)
-        self._cells.stage(batch, slot, (), clear=True)
-        self._cells.commit(batch, slot)
+        slot, batch = self._slot(), self._backend.new_batch()
+        if self._old.name in self._backend.metas:
+            self._old.entries.stage(batch, slot, (), True)
+        self.entries.stage(batch, slot, (), True)
+        self._commit(batch, slot)
 
     def finish(self) -> None:
         """Moves what is left in the old state, of all keys and namespaces. The current key and namespace stay.
@@ -84,47 +82,60 @@ class MigratingMapState(MapState[K, V]):
             StateMigrationError: an old value does not fit; it stays, and so do those behind it.
             StateError: the backend is closed.
         """
-        self._owner.settle()
-        if self._name in self._owner.metas:
-            for slot, sub, stored in self._old.table.entries():
+        self._backend.settle()
+        if self._old.name in self._backend.metas:
+            for slot, sub, stored in self._backend.table(self._old.name).entries():
                 self._move(slot + sub, stored)
 
     def _slot(self) -> bytes:
-        backend = self._map._backend  # Its own, which refuses to work when the new state was dropped.
-        slot: bytes = backend.slot or backend.require_slot()
+        current = self._map._current  # Its own, which refuses to work when the new state was dropped.
+        slot: bytes = current.slot or current.require_slot()
         return slot
 
     def _moved(self) -> bytes:
         """The current slot, after its old value, if there is one, has moved into the map."""
         slot = self._slot()
-        if self._name in self._owner.metas:
-            stored = self._old.stored(slot, b"")
+        if self._old.name in self._backend.metas:
+            stored = self._stored(slot)
             if stored is not None:
                 self._move(slot, stored)
         return slot
 
+    def _stored(self, slot: bytes) -> Any:
+        """The old value as it is stored, or None. This is no access, and an expired one stays."""
+        try:
+            return self._backend.table(self._old.name).get_slot(slot)
+        except Exception as error:
+            raise self._old.located(error, slot, READING) from error
+
     def _move(self, slot: bytes, stored: Any) -> None:
         # This also removes an expired value, which must not move.
-        old = self._old.get(slot, b"")
+        old = self._old._get(slot, b"")
         if old is ABSENT:
             return
         if not isinstance(old, dict):
             raise self._unfit(slot, f"the old value {describe(old)} is not a dict")
-        batch = self._owner.new_batch()
         try:
-            entries = [(self.sub_of(slot, key), value) for key, value in old.items()]
-            if isinstance(self._old, TtlCells) and isinstance(self._cells, TtlCells):
-                # The read above may have renewed the old value, whose time then counts, or removed it.
-                touched = self._old.stored(slot, b"")
-                age = self._old.codec.timestamp(stored if touched is None else touched)
-                self._cells.stage_aged(batch, slot, entries, age)
-            else:
-                self._cells.stage(batch, slot, entries, clear=True)
-        except StateError as error:
-            raise self._unfit(slot, f"the old value {describe(old)} does not fit: {error}") from error
+            entries = [(self.sub_of(slot, key), self._encode(value)) for key, value in old.items()]
+        except Exception as error:
+            what = self.located(error, slot, WRITING)
+            raise self._unfit(slot, f"the old value {describe(old)} does not fit: {what}") from error
+        batch, table, new = self._backend.new_batch(), self._backend.table(self._old.name), self.entries
+        if isinstance(self._old.entries, LivingEntries) and isinstance(new, LivingEntries):
+            # The read above may have renewed the old value, whose time then counts, or removed it.
+            touched = self._stored(slot)
+            new.stage(batch, slot, entries, True, table.codec.timestamp(stored if touched is None else touched))
+        else:
+            new.stage(batch, slot, entries, True)
         # In the same batch: after a crash a key is in one state, and never in both or in neither.
-        self._old.table.stage(batch, slot, (), clear=True)
-        self._cells.commit(batch, slot)
+        table.stage(batch, slot, (), True)
+        self._commit(batch, slot)
+
+    def _commit(self, batch: Batch, slot: bytes) -> None:
+        try:
+            self._backend.commit(batch)
+        except Exception as error:
+            raise self.located(error, slot, WRITING) from error
 
     def _unfit(self, slot: bytes, what: str) -> StateError:
         remedy = "correct it through the old value state, or give the new state other serialisers"

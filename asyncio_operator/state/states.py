@@ -1,4 +1,4 @@
-"""The five kinds of keyed state, over cells. Each reads and writes at the backend's current key and namespace.
+"""The five kinds of keyed state. Each reads and writes at the backend's current key and namespace.
 
 They know neither where the entries are stored nor that entries may expire.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells
+from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.state.cells import ABSENT, Entries
 from asyncio_operator.state.descriptors import (
     AggregatingStateDescriptor,
     MapStateDescriptor,
@@ -18,92 +18,168 @@ from asyncio_operator.state.descriptors import (
     ValueStateDescriptor,
 )
 from asyncio_operator.state.keys import KeySerializer, serialize_key
-from asyncio_operator.state.layout import sequence_bytes
+from asyncio_operator.state.layout import describe_slot, sequence_bytes
 from asyncio_operator.state.serializers import checked
 
 K = TypeVar("K")
 V = TypeVar("V")
 
+READING: Final = "the serialiser failed while reading"
+WRITING: Final = "the serialiser failed while writing"
+
 
 class State:
-    """What all states share: their cells, and the backend that has the current slot."""
+    """What all states share: the backend, and the entries, by slot and sub, which it turns into values.
 
-    __slots__ = ("__weakref__", "_backend", "_cells")
+    An error of a serialiser or of the store becomes a StateError that names the state, the key and the namespace.
 
-    def __init__(self, cells: Cells, descriptor: Any) -> None:
-        self._cells = cells
-        self._backend: Any = cells.backend
+    Attributes:
+        name: from the descriptor.
+        entries: the table of the state, or what lives of it.
+    """
+
+    __slots__ = ("__weakref__", "_backend", "_current", "_decode", "_encode", "entries", "name")
+
+    def __init__(self, backend: Any, entries: Entries, descriptor: Any) -> None:
+        # A `StateBackend`, whose class is made of this one. What has the current slot is mostly the same object.
+        self._backend: Any = backend
+        self._current: Any = backend
+        self.name: str = descriptor.name
+        self.entries = entries
+        self._encode, self._decode = entries.codec.encode, entries.codec.decode
 
     def mark_dropped(self) -> None:
         """Every use is a StateError from here on."""
 
         def refuse() -> NoReturn:
             raise StateError(
-                f"state {self._cells.name!r} was dropped: request it again from the backend, which makes a new one"
+                f"state {self.name!r} was dropped: request it again from the backend, which makes a new one"
             )
 
         # Without a slot at hand, every method asks for one.
-        self._backend = SimpleNamespace(slot=None, require_slot=refuse)
+        self._current = SimpleNamespace(slot=None, require_slot=refuse)
 
     def clear(self) -> None:
         """Removes what is stored for the current key and namespace."""
-        self._cells.clear(self._backend.slot or self._backend.require_slot())
+        self._write(self._current.slot or self._current.require_slot(), (), clear=True)
+
+    def _get(self, slot: bytes, sub: bytes) -> Any:
+        """The value at an address, or ABSENT."""
+        try:
+            stored = self.entries.get(slot, sub)
+            return ABSENT if stored is None else self._decode(stored)
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
+
+    def _put(self, slot: bytes, sub: bytes, value: Any) -> None:
+        try:
+            self.entries.put(slot, sub, self._encode(value))
+        except Exception as error:
+            raise self.located(error, slot, WRITING) from error
+
+    def _delete(self, slot: bytes, sub: bytes) -> None:
+        try:
+            self.entries.delete(slot, sub)
+        except Exception as error:
+            raise self.located(error, slot, WRITING) from error
+
+    def _scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Subs and values of a slot as they are now, in the order of the subs. StateError after the backend is
+        closed."""
+        try:
+            return self._decoded(slot, self.entries.scan(slot))
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
+
+    def _decoded(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
+        decode, backend = self._decode, self._backend
+        try:
+            for sub, stored in rows:
+                if backend.closed:
+                    backend.check_open()
+                yield sub, decode(stored)
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
+
+    def _write(self, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
+        """Writes values as one batch: after a crash all of it is there, or nothing. `clear` empties the slot before."""
+        try:
+            batch = self._backend.new_batch()
+            self.entries.stage(batch, slot, [(sub, self._encode(value)) for sub, value in changes], clear)
+            self._backend.commit(batch)
+        except Exception as error:
+            raise self.located(error, slot, WRITING) from error
+
+    def access(self, slot: bytes) -> None:
+        """Counts an access for the clean-up of a state with time to live."""
+        try:
+            self.entries.access()
+        except Exception as error:
+            raise self.located(error, slot, "cleaning up failed") from error
+
+    def located(self, error: Exception, slot: bytes, doing: str = "") -> StateError:
+        """The error as a StateError that says where it happened. `doing` says in which step code of the user raised
+        it."""
+        # An error that passes through two of these methods names the place already.
+        error = self.entries.error(error)
+        where = f"state {self.name!r}, {describe_slot(slot, self._backend.group_width)}"
+        kind = type(error) if isinstance(error, StateError) else StateError
+        what = str(error) if isinstance(error, StateError) else f"{doing}: {describe_error(error)}"
+        return kind(f"{where}: {what.removeprefix(where + ': ')}")
 
     def _failed(self, error: Exception, function: str) -> StateError:
         """The StateError for an error of the user's function: it names the state, the key and the namespace."""
-        return self._cells.located(error, self._backend.slot or self._backend.require_slot(), f"{function}() raised")
+        return self.located(error, self._current.slot or self._current.require_slot(), f"{function}() raised")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._cells.name!r}>"
+        return f"<{type(self).__name__} {self.name!r}>"
 
 
 class ValueState(State, Generic[V]):
     """One value."""
 
-    __slots__ = ("_copy_default", "_decode", "_encode", "_load", "_store")
+    __slots__ = ("_copy_default", "_load", "_store")
 
-    def __init__(self, cells: Cells, descriptor: ValueStateDescriptor) -> None:
-        super().__init__(cells, descriptor)
-        self._load = cells.load
-        self._store = cells.store
-        self._encode = cells.codec.encode
-        self._decode = cells.codec.decode
+    def __init__(self, backend: Any, entries: Entries, descriptor: ValueStateDescriptor) -> None:
+        super().__init__(backend, entries, descriptor)
+        # The store's own functions where possible, to save a call on the path of every value.
+        self._load, self._store = entries.get_slot, entries.put_slot
         self._copy_default: Callable[[], Any] | None = None
         if descriptor.default is not None and descriptor.ttl is None:
             try:
                 default = self._encode(descriptor.default)
             except Exception as error:
-                raise StateError(f"the default of state {cells.name!r} cannot be stored: {error}") from error
+                raise StateError(f"the default of state {self.name!r} cannot be stored: {error}") from error
             # Law S4: a fresh copy each time, because the caller may change what it gets.
             self._copy_default = lambda: self._decode(default)
 
     def value(self) -> V | None:
         """The value; without one, a fresh copy of the default, or None."""
-        backend = self._backend
-        slot = backend.slot or backend.require_slot()
+        current = self._current
+        slot = current.slot or current.require_slot()
         try:
             stored = self._load(slot)
             if stored is not None:
                 return self._decode(stored)  # type: ignore[no-any-return]
             return self._copy_default() if self._copy_default is not None else None
         except Exception as error:
-            raise self._cells.located(error, slot, READING) from error
+            raise self.located(error, slot, READING) from error
 
     def update(self, value: V | None) -> None:
         """Writes the value; None clears it."""
-        backend = self._backend
-        slot = backend.slot or backend.require_slot()
+        current = self._current
+        slot = current.slot or current.require_slot()
         if value is None:
-            self._cells.delete(slot, b"")
+            self._delete(slot, b"")
             return
         try:
             self._store(slot, self._encode(value))
         except Exception as error:
-            raise self._cells.located(error, slot, WRITING) from error
+            raise self.located(error, slot, WRITING) from error
 
     def clear(self) -> None:
         """Removes the value."""
-        self._cells.delete(self._backend.slot or self._backend.require_slot(), b"")
+        self._delete(self._current.slot or self._current.require_slot(), b"")
 
 
 class ListState(State, Generic[V]):
@@ -113,7 +189,7 @@ class ListState(State, Generic[V]):
 
     def get(self) -> list[V]:
         """The elements, as a list of your own; empty if there are none."""
-        return [value for _, value in self._cells.scan(self._backend.slot or self._backend.require_slot())]
+        return [value for _, value in self._scan(self._current.slot or self._current.require_slot())]
 
     def add(self, value: V) -> None:
         """Appends an element, without reading anything.
@@ -121,36 +197,36 @@ class ListState(State, Generic[V]):
         Raises:
             StateError: the element is None; nothing is changed.
         """
-        slot = self._backend.slot or self._backend.require_slot()
+        slot = self._current.slot or self._current.require_slot()
         if value is None:
-            raise self._cells.located(StateError("None cannot be an element of a list state: leave it out"), slot)
+            raise self.located(StateError("None cannot be an element of a list state: leave it out"), slot)
         # Law S5: a new number sorts last, so nothing has to be read.
-        self._cells.put(slot, self._next_sub(slot), value)
+        self._put(slot, self._next_sub(slot), value)
 
     def add_all(self, values: Iterable[V]) -> None:
         """Appends elements, all of them or none, without reading anything; raises as `add` does."""
-        self._write(values, clear=False)
+        self._write_all(values, clear=False)
 
     def update(self, values: Iterable[V]) -> None:
         """Replaces the list, as one batch; an empty one clears. Raises as `add` does."""
-        self._write(values, clear=True)
+        self._write_all(values, clear=True)
 
-    def _write(self, values: Iterable[V], clear: bool) -> None:
-        slot = self._backend.slot or self._backend.require_slot()
+    def _write_all(self, values: Iterable[V], clear: bool) -> None:
+        slot = self._current.slot or self._current.require_slot()
         if not isinstance(values, Iterable):
-            raise self._cells.located(StateError(f"{describe(values)} is not an iterable of elements"), slot)
+            raise self.located(StateError(f"{describe(values)} is not an iterable of elements"), slot)
         elements = list(values)
         if any(value is None for value in elements):
-            raise self._cells.located(
+            raise self.located(
                 StateError(f"{describe(elements)}: None cannot be an element of a list state, leave it out"), slot
             )
-        self._cells.write(slot, [(self._next_sub(slot), value) for value in elements], clear)
+        self._write(slot, [(self._next_sub(slot), value) for value in elements], clear)
 
     def _next_sub(self, slot: bytes) -> bytes:
         try:
             return sequence_bytes(self._backend.next_sequence())
         except StateError as error:
-            raise self._cells.located(error, slot) from error
+            raise self.located(error, slot) from error
 
 
 class MapState(State, Generic[K, V]):
@@ -158,8 +234,8 @@ class MapState(State, Generic[K, V]):
 
     __slots__ = ("_key", "_sub")
 
-    def __init__(self, cells: Cells, descriptor: MapStateDescriptor) -> None:
-        super().__init__(cells, descriptor)
+    def __init__(self, backend: Any, entries: Entries, descriptor: MapStateDescriptor) -> None:
+        super().__init__(backend, entries, descriptor)
         if descriptor.key_serializer is None:
             self._sub: Callable[[Any], bytes] = serialize_key
             self._key: Callable[[bytes], Any] = KeySerializer().deserialize
@@ -170,32 +246,36 @@ class MapState(State, Generic[K, V]):
     def get(self, key: K) -> V | None:
         """The value of an entry, or None. `contains` distinguishes an absent entry from one that holds None."""
         slot, sub = self._at(key)
-        value = self._cells.get(slot, sub)
+        value = self._get(slot, sub)
         return None if value is ABSENT else value
 
     def put(self, key: K, value: V) -> None:
         """Writes one entry; None is a value."""
-        self._cells.put(*self._at(key), value)
+        self._put(*self._at(key), value)
 
     def put_all(self, entries: Mapping[K, V]) -> None:
         """Writes entries, as one batch."""
-        slot = self._backend.slot or self._backend.require_slot()
+        slot = self._current.slot or self._current.require_slot()
         if not isinstance(entries, Mapping):
-            raise self._cells.located(StateError(f"put_all({describe(entries)}): a mapping is needed, a dict"), slot)
-        self._cells.write(slot, [(self.sub_of(slot, key), value) for key, value in entries.items()])
+            raise self.located(StateError(f"put_all({describe(entries)}): a mapping is needed, a dict"), slot)
+        self._write(slot, [(self.sub_of(slot, key), value) for key, value in entries.items()])
 
     def remove(self, key: K) -> None:
         """Removes one entry, if it is there."""
-        self._cells.delete(*self._at(key))
+        self._delete(*self._at(key))
 
     def contains(self, key: K) -> bool:
         """Whether there is an entry for the key."""
-        return self._cells.contains(*self._at(key))
+        slot, sub = self._at(key)
+        try:
+            return self.entries.get(slot, sub) is not None
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
 
     def items(self) -> Iterator[tuple[K, V]]:
         """The entries as they are now, in the order of the serialised keys. Later writes are not seen."""
-        slot = self._backend.slot or self._backend.require_slot()
-        return self._items(slot, self._cells.scan(slot))
+        slot = self._current.slot or self._current.require_slot()
+        return self._items(slot, self._scan(slot))
 
     def keys(self) -> Iterator[K]:
         """The keys of `items`."""
@@ -203,11 +283,15 @@ class MapState(State, Generic[K, V]):
 
     def values(self) -> Iterator[V]:
         """The values of `items`."""
-        return (value for _, value in self._cells.scan(self._backend.slot or self._backend.require_slot()))
+        return (value for _, value in self._scan(self._current.slot or self._current.require_slot()))
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""
-        return self._cells.is_empty(self._backend.slot or self._backend.require_slot())
+        slot = self._current.slot or self._current.require_slot()
+        try:
+            return self.entries.is_empty(slot)
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
 
     def _items(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[K, V]]:
         key_of = self._key
@@ -215,11 +299,11 @@ class MapState(State, Generic[K, V]):
             try:
                 key = key_of(sub)
             except Exception as error:
-                raise self._cells.located(error, slot, "the key serialiser failed while reading") from error
+                raise self.located(error, slot, "the key serialiser failed while reading") from error
             yield key, value
 
     def _at(self, key: K) -> tuple[bytes, bytes]:
-        slot = self._backend.slot or self._backend.require_slot()
+        slot = self._current.slot or self._current.require_slot()
         try:
             return slot, self._sub(key)
         except Exception as error:
@@ -235,7 +319,7 @@ class MapState(State, Generic[K, V]):
     def _refused(self, error: Exception, key: Any, slot: bytes) -> StateError:
         if key is None and isinstance(error, StateError):
             error = StateError("None cannot be a key of a map state; a value of a map may be None")
-        return self._cells.located(error, slot, "the key serialiser failed while writing")
+        return self.located(error, slot, "the key serialiser failed while writing")
 
 
 class ReducingState(State, Generic[V]):
@@ -243,25 +327,25 @@ class ReducingState(State, Generic[V]):
 
     __slots__ = ("_reduce",)
 
-    def __init__(self, cells: Cells, descriptor: ReducingStateDescriptor) -> None:
-        super().__init__(cells, descriptor)
+    def __init__(self, backend: Any, entries: Entries, descriptor: ReducingStateDescriptor) -> None:
+        super().__init__(backend, entries, descriptor)
         self._reduce = descriptor.reduce
 
     def get(self) -> V | None:
         """The folded value, or None if nothing was added."""
-        value = self._cells.get(self._backend.slot or self._backend.require_slot(), b"")
+        value = self._get(self._current.slot or self._current.require_slot(), b"")
         return None if value is ABSENT else value
 
     def add(self, value: V) -> None:
         """Folds a value in: ``reduce(old, value)``; the first one is stored as it is."""
-        slot = self._backend.slot or self._backend.require_slot()
-        old = self._cells.get(slot, b"")
+        slot = self._current.slot or self._current.require_slot()
+        old = self._get(slot, b"")
         if old is not ABSENT:
             try:
                 value = self._reduce(old, value)
             except Exception as error:
                 raise self._failed(error, "reduce") from error
-        self._cells.put(slot, b"", value)
+        self._put(slot, b"", value)
 
 
 class AggregatingState(State):
@@ -269,22 +353,22 @@ class AggregatingState(State):
 
     __slots__ = ("_aggregate",)
 
-    def __init__(self, cells: Cells, descriptor: AggregatingStateDescriptor) -> None:
-        super().__init__(cells, descriptor)
+    def __init__(self, backend: Any, entries: Entries, descriptor: AggregatingStateDescriptor) -> None:
+        super().__init__(backend, entries, descriptor)
         self._aggregate = descriptor.aggregate
 
     def get(self) -> Any:
         """The accumulator's result, or None if nothing was added."""
-        accumulator = self._cells.get(self._backend.slot or self._backend.require_slot(), b"")
+        accumulator = self._get(self._current.slot or self._current.require_slot(), b"")
         return None if accumulator is ABSENT else self._call("get_result", accumulator)
 
     def add(self, value: Any) -> None:
         """Adds a value to the accumulator, a new one if there is none."""
-        slot = self._backend.slot or self._backend.require_slot()
-        accumulator = self._cells.get(slot, b"")
+        slot = self._current.slot or self._current.require_slot()
+        accumulator = self._get(slot, b"")
         if accumulator is ABSENT:
             accumulator = self._call("create_accumulator")
-        self._cells.put(slot, b"", self._call("add", value, accumulator))
+        self._put(slot, b"", self._call("add", value, accumulator))
 
     def _call(self, function: str, *arguments: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""State TTL: cells whose values expire, one implementation for both backends.
+"""State TTL: entries that expire, over the table of either backend.
 
 An entry is stored with the time of its last write (or, with ON_READ_AND_WRITE, its last touch), in milliseconds since
 the epoch, and is expired once ``timestamp + ttl <= now``. Python's integers do not overflow; a timestamp in the future
@@ -34,8 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from asyncio_operator.errors import StateError
-from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Batch, Cells, Table
+from asyncio_operator.state.cells import Batch, Entries, Table
 from asyncio_operator.state.descriptors import (
     CleanupInCompaction,
     CleanupIncrementally,
@@ -60,10 +59,14 @@ class _Schedule:
 
     `counted` is the time of the last access that had to be counted, `horizon` when the first entry may expire. An
     access at a time between them owes nothing, which callers see for themselves, because they ask with every access.
+
+    Args:
+        sweep: looks at a number of entries, as of a time (`Table.sweep`).
+        ttl: in milliseconds, as all times here.
     """
 
-    def __init__(self, name: str, table: Table, ttl: int) -> None:
-        self._name, self._table, self._ttl = name, table, ttl
+    def __init__(self, sweep: Callable[[int, int], int | None], ttl: int) -> None:
+        self._sweep, self._ttl = sweep, ttl
         self.counted = self.horizon = ALWAYS
 
     def settle(self) -> None:
@@ -72,18 +75,14 @@ class _Schedule:
     def doubt(self) -> None:
         """An entry may get a timestamp that lies in the past, so the bound of the running round may be wrong."""
 
-    def _sweep(self, count: int, now: int) -> int | None:
-        try:
-            return self._table.sweep(count, now - self._ttl, now)
-        except Exception as error:
-            raise StateError(f"cleaning up state {self._name!r} failed: {self._table.error(error)}") from error
-
 
 class CleanupSchedule(_Schedule):
     """Counts accesses, and runs the checks that are due for them: none without `cleanup`, each at once if `at_once`."""
 
-    def __init__(self, name: str, table: Table, ttl: int, cleanup: CleanupIncrementally | None, at_once: bool) -> None:
-        super().__init__(name, table, ttl)
+    def __init__(
+        self, sweep: Callable[[int, int], int | None], ttl: int, cleanup: CleanupIncrementally | None, at_once: bool
+    ) -> None:
+        super().__init__(sweep, ttl)
         self._cleanup = cleanup is not None
         self._size = cleanup.size if cleanup else 1
         self._limit = 1 if at_once else -(-STRETCH // self._size)
@@ -92,7 +91,7 @@ class CleanupSchedule(_Schedule):
         self.horizon = ALWAYS if cleanup else NEVER
 
     def accessed(self, now: int, changes: int = 0) -> None:
-        """Counts an access at this time, in milliseconds, whatever it changes; StateError if the clean-up failed."""
+        """Counts an access at this time, whatever it changes."""
         if self.counted <= now < self.horizon:
             return
         if now > self.counted:
@@ -129,8 +128,8 @@ class CompactionSchedule(_Schedule):
     """Counts writes, and makes a round through the table once enough entries may have expired: `every`, and a quarter
     of those of the last round. It puts nothing off, and every access is reported."""
 
-    def __init__(self, name: str, table: Table, ttl: int, every: int, now: int) -> None:
-        super().__init__(name, table, ttl)
+    def __init__(self, sweep: Callable[[int, int], int | None], ttl: int, every: int, now: int) -> None:
+        super().__init__(sweep, ttl)
         self._every = self._enough = every
         self._expired = 0
         # Entries of the running round that were looked at; None between rounds.
@@ -139,7 +138,7 @@ class CompactionSchedule(_Schedule):
         self._periods: deque[tuple[int, int]] = deque([(now, every)])
 
     def accessed(self, now: int, changes: int = 0) -> None:
-        """Counts the changes of an access at this time, in milliseconds; StateError if the clean-up failed."""
+        """Counts the changes of an access at this time."""
         if not changes:
             return
         periods = self._periods
@@ -164,11 +163,17 @@ _Load = Callable[[bytes], Stored | None]
 _Store = Callable[[bytes, Stored], None]
 
 
-class TtlCells(Cells):
-    """Cells of a state with time to live; the codec has to be a stamped one."""
+class LivingEntries(Entries):
+    """What lives of a table whose codec stamps its entries: reads remove what has expired, writes begin a life.
 
-    def __init__(self, name: str, backend: Any, table: Table, ttl: StateTtlConfig) -> None:
-        super().__init__(name, backend, table)
+    Attributes:
+        table: the entries with their timestamps.
+        milliseconds: the time to live.
+        every_record: whether a change of key is an access too.
+    """
+
+    def __init__(self, backend: Any, table: Table, ttl: StateTtlConfig) -> None:
+        self.backend, self.table, self.codec = backend, table, table.codec
         self._ttl = self.milliseconds = ttl.milliseconds
         self._now = backend.now
         self._touch = ttl.update_type is UpdateType.ON_READ_AND_WRITE
@@ -181,11 +186,14 @@ class TtlCells(Cells):
         compaction = ttl.strategy(CleanupInCompaction)
         self._schedule: CleanupSchedule | CompactionSchedule
         if compaction is not None and compaction.every is not None:
-            self._schedule = CompactionSchedule(name, table, self._ttl, compaction.every, self._now())
+            self._schedule = CompactionSchedule(self._sweep, self._ttl, compaction.every, self._now())
         else:
-            self._schedule = CleanupSchedule(name, table, self._ttl, incremental, at_once=self._return_expired)
+            self._schedule = CleanupSchedule(self._sweep, self._ttl, incremental, at_once=self._return_expired)
         self._accessed, self.settle = self._schedule.accessed, self._schedule.settle
-        self.load, self.store = self._entry_access()
+        self.get_slot, self.put_slot = self._entry_access()
+
+    def error(self, error: Exception) -> Exception:
+        return self.table.error(error)
 
     def _entry_access(self) -> tuple[_Load, _Store]:
         """The functions that read and write a slot's only entry.
@@ -197,7 +205,7 @@ class TtlCells(Cells):
         after, stamp, living, ttl, touch = self.codec.after, self.codec.stamp, self._living, self._ttl, self._touch
         schedule, accessed = self._schedule, self._schedule.accessed
 
-        def load(slot: bytes) -> Stored | None:
+        def get(slot: bytes) -> Stored | None:
             now = now_of()
             stored = get_slot(slot)
             rest = None if stored is None else after(stored, now - ttl)
@@ -209,13 +217,13 @@ class TtlCells(Cells):
                 accessed(now)
             return rest
 
-        def store(slot: bytes, stored: Stored) -> None:
+        def put(slot: bytes, stored: Stored) -> None:
             now = now_of()
             put_slot(slot, stamp(now, stored))
             if not schedule.counted <= now < schedule.horizon:
                 accessed(now, 1)
 
-        return load, store
+        return get, put
 
     def living(self, stored: Sequence[Any], absent: Any) -> list[Any]:
         """The values of stored entries; `absent` instead of None and of expired ones."""
@@ -232,103 +240,80 @@ class TtlCells(Cells):
         """Whether a stored entry has expired at this time, in milliseconds."""
         return self.codec.timestamp(stored) + self._ttl <= now
 
-    def get(self, slot: bytes, sub: bytes) -> Any:
-        """The value of a cell, or ABSENT; an expired one is removed."""
-        try:
-            now = self._now()
-            stored = self._get(slot, sub)
-            rest = None if stored is None else self._living(slot, sub, stored, now)
-            value = ABSENT if rest is None else self._decode(rest)
-            self._accessed(now)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
-        return value
+    def get(self, slot: bytes, sub: bytes) -> Stored | None:
+        """The entry at an address without its timestamp, or None; an expired one is removed."""
+        now = self._now()
+        stored = self.table.get(slot, sub)
+        rest = None if stored is None else self._living(slot, sub, stored, now)
+        self._accessed(now)
+        return rest
 
-    def put(self, slot: bytes, sub: bytes, value: Any) -> None:
-        """Writes a cell, whose life begins now."""
-        try:
-            now = self._now()
-            self._put(slot, sub, self.codec.stamp(now, self._encode(value)))
-            self._accessed(now, 1)
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
+    def put(self, slot: bytes, sub: bytes, stored: Stored) -> None:
+        """Writes an entry, whose life begins now."""
+        now = self._now()
+        self.table.put(slot, sub, self.codec.stamp(now, stored))
+        self._accessed(now, 1)
 
     def delete(self, slot: bytes, sub: bytes) -> None:
-        """Empties a cell."""
-        super().delete(slot, sub)
-        self.sweep(slot)
+        self.table.delete(slot, sub)
+        self.access()
 
-    def contains(self, slot: bytes, sub: bytes) -> bool:
-        """Whether reading the cell would give a value; it counts as reading it."""
-        return self.get(slot, sub) is not ABSENT
+    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Stored]]:
+        """The iteration removes the expired entries that it passes, and does not read ahead."""
+        rows = self.table.scan(slot)
+        self.access()
+        return self._scan(slot, rows)
 
-    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
-        """As of `Cells`. The iteration removes the expired entries that it passes, and does not read ahead."""
-        rows = super().scan(slot)
-        self.sweep(slot)
-        return rows
-
-    def _decoded(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
-        decode, backend = self._decode, self.backend
-        try:
-            now = self._now()
-            for sub, stored in rows:
-                if backend.closed:
-                    backend.check_open()
-                rest = self._scanned(slot, sub, stored, now)
-                if rest is not None:
-                    yield sub, decode(rest)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
+    def _scan(self, slot: bytes, rows: Iterator[tuple[bytes, Stored]]) -> Iterator[tuple[bytes, Stored]]:
+        now, backend = self._now(), self.backend
+        for sub, stored in rows:
+            if backend.closed:
+                backend.check_open()
+            rest = self._scanned(slot, sub, stored, now)
+            if rest is not None:
+                yield sub, rest
 
     def is_empty(self, slot: bytes) -> bool:
-        """Whether no living cell is in the slot. It removes the expired ones that it passes, and touches none."""
-        try:
-            empty = self._is_empty(slot)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
-        self.sweep(slot)
-        return empty
-
-    def _is_empty(self, slot: bytes) -> bool:
+        """Whether no living entry is in the slot. It removes the expired ones that it passes, and touches none."""
         # The first entry of a slot decides nearly always; a slot full of expired entries is read in growing steps.
-        count = 1
-        while rows := self.table.head(slot, count):
+        count, living = 1, False
+        while not living and (rows := self.table.head(slot, count)):
             for sub, stored in rows:
-                if self._return_expired or not self.is_over(stored, self._now()):
-                    return False
+                living = self._return_expired or not self.is_over(stored, self._now())
+                if living:
+                    break
                 self.table.delete(slot, sub)
             count = min(2 * count, REMOVAL_BATCH)
-        return True
+        self.access()
+        return not living
 
-    def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
-        """Adds writes of cells to a batch; their lives begin now."""
-        changes = list(changes)
-        super().stage(batch, slot, changes, clear)
-        self.sweep(slot, len(changes))
+    def stage(
+        self,
+        batch: Batch,
+        slot: bytes,
+        changes: Iterable[tuple[bytes, Stored | None]],
+        clear: bool,
+        begun: int | None = None,
+    ) -> None:
+        """As of `Entries`. The lives of what is written begin now, or began at the time `begun`."""
+        now = self._now()
+        if begun is not None:
+            self._schedule.doubt()
+        stamp, at = self.codec.stamp, now if begun is None else begun
+        stamped = [(sub, None if stored is None else stamp(at, stored)) for sub, stored in changes]
+        self.table.stage(batch, slot, stamped, clear)
+        self._accessed(now, len(stamped))
 
-    def stage_aged(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], timestamp: int) -> None:
-        """Adds writes of cells to a batch, after emptying the slot; their lives began at `timestamp`."""
-        stamp, encode = self.codec.stamp, self._encode
-        self._schedule.doubt()
-        try:
-            self.table.stage(batch, slot, [(sub, stamp(timestamp, encode(value))) for sub, value in changes], True)
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
-
-    def sweep(self, slot: bytes, changes: int = 0) -> None:
-        """Counts an access to a slot for the clean-up."""
-        try:
-            self._accessed(self._now(), changes)
-        except Exception as error:
-            raise self.located(error, slot, CLEANING) from error
+    def access(self) -> None:
+        """Counts an access for the clean-up."""
+        self._accessed(self._now())
 
     def sweep_all(self) -> None:
         """Removes every expired entry."""
-        try:
-            clean_up(self.table, self.cleaned, self.backend.new_batch, self.backend.commit)
-        except Exception as error:
-            raise StateError(f"cleaning up state {self.name!r} failed: {self.table.error(error)}") from error
+        clean_up(self.table, self.cleaned, self.backend)
+
+    def _sweep(self, count: int, now: int) -> int | None:
+        return self.table.sweep(count, now - self._ttl, now)
 
     def _living(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """The entry without its timestamp, touched if reading renews or begins its life. An expired one is deleted:
@@ -338,7 +323,7 @@ class TtlCells(Cells):
             self.table.delete(slot, sub)
             return rest if self._return_expired else None
         if self._is_touched(stored, now):
-            self._put(slot, sub, self.codec.stamp(now, rest))
+            self.table.put(slot, sub, self.codec.stamp(now, rest))
         return rest
 
     def _scanned(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
@@ -354,21 +339,14 @@ class TtlCells(Cells):
         timestamp = self.codec.timestamp(stored)
         return timestamp != now and (self._touch or timestamp == NOT_BEGUN)
 
-    def _stored(self, value: Any) -> Any:
-        return None if value is ABSENT else self.codec.stamp(self._now(), self._encode(value))
 
-
-def clean_up(
-    table: Table,
-    cleaned: Callable[[Stored], Stored | None],
-    new_batch: Callable[[], Batch],
-    commit: Callable[[Batch], None],
-) -> None:
-    """Puts what is left of each entry in its place, or removes it, in batches of bounded size."""
+def clean_up(table: Table, cleaned: Callable[[Stored], Stored | None], store: Any) -> None:
+    """Puts what is left of each entry in its place, or removes it, in batches of bounded size. `store` makes and takes
+    the batches: a backend, or a database."""
     rows = ((slot, sub, stored, cleaned(stored)) for slot, sub, stored in table.entries())
     changes = ((slot, sub, left) for slot, sub, stored, left in rows if left is not stored)
     while chunk := list(islice(changes, REMOVAL_BATCH)):
-        batch = new_batch()
+        batch = store.new_batch()
         for slot, sub, left in chunk:
             table.stage(batch, slot, [(sub, left)], False)
-        commit(batch)
+        store.commit(batch)

@@ -24,7 +24,7 @@ from asyncio_operator.state import (
     ValueStateDescriptor,
 )
 from asyncio_operator.state.heap_backend import HeapTable, HeapValueTable
-from asyncio_operator.state.ttl import NEVER, TtlCells
+from asyncio_operator.state.ttl import NEVER, LivingEntries
 from asyncio_operator.testing.time import ManualClock
 from tests.state.invariants import check
 
@@ -79,14 +79,14 @@ def test_E5_no_entry_expires_before_the_time_until_which_no_look_is_made(size, s
     clock = ManualClock(1000.0)
     ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(size))
     with HeapStateBackend(clock=clock) as backend:
-        value = backend.value_state(descriptor := ValueStateDescriptor("value", ttl=ttl))
-        cells = backend.cells(descriptor, ValueStateDescriptor)
-        assert isinstance(cells, TtlCells)
+        value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
+        lives = value.entries
+        assert isinstance(lives, LivingEntries)
         for key, writing, seconds in steps:
             backend.set_current_key(key)
             value.update(key) if writing else value.value()
-            expiries = [cells.codec.timestamp(stored) + 10_000 for _, _, stored in cells.table.entries()]
-            assert cells._schedule.horizon <= min(expiries, default=NEVER)
+            expiries = [lives.codec.timestamp(stored) + 10_000 for _, _, stored in lives.table.entries()]
+            assert lives._schedule.horizon <= min(expiries, default=NEVER)
             clock.set(clock() + seconds)
 
 
@@ -163,8 +163,9 @@ def test_E5_a_round_ends_with_a_bound_of_all_timestamps(kind):
     @example([("pass", 9), ("put", 1), ("pass", -9), ("sweep", 1), ("put", 2), ("sweep", 1)], MapStateDescriptor)
     def run(taken, descriptor):
         with tempfile.TemporaryDirectory() as directory, make_in(kind, directory) as backend:
-            cells = backend.cells(descriptor("state", ttl=StateTtlConfig(0.010, cleanup=())), descriptor)
-            sweeps(cells.table, cells.codec, taken, descriptor)
+            ask = backend.value_state if descriptor is ValueStateDescriptor else backend.map_state
+            state = ask(descriptor("state", ttl=StateTtlConfig(0.010, cleanup=())))
+            sweeps(backend.table("state"), state.entries.codec, taken, descriptor)
 
     run()
 

@@ -203,11 +203,10 @@ class RocksDBStateBackend(StateBackend):
             target = check_directory(directory)
         self._database.checkpoint(target)
         try:
-            if leaving_out := list(self.ttl_cells(CleanupFullSnapshot)):
+            if leaving_out := list(self.lives(CleanupFullSnapshot)):
                 with closing(Database(target, options=self._database.options)) as copy:
-                    for cells in leaving_out:
-                        table = RocksDBTable(copy, cells.name, self.group_width)
-                        clean_up(table, cells.cleaned, copy.new_batch, copy.commit)
+                    for name, lives in leaving_out:
+                        clean_up(RocksDBTable(copy, name, self.group_width), lives.cleaned, copy)
             return RocksDBSnapshot(target)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
