@@ -16,6 +16,7 @@ from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.heap_set import BatchPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, key_group
 from asyncio_operator.state.keys import Key, KeySerializer, serialize_key
+from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import (
     Timer,
@@ -25,10 +26,19 @@ from asyncio_operator.timers.queues import (
     serialize_timer,
     timestamp_of,
 )
-from asyncio_operator.timers.service import Callback, TimerService, current_timer, permits_of
+from asyncio_operator.timers.service import Callback, InternalTimerService, permits_of
 
 
-class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
+class OneKeyQueues:
+    """Gives sets that hold the timers of one key at a time."""
+
+    key_groups, max_parallelism = KeyGroupRange(0, 0), 1
+
+    def __call__(self, name: str) -> PriorityQueueSet[Timer]:
+        return BatchPriorityQueueSet(timestamp_of, key_of)
+
+
+class BatchTimerService(InternalTimerService):
     """Timers of one key at a time. The watermark is 2**63 - 1 while the timers of a key fire, else -2**63. Timers that
     are registered meanwhile are ignored.
 
@@ -42,7 +52,6 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
     """
 
     checkpoint_kind = "batch timers"
-    state_backend = None
 
     def __init__(
         self,
@@ -51,9 +60,9 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         on_processing_time: Callback | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.heed(on_event_time, on_processing_time, clock)
-        self._event = BatchPriorityQueueSet(timestamp_of, key_of)
-        self._processing = BatchPriorityQueueSet(timestamp_of, key_of)
+        super().__init__(
+            on_event_time=on_event_time, on_processing_time=on_processing_time, clock=clock, queues=OneKeyQueues()
+        )
         self._key: Key | None = None
         self._key_bytes = b""
         self._flushing = False
@@ -147,27 +156,21 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         def add() -> None:
             for key, event, processing in found:
                 self._key, self._key_bytes = key, serialize_key(key)
-                self._event.add_all(event)
-                self._processing.add_all(processing)
+                self._add([(self._event, event), (self._processing, processing)])
 
         return add
 
-    def _register(self, queue: BatchPriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> bool:
+    def _register(self, queue: PriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> bool:
         # Checked first, so that a wrong timer is an error in a callback too, where it would be ignored.
-        timer = current_timer(self.current_key, timestamp, namespace)
+        timer = self._timer(timestamp, namespace)
         return not self._flushing and queue.add(timer)
 
     def _flush(self, permits: Iterator[bool]) -> bool:
         self._flushing, self._watermark = True, MAX_TIMESTAMP
         try:
-            kinds = (self._event, self._on_event_time), (self._processing, self._on_processing_time)
-            for queue, callback in kinds:
-                while (timer := queue.peek()) is not None:
-                    if not next(permits, False):
-                        return True
-                    queue.poll()
-                    callback(timer)
-            return False
+            return self._fire(self._event, MAX_TIMESTAMP, self._on_event_time, permits) or self._fire(
+                self._processing, MAX_TIMESTAMP, self._on_processing_time, permits
+            )
         finally:
             self._flushing, self._watermark = False, MIN_TIMESTAMP
 

@@ -15,10 +15,10 @@ Source: Flink's ``InternalTimerServiceImpl``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from itertools import repeat
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from asyncio_operator.checks import plain_function, positive_int
@@ -30,7 +30,7 @@ from asyncio_operator.state.key_groups import KeyGroupRange, check_group
 from asyncio_operator.state.key_groups import key_group as key_group_of
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
-from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
+from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import (
     ALL,
@@ -55,14 +55,20 @@ LONGEST_NAME = 64
 
 Callback = Callable[[Timer], Any]
 
+Restored = tuple[PriorityQueueSet[Timer], list[Timer]]
+"""Timers of a snapshot, and the set that they belong to."""
+
 Output = Callable[[Record[Any]], object]
 """Takes the records that callbacks collect."""
 
-Q = TypeVar("Q", bound=PriorityQueue[Timer])
 
+class Timers(ABC):
+    """What a service and a manager of services have in common: passes, snapshots, one driver, and one operator."""
 
-class DrivenTimers:
-    """What a service and a manager of services have in common: a watermark, one driver, and one operator."""
+    checkpoint_kind: ClassVar[str]
+    """The name of this class in a checkpoint."""
+
+    _queues: TimerQueues
 
     _watermark = MIN_TIMESTAMP
     _listener: Callable[[], object] | None = None
@@ -128,70 +134,6 @@ class DrivenTimers:
         for each in (self, *self.services):
             setattr(each, attribute, owner)
 
-
-class TimerService(DrivenTimers, ABC, Generic[Q]):
-    """What the timer services have in common: timers of the current key are registered, deleted and listed."""
-
-    checkpoint_kind: ClassVar[str]
-    """The name of this class in a checkpoint."""
-
-    _event: Q
-    _processing: Q
-
-    def heed(self, on_event_time: Callback | None, on_processing_time: Callback | None, clock: Clock | None) -> None:
-        """Sets the callbacks, None for none, and the clock; ConfigurationError if one of them is wrong."""
-        self._on_event_time = check_callback("on_event_time", on_event_time)
-        self._on_processing_time = check_callback("on_processing_time", on_processing_time)
-        self._now = milliseconds(clock)
-
-    @property
-    @abstractmethod
-    def current_key(self) -> Key | None:
-        """The key whose timers are registered and deleted; None before the first."""
-
-    def current_processing_time(self) -> int:
-        """The clock's time, in whole milliseconds."""
-        return self._now()
-
-    def register_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """Registers a timer for the current key, once. A timer behind the watermark fires at the next one.
-
-        Raises:
-            StateError: there is no current key, it is outside the range, or the timestamp or namespace is wrong.
-        """
-        self._register(self._event, timestamp, namespace)
-
-    def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """Deletes a timer of the current key, if it exists. Raises as registering does."""
-        self._event.remove(current_timer(self.current_key, timestamp, namespace))
-
-    def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """As `register_event_time_timer`; one in the past fires at the next `advance_processing_time`."""
-        if self._register(self._processing, timestamp, namespace):
-            self._told()
-
-    def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """As `delete_event_time_timer`."""
-        self._processing.remove(current_timer(self.current_key, timestamp, namespace))
-
-    def event_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
-        """The event-time timers, of all namespaces or of one, in any order."""
-        return of_namespace(self._event, namespace)
-
-    def processing_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
-        """The processing-time timers, of all namespaces or of one, in any order."""
-        return of_namespace(self._processing, namespace)
-
-    def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> bool:
-        """Whether the timer may be the first now."""
-        return queue.add(current_timer(self.current_key, timestamp, namespace))
-
-
-class GroupedTimers(DrivenTimers, ABC):
-    """Timers of a range of key groups: those of one service, or of all services of a manager, as one."""
-
-    _queues: TimerQueues
-
     @property
     def state_backend(self) -> StateBackend | None:
         """The backend whose snapshots hold the timers; None if they are kept elsewhere."""
@@ -253,8 +195,8 @@ class GroupedTimers(DrivenTimers, ABC):
         """
 
     @abstractmethod
-    def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
-        """Checks what `restore` takes, and raises as it does. Returns a function that adds the timers."""
+    def read_group(self, key_group: int, data: bytes) -> list[Restored]:
+        """What `restore` adds; raises as it does."""
 
     def restore(self, key_group: int, data: bytes) -> None:
         """Adds the timers of a key group that a snapshot holds; overdue ones fire at the next advance.
@@ -263,7 +205,13 @@ class GroupedTimers(DrivenTimers, ABC):
             StateError: the key group is outside the range, or the data are not a snapshot of it, or are of another
                 version or maximum parallelism. Then no timer is added.
         """
-        self.prepare_group(key_group, data)()
+        self._add(self.read_group(key_group, data))
+
+    def _add(self, restored: Iterable[Restored]) -> None:
+        for queue, timers in restored:
+            queue.add_all(timers)
+        # A backend may have restored timers that are earlier.
+        self._told()
 
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
         """The timers for a checkpoint of a backend with these key groups, by key group.
@@ -286,11 +234,10 @@ class GroupedTimers(DrivenTimers, ABC):
         check_shared(self, self._queues, key_groups, max_parallelism)
         if self.has_timers():
             raise StateError(f"{self!r} has timers already: restore a checkpoint into a new one, with empty queues")
-        # `_told` at the end: the backend may have restored timers that are earlier.
-        return all_of([*(self.prepare_group(group, data) for group, data in groups.items()), self._told])
+        return partial(self._add, [one for group, data in groups.items() for one in self.read_group(group, data)])
 
 
-class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers):
+class InternalTimerService(Timers):
     """Timers of a range of key groups.
 
     Args:
@@ -319,6 +266,58 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         self._queues = queues = HeapQueues() if queues is None else check_queues(queues)
         self._event, self._processing = queues("event_time_timers"), queues("processing_time_timers")
 
+    def heed(self, on_event_time: Callback | None, on_processing_time: Callback | None, clock: Clock | None) -> None:
+        """Sets the callbacks, None for none, and the clock; ConfigurationError if one of them is wrong."""
+        self._on_event_time = check_callback("on_event_time", on_event_time)
+        self._on_processing_time = check_callback("on_processing_time", on_processing_time)
+        self._now = milliseconds(clock)
+
+    def current_processing_time(self) -> int:
+        """The clock's time, in whole milliseconds."""
+        return self._now()
+
+    def register_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """Registers a timer for the current key, once. A timer behind the watermark fires at the next one.
+
+        Raises:
+            StateError: there is no current key, it is outside the range, or the timestamp or namespace is wrong.
+        """
+        self._register(self._event, timestamp, namespace)
+
+    def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """Deletes a timer of the current key, if it exists. Raises as registering does."""
+        self._event.remove(self._timer(timestamp, namespace))
+
+    def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """As `register_event_time_timer`; one in the past fires at the next `advance_processing_time`."""
+        if self._register(self._processing, timestamp, namespace):
+            self._told()
+
+    def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """As `delete_event_time_timer`."""
+        self._processing.remove(self._timer(timestamp, namespace))
+
+    def event_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
+        """The event-time timers, of all namespaces or of one, in any order."""
+        return of_namespace(self._event, namespace)
+
+    def processing_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
+        """The processing-time timers, of all namespaces or of one, in any order."""
+        return of_namespace(self._processing, namespace)
+
+    def _timer(self, timestamp: int, namespace: Key | None) -> Timer:
+        """A timer of the current key, checked."""
+        if self.current_key is None:
+            raise StateError("no key is set: set current_key before registering or deleting a timer")
+        check_timestamp(timestamp)
+        if namespace is not None:
+            serialize_key(namespace)
+        return Timer(timestamp, self.current_key, namespace)
+
+    def _register(self, queue: PriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> bool:
+        """Whether the timer may be the first now."""
+        return queue.add(self._timer(timestamp, namespace))
+
     def fire_event_time(self, timestamp: int, permits: Iterator[bool]) -> bool:
         """Its part of a pass of `advance_watermark`: whether more timers are due than there are permits."""
         if timestamp < self._watermark:
@@ -340,7 +339,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         about = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._queues.max_parallelism, "key_group": key_group}
         return BUILTIN.serialize({**about, "event": event, "processing": processing})
 
-    def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
+    def read_group(self, key_group: int, data: bytes) -> list[Restored]:
         check_group(key_group, self._queues.key_groups)
         found = snapshot_body(data, "timers", key_group, _is_body)
         wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._queues.max_parallelism, "key_group": key_group}
@@ -354,13 +353,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         for timer in (*event, *processing):
             if key_group_of(timer.key, self._queues.max_parallelism) != key_group:
                 raise StateError(f"damaged timer snapshot: {timer} does not belong to key group {key_group}")
-
-        def add() -> None:
-            self._event.add_all(event)
-            if self._processing.add_all(processing):
-                self._told()
-
-        return add
+        return [(self._event, event), (self._processing, processing)]
 
     def has_timers(self, key_group: int | None = None) -> bool:
         if key_group is None:
@@ -370,7 +363,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
     def _timers_of(self, key_group: int) -> tuple[list[Timer], list[Timer]]:
         return self._event.subset_for_key_group(key_group), self._processing.subset_for_key_group(key_group)
 
-    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback, permits: Iterator[bool]) -> bool:
+    def _fire(self, queue: PriorityQueueSet[Timer], until: int, callback: Callback, permits: Iterator[bool]) -> bool:
         # One at a time: a callback may register timers that are due, and delete others. Each is taken out before its
         # callback, so that one that raises is not fired again.
         while (first := queue.peek()) is not None and first.timestamp <= until:
@@ -388,20 +381,6 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]], GroupedTimers)
         )
 
 
-def current_timer(key: Key | None, timestamp: int, namespace: Key | None) -> Timer:
-    """A timer of the current key, checked.
-
-    Raises:
-        StateError: there is no current key, or the timestamp or namespace is wrong.
-    """
-    if key is None:
-        raise StateError("no key is set: set current_key before registering or deleting a timer")
-    check_timestamp(timestamp)
-    if namespace is not None:
-        serialize_key(namespace)
-    return Timer(timestamp, key, namespace)
-
-
 def check_shared(service: object, queues: TimerQueues, key_groups: KeyGroupRange, max_parallelism: int) -> None:
     """Raises ConfigurationError unless the queues have the key groups of the backend of a checkpoint."""
     if (key_groups, max_parallelism) != (queues.key_groups, queues.max_parallelism):
@@ -409,16 +388,6 @@ def check_shared(service: object, queues: TimerQueues, key_groups: KeyGroupRange
             f"{service!r} and a backend of key groups {key_groups} of {max_parallelism} cannot share a checkpoint: "
             "give both the same key groups and maximum parallelism"
         )
-
-
-def all_of(steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    """A function that calls others, in their order."""
-
-    def run() -> None:
-        for step in steps:
-            step()
-
-    return run
 
 
 def permits_of(limit: int | None) -> Iterator[bool]:
@@ -430,7 +399,7 @@ def permits_of(limit: int | None) -> Iterator[bool]:
     return repeat(True) if limit is None else repeat(True, positive_int("limit", limit, ", or None for no limit"))
 
 
-def of_namespace(queue: PriorityQueue[Timer], namespace: Key | All | None) -> Iterator[Timer]:
+def of_namespace(queue: PriorityQueueSet[Timer], namespace: Key | All | None) -> Iterator[Timer]:
     """The timers in a queue, of all namespaces or of one."""
     if isinstance(namespace, All):
         return iter(queue)
@@ -465,7 +434,7 @@ def _is_body(found: dict[Any, Any]) -> bool:
     return "format" in found and all(type(kind) is list and {*map(type, kind)} <= {bytes} for kind in kinds)
 
 
-class TimerServiceManager(GroupedTimers):
+class TimerServiceManager(Timers):
     """Several named timer services over one range of key groups and one kind of queues, as one.
 
     The law (T8): a watermark reaches every service, one after the other in the order of their names, and a limit counts
@@ -481,7 +450,7 @@ class TimerServiceManager(GroupedTimers):
         ConfigurationError: `queues` makes no sets.
     """
 
-    checkpoint_kind: ClassVar[str] = "timer services"
+    checkpoint_kind = "timer services"
 
     def __init__(self, queues: TimerQueues | None = None) -> None:
         self.queues = self._queues = HeapQueues() if queues is None else check_queues(queues)
@@ -535,10 +504,10 @@ class TimerServiceManager(GroupedTimers):
         found = {name: one.snapshot(key_group) for name, one in self._all.items() if one.has_timers(key_group)}
         return BUILTIN.serialize({"format": SERVICES_FORMAT, "services": found})
 
-    def prepare_group(self, key_group: int, data: bytes) -> Callable[[], None]:
+    def read_group(self, key_group: int, data: bytes) -> list[Restored]:
         check_group(key_group, self.queues.key_groups)
         found = snapshot_body(data, "timer services", key_group, _are_services)["services"]
-        return all_of([self._named(name).prepare_group(key_group, timers) for name, timers in found.items()])
+        return [one for name, data in found.items() for one in self._named(name).read_group(key_group, data)]
 
     def _named(self, name: str) -> InternalTimerService:
         """The service of that name, which keeps its timers until it is asked for."""
