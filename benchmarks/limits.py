@@ -133,7 +133,7 @@ def _permits() -> Rows:
 
 
 def _seconds(budget: Budget, weights: dict[str, float]) -> float:
-    """For `next_start`, `started` and `returned` of one call, while permits last."""
+    """For `take` and `returned` of one call, while permits last."""
     held, now = Permits(budget, "worker"), 0.0
     state: Any = {}
     heavy = {unit: amount * CALLS * ROUNDS for unit, amount in weights.items()}
@@ -144,11 +144,10 @@ def _seconds(budget: Budget, weights: dict[str, float]) -> float:
 
     if held._slots is not None:
         # Its share grows with use, which would take long here.
-        held._slots.answered(CALLS * ROUNDS)
+        held._slots.ready = CALLS * ROUNDS
 
     def call() -> None:
-        assert held.next_start(weights, now) == now
-        held.started(weights, now)
+        assert held.take(weights, now) == now
         held.returned(weights, None, now, now)
 
     return min(timeit.repeat(call, timer=process_time, number=CALLS, repeat=ROUNDS)) / CALLS

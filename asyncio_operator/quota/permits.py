@@ -29,6 +29,9 @@ EAGER = 0.1
 RETRY_AFTER = 0.1
 """Seconds after which a lost message is followed by the next."""
 
+MANY = 1e9
+"""Calls: more do not start between two messages."""
+
 REPEATED = 60.0
 """Seconds for which the report of what started is sent again, if no reply comes."""
 
@@ -55,11 +58,13 @@ class Permits:
         self._amounts = tuple(Amount(unit, most) for unit, most in self._terms.spend.items())
         self._renewed: tuple[Resource, ...] = (*self._stocks, *(() if self._slots is None else (self._slots,)))
         self._resources = (*self._renewed, *self._amounts)
-        self._weighed = tuple([(one, one.unit, one.default) for one in self._resources])
+        self._weighed = tuple([(one, one.unit, one.default, one.floor) for one in self._resources])
         self._ramp = Ramp(self._stocks)
-        # The results of `_look` hold until this time.
+        # The results of `_look` hold until this time: how many calls may start as far as the ramp goes, and what is
+        # ready of each resource. Of the first, `_counted` is what was left when calls were last counted.
         self._valid_until = -math.inf
-        self._open = self._plain = False
+        self._starts = self._counted = 0
+        self._open = False
         self._lease_end = -math.inf
         self._paused_until = -math.inf
         self._last_start = -math.inf
@@ -79,8 +84,8 @@ class Permits:
         # The last reply gave something beside what is left of a sum; so another may give more.
         self._progress = True
         self._urgent = self._rests = False
+        # Since the last message; and those that run, without those that have started since the last count.
         self._calls = 0
-        # Without those that have started since the last message.
         self._running = 0
         self._waits = False
         self._waits_since = math.inf
@@ -90,6 +95,25 @@ class Permits:
 
     # Calls
 
+    def take(self, weights: Mapping[str, float], now: float) -> float:
+        """Start a call of these weights, if it may start now. Returns when it may, as `next_start` does."""
+        if self._starts > 0 and now < self._valid_until:
+            for one, unit, default, floor in self._weighed:
+                one.ready = left = one.ready - (weights.get(unit) or default)
+                if left < floor:
+                    break
+            else:
+                self._starts -= 1
+                self._last_start = now
+                return now
+            for other, unit, default, _ in self._weighed:
+                other.ready += weights.get(unit) or default
+                if other is one:
+                    break
+        if (start := self.next_start(weights, now)) <= now:
+            self.started(weights, now)
+        return start
+
     def next_start(self, weights: Mapping[str, float], now: float) -> float:
         """When a call of these weights may start: now; a later time; or infinity, if a reply must come before.
 
@@ -98,23 +122,30 @@ class Permits:
         Raises:
             BudgetExceeded: the call can never start.
         """
-        if self._lent:
-            self.collect()
-        if now >= self._valid_until:
-            self._look(now)
-        if not self._open or self._running + self._calls >= self._ramp.most:
-            return self._wait(weights, now)
-        for one, unit, default in self._weighed:
-            if (weights.get(unit) or default) > one.ready:
-                return self._wait(weights, now)
-        return now
+        self.collect()
+        if now < self._valid_until and self._fits(weights):
+            return now
+        self._look(now)
+        return now if self._fits(weights) else self._wait(weights, now)
+
+    def _fits(self, weights: Mapping[str, float]) -> bool:
+        return self._starts > 0 and all(
+            one.ready - (weights.get(unit) or default) >= floor for one, unit, default, floor in self._weighed
+        )
+
+    def started(self, weights: Mapping[str, float], now: float) -> None:
+        """The call starts now, as `next_start` has allowed for the same time."""
+        for one, unit, default, _ in self._weighed:
+            one.ready -= weights.get(unit) or default
+        self._starts -= 1
+        self._last_start = now
 
     def lend(self) -> None:
         """Let `free` have the calls of the weight `usage.ONE` that may start next."""
-        room = self._ramp.most - self._running - self._calls
+        room = float(self._starts)
         for stock in self._stocks:
-            room = min(room, stock.ready / stock.default)
-        if self._plain and room >= 1.0:
+            room = min(room, (stock.ready - stock.floor) / stock.default)
+        if room >= 1.0 and len(self._stocks) == len(self._resources):
             self._lent = self.free.left = int(room)
             self.free.until = self._valid_until
 
@@ -124,21 +155,19 @@ class Permits:
         if taken := self._lent - free.left:
             for stock in self._stocks:
                 stock.ready -= taken * stock.default
-                stock.used += taken * stock.default
-            self._calls += taken
+            self._starts -= taken
             self._last_start = free.last
         self._running -= free.ended
         self._ramp.most += free.ended
         self._lent = free.left = free.ended = 0
 
-    def started(self, weights: Mapping[str, float], now: float) -> None:
-        """The call starts now, as `next_start` has allowed for the same time."""
-        for one, unit, default in self._weighed:
-            units = weights.get(unit) or default
-            one.ready -= units
-            one.used += units
-        self._calls += 1
-        self._last_start = now
+    def _count(self) -> int:
+        """Count all that have started. Returns how many calls run."""
+        self.collect()
+        calls, self._counted = self._counted - self._starts, self._starts
+        self._calls += calls
+        self._running += calls
+        return self._running
 
     def returned(
         self,
@@ -155,24 +184,33 @@ class Permits:
             started: the time that `started` got.
             billed: False: the source bills nothing but what is settled, so nothing else was spent (law G11).
         """
-        if self._lent:
-            self.collect()
         self._running -= 1
-        if billed:
-            self._ramp.most += 1.0
-        if self._slots is not None:
-            self._slots.returned(now - started)
-            # The next message may be answered otherwise than the last.
-            self._progress = True
+        if (slots := self._slots) is not None:
+            slots.ready += 1
+            slots.ended += 1
+            slots.lasted += now - started
+        if not billed:
+            self._settle(weights, settled or {}, started, now, 0.0)
+            return
+        self._ramp.most += 1.0
+        if settled:
+            self._settle(weights, settled, started, now, 1.0)
+        else:
+            for amount in self._amounts:
+                amount.ended += weights.get(amount.unit) or amount.default
+
+    def _settle(
+        self, weights: Mapping[str, float], settled: Mapping[str, float], started: float, now: float, billed: float
+    ) -> None:
+        """Correct the estimates of a call. Of amounts that are not settled, the part `billed` was spent."""
         for amount in self._amounts:
             estimate = weights.get(amount.unit) or amount.default
-            amount.settle(estimate, (settled or {}).get(amount.unit, estimate if billed else 0.0))
-        if not settled:
-            return
+            amount.settle(estimate, settled.get(amount.unit, estimate * billed))
         for stock in self._stocks:
             excess = settled.get(stock.unit, estimate := weights.get(stock.unit) or stock.default) - estimate
             if excess:
                 self._active = True
+                self.collect()
                 stock.flush(self._last_start, self._clock)
             if excess > 0:
                 stock.owe(excess, now, self._clock)
@@ -219,8 +257,7 @@ class Permits:
 
     def running(self) -> int:
         """The number of calls that have started and not returned."""
-        self.collect()
-        return self._running + self._calls
+        return self._count()
 
     def rest(self) -> None:
         """No call will come for some time: give everything back with the next message, which is due at once."""
@@ -234,13 +271,15 @@ class Permits:
         if self._asked is not None:
             return math.inf
         if self._waits or self._urgent:
-            pause = self._again * EAGER if self._progress or self._urgent else self._again
+            returned = self._slots is not None and self._slots.ended
+            pause = self._again * EAGER if self._progress or self._urgent or returned else self._again
             return max(now, self._answered_at + pause)
         return max(now, self._asked_at + self._again) if self._active or self._reports else math.inf
 
     def message(self, now: float) -> Json:
         """The message to send now. `answered` or `lost` must follow before the next."""
         self._look(now)
+        running = self._running
         horizon = self._terms.ahead(self._again, self._round_trip, self._usual_round_trip)
         # The pace of what was used since the last message. Calls that follow a long pause came at its end.
         scale = horizon / min(max(now - self._asked_at, 1e-3), 1.0)
@@ -251,14 +290,13 @@ class Permits:
                 resource.rest()
         slots, most_calls = [0, 0], math.inf
         if self._slots is not None:
-            slots = self._slots.offer(recent)
+            slots = self._slots.offer(recent, running)
             most_calls = self._slots.usable(horizon, self._usual_round_trip, self._shortest, self._supply)
         for stock in self._stocks:
             stock.estimate(scale, self._calls, recent, most_calls)
             stock.give_back(stock.want)
-        self._running += self._calls
         self._calls = 0
-        self._ramp.look(self._running, now)
+        self._ramp.look(running, now)
         # What was ready may be given back.
         self._valid_until = -math.inf
         moved = [entry for stock in self._stocks for entry in stock.report()]
@@ -283,9 +321,9 @@ class Permits:
             "call": [stock.call for stock in self._stocks],
             "usual": [stock.usual for stock in self._stocks],
             "waited": max(0.0, now - self._waits_since),
-            "running": 0 if self._rests else self._running,
+            "running": 0 if self._rests else running,
             "slots": slots,
-            "spend": {amount.unit: amount.offer(scale) for amount in self._amounts},
+            "spend": {amount.unit: amount.offer(scale, running) for amount in self._amounts},
         }
         held = (message["held"], message["want"], message["slots"], *(kept[:2] for kept in message["spend"].values()))
         self._active = any(map(any, held))
@@ -336,7 +374,7 @@ class Permits:
                 # Calls have returned while the message was on its way.
                 stock.owe(0.0, now, self._clock)
         if self._slots is not None:
-            self._slots.answered(reply["slots"] or 0)
+            self._slots.ready = (reply["slots"] or 0) - self.running()
         for amount in self._amounts:
             amount.answered(*reply["spend"].get(amount.unit, (0.0, amount.spent))[:2])
         if reply["pause"]:
@@ -362,14 +400,14 @@ class Permits:
 
     def _look(self, now: float) -> None:
         """Find what may start now, and until when this holds."""
-        self.collect()
+        running = self._count()
         valid_until = self._lease_end
         for stock in self._stocks:
             valid_until = min(valid_until, stock.look(now, self._last_start, self._clock))
         self._open = now >= self._paused_until and now < self._lease_end
-        self._plain = self._open and len(self._stocks) == len(self._resources)
         if not self._open:
             valid_until = self._paused_until if now < self._paused_until else math.inf
+        self._starts = self._counted = int(min(self._ramp.most - running, MANY)) if self._open else 0
         self._valid_until = valid_until
 
     def _wait(self, weights: Mapping[str, float], now: float) -> float:
@@ -380,8 +418,6 @@ class Permits:
         if (at := self._ramp.ready_at(self.running() + 1, now)) > now:
             self.free.heard = True
             return at
-        # Permits still contain what has started since the last look.
-        self._look(now)
         wanted = [(one, weights.get(one.unit) or one.default) for one in self._resources]
         at = max((one.ready_at(units, now) for one, units in wanted), default=now)
         if at < math.inf and self._open:

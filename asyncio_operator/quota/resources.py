@@ -92,25 +92,25 @@ class Resource:
         unit: what calls weigh in; no weight has an empty one, so every call takes the `default`.
         most: of all workers.
         default: the weight of a call that says nothing of the unit, or 0.
-        ready: what calls may take now, and a little more, because sums have rounding errors.
-        used: what calls have taken, since the last look at a stock, the last message of an amount; of slots, the calls
-            that run.
+        ready: what calls may take now. They take it themselves; `floor`: as far as that, because sums have rounding
+            errors.
+        given: what was ready before they took: at the last look at a stock, or the last message of an amount.
         call: the weight of the heaviest call that waits for a message.
         want: what this worker wants to hold.
         starved: whether calls had to wait for it since the last message.
-        waits: the same of slots, for whatever it was.
     """
 
     def __init__(self, unit: str, most: float, least: float) -> None:
         self.unit = unit
         self.most = most
         self.default = 1.0 if unit in COUNTED else least
-        self.ready = self.used = self.call = self.want = 0.0
-        self.starved = self.waits = False
+        self.floor = -1e-9 * most
+        self.ready = self.given = self.call = self.want = 0.0
+        self.starved = False
 
     def ready_at(self, units: float, now: float) -> float:
         """When so much may be taken; infinity if not before a reply."""
-        if units <= self.ready:
+        if self.ready - units >= self.floor:
             return now
         self.starved = True
         return math.inf
@@ -118,7 +118,7 @@ class Resource:
     def rest(self) -> None:
         """Want nothing."""
         self.want = self.call = 0.0
-        self.starved = self.waits = False
+        self.starved = False
 
     def refusal(self, name: str, units: float, on_spent: str) -> BudgetExceeded | None:
         """The error for a call that can never take so much. `name` is that of the budget."""
@@ -189,17 +189,16 @@ class Stock(Resource):
             elif permit.until >= now:
                 ready += permit.units
                 change = min(change, permit.until)
-        # Sums have rounding errors.
-        self.ready, self._looked = ready + 1e-9 * self.most, now
+        self.ready, self.given, self._looked = ready, ready, now
         # Starts of different grains are reported apart.
         return min(change, now + self._grain) if ready else change
 
     def flush(self, last_start: float, clock: ClockBounds) -> None:
         """Note for a report what has started since the last look."""
-        units = self.used
+        units = self.given - self.ready
         if not units:
             return
-        self.used = 0.0
+        self.given = self.ready
         self._used_since_message += units
         entry = rounded(clock.at_most(last_start), self._grain)
         for permit in self.permits:
@@ -229,10 +228,10 @@ class Stock(Resource):
 
     def ready_at(self, units: float, now: float) -> float:
         """When so much may start; infinity if no permits that hold at one time are enough."""
-        if units <= self.ready:
+        if self.ready - units >= self.floor:
             return now
         self.starved = True
-        found, ended = 1e-9 * self.most, 0
+        found, ended = -self.floor, 0
         for permit in sorted(self.permits, key=attrgetter("since")):
             at = max(now, permit.since)
             found += permit.units
@@ -290,7 +289,7 @@ class Stock(Resource):
             self._note(permit.end, None, given)
             if permit.units <= 1e-12 * self.most:
                 self.permits.pop()
-        self.ready = 0.0
+        self.ready = self.given = 0.0
 
     def estimate(self, scale: float, calls: int, recent: bool, most_calls: float = math.inf) -> None:
         """What this worker can use in a horizon, from its use since the last message, in `calls`.
@@ -327,7 +326,7 @@ class Stock(Resource):
         self.permits.clear()
         self.moved.clear()
         self._groups.clear()
-        self.ready = self.used = self.debt = 0.0
+        self.ready = self.given = self.debt = 0.0
 
     def _note(self, end: float, start: float | None, units: float) -> None:
         if units > 0:
@@ -335,10 +334,20 @@ class Stock(Resource):
 
 
 class Slots(Resource):
-    """Calls in flight: units that come back when a call returns."""
+    """Calls in flight: units that come back when a call returns.
+
+    Attributes:
+        ended, lasted: the calls that have returned since the last message, and the seconds that they took in all.
+        waits: whether a call had to wait since then, for whatever it was.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__("", most, 1.0)
+        self.floor = 0.0
+        self.ended = 0
+        self.lasted = 0.0
+        self.waits = False
+        self._running = 0
         # Of a call, in seconds; not known before the first has returned.
         self._latency = math.inf
 
@@ -346,29 +355,28 @@ class Slots(Resource):
         self.waits = True
         return super().ready_at(units, now)
 
-    def returned(self, lasted: float) -> None:
-        """A call is over."""
-        self.used -= 1
-        self.ready += 1
-        before = lasted if self._latency == math.inf else self._latency
-        self._latency = before + (lasted - before) / SMOOTHING
+    def rest(self) -> None:
+        super().rest()
+        self.waits = False
 
-    def answered(self, allowed: int) -> None:
-        """At most `allowed` calls of this worker may be in flight."""
-        self.ready = allowed - self.used
-
-    def offer(self, recent: bool) -> list[int]:
-        """How many calls this worker may have from now on, and how many it wants."""
+    def offer(self, recent: bool, running: int) -> list[int]:
+        """How many calls this worker may have from now on, and how many it wants. `running` calls are in flight."""
+        if self.ended:
+            mean = self.lasted / self.ended
+            known = mean if self._latency == math.inf else self._latency
+            self._latency = known + (mean - known) * min(1.0, self.ended / SMOOTHING)
+            self.ended, self.lasted = 0, 0.0
         if self.starved:
-            self.want = min(self.most, max(2 * self.want, self.used + 1))
+            self.want = min(self.most, max(2 * self.want, running + 1))
         else:
-            self.want = max(self.used, self.want * 3 // 4 if recent else 0)
+            self.want = max(running, self.want * 3 // 4 if recent else 0)
         if self.waits:
             # A slot is kept for a call that has a permit for later, or waits for one.
-            self.want = max(self.want, min(self.most, self.used + 1))
+            self.want = max(self.want, min(self.most, running + 1))
         self.starved = self.waits = False
-        self.answered(int(max(self.used, min(self.used + self.ready, self.want))))
-        return [int(self.used + self.ready), int(self.want)]
+        self._running = running
+        self.ready = int(max(running, min(running + self.ready, self.want))) - running
+        return [running + self.ready, int(self.want)]
 
     def usable(self, horizon: float, round_trip: float, per: float, supply: int) -> float:
         """The calls for which this worker wants permits: one for each free slot, and more ahead if that pays.
@@ -377,72 +385,71 @@ class Slots(Resource):
         latency`` is lost. But what is held meanwhile is a unit that no worker uses: ``latency / slots`` of a window is
         lost, if units are just enough, and slots are of no use if they are scarce.
         """
-        allowed = self.used + self.ready
+        allowed = self._running + self.ready
         if supply == PLENTY or (supply == ENOUGH and self._latency**2 < allowed * per * round_trip):
             return self.ready + math.ceil(allowed * horizon / 2 / max(self._latency, SHORTEST_CALL))
         return self.ready
 
 
 class Amount(Resource):
-    """What may be spent of one unit, and never comes back.
+    """What may be spent of one unit, and never comes back. Of what this worker holds, running calls have reserved what
+    is not ready.
 
     Attributes:
+        ended: the estimates of calls that have returned and spent just as much, and are still among those that run.
         spent: what all workers had spent at the last reply.
         total, confirmed: what this worker has spent in its life, and how much of it the coordinator has counted.
     """
 
     def __init__(self, unit: str, most: float) -> None:
         super().__init__(unit, most, LEAST_OF_SUM * most)
-        self.spent = self.total = self.confirmed = self._reserved = self._sent = self._settled = 0.0
-        self._hold(0.0)
-
-    @property
-    def reserved(self) -> float:
-        """What running calls have reserved."""
-        return self._reserved + self.used
-
-    def held(self) -> float:
-        return self._held - self.reserved
-
-    def _hold(self, held: float) -> None:
-        self._held = held
-        self.ready = held + 1e-9 * self.most - self.reserved
+        self.spent = self.total = self.confirmed = self.ended = self._held = self._sent = self._settled = 0.0
 
     def settle(self, estimate: float, used: float) -> None:
         """A call is over that had reserved `estimate`."""
-        reserved = self._reserved + self.used - estimate
-        if reserved < 1e-9 * self.most:
-            reserved = 0.0
-        self._reserved = reserved - self.used
         # An estimate that was too low is paid from what is held ahead.
-        gone = max(estimate, used)
-        self._held = held = max(self._held - gone, reserved)
-        self.ready = held + 1e-9 * self.most - reserved
+        paid = min(max(used - estimate, 0.0), max(self.ready, 0.0))
+        self.ready -= paid
+        self.given -= paid
+        self._held -= estimate + paid
         self.total += used
-        self._settled += gone
+        self._settled += max(estimate, used)
 
-    def offer(self, scale: float) -> list[float]:
-        """What this worker holds from now on, what it wants to hold, must hold for the waiting call, and has spent."""
-        reserved = self.reserved
-        self.want = reserved + max(GROWTH * self.used * scale, self.call)
+    def offer(self, scale: float, running: int) -> list[float]:
+        """What this worker holds from now on, what it wants to hold, must hold for the waiting call, and has spent.
+        `running` calls are in flight."""
+        self._count()
+        # Anew if none runs, because sums have rounding errors.
+        reserved = self._held - self.ready if running else 0.0
+        self.want = reserved + max(GROWTH * (self.given - self.ready) * scale, self.call)
         needed = reserved + self.call
         # Two workers that each keep a part of what a call needs would wait for each other for ever.
-        enough = needed <= self._held + 1e-9 * self.most
-        self._reserved, self.used, self.call, self._settled = reserved, 0.0, 0.0, 0.0
-        self._hold(max(reserved, min(self._held, self.want)) if enough else reserved)
-        self._sent = self.total
+        enough = needed <= self._held - self.floor
+        self._held = max(reserved, min(self._held, self.want)) if enough else reserved
+        self.ready = self.given = self._held - reserved
+        self.call, self._settled, self._sent = 0.0, 0.0, self.total
         return [self._held, self.want, needed, self.total, self.confirmed]
 
     def answered(self, held: float, spent: float) -> None:
         """The coordinator says what this worker may hold, and what all have spent."""
-        self.confirmed = self._sent
+        self._count()
+        self.confirmed, self.spent = self._sent, spent
         # Calls that have ended since the message have spent their part of what is held.
-        self._hold(max(held - self._settled, self.reserved))
-        self.spent = spent
+        more = max(held - self._settled - self._held, -self.ready)
+        self._held += more
+        self.ready += more
+        self.given += more
+
+    def _count(self) -> None:
+        """Count what has ended."""
+        self.total += self.ended
+        self._settled += self.ended
+        self._held -= self.ended
+        self.ended = 0.0
 
     def refusal(self, name: str, units: float, on_spent: str) -> BudgetExceeded | None:
         """The error for a call that would pass the spend limit, whatever running calls turn out to cost."""
-        spent = self.spent + self.total - self.confirmed
+        spent = self.spent + self.total + self.ended - self.confirmed
         if spent + units <= self.most * (1 + 1e-9):
             return None
         return BudgetExceeded(

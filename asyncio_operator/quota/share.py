@@ -388,12 +388,10 @@ class Seat:
             if (start := self.next_start(weights, now)) <= now:
                 permits.started(weights, now)
                 share.started(self, weights)
-        elif (start := permits.next_start(weights, now)) > now:
+        elif (start := permits.take(weights, now)) > now:
             return share.turn(self, start, now)
-        else:
-            permits.started(weights, now)
-            if weights is ONE:
-                permits.lend()
+        elif weights is ONE:
+            permits.lend()
         return start
 
     def next_start(self, weights: Weights, now: float) -> float:
