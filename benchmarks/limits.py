@@ -31,7 +31,7 @@ from benchmarks import Rows
 from benchmarks.measuring import worker_loop
 
 KEYS, BATCH, WARM = 50_000, 1_000, 30
-TURNS = 5
+TURNS = 9
 CALLS = 100_000
 ROUNDS = 7
 
@@ -48,8 +48,9 @@ OPTIONS: dict[str, tuple[dict[str, Any], float | None]] = {
 
 def limits() -> Rows:
     """A key under a limit that holds no call back, and law G8: calls between grants."""
-    rounds = [{what: _key(options) for what, (options, _) in OPTIONS.items()} for _ in range(1 + TURNS)][1:]
-    each = {what: median(costs[what] for costs in rounds) for what in OPTIONS}
+    # Each limit takes turns with a lookup that has none: a machine is not always equally busy.
+    turns = [{what: (_key({}), _key(options)) for what, (options, _) in OPTIONS.items()} for _ in range(1 + TURNS)][1:]
+    each = {what: median(turn[what][1] for turn in turns) for what in OPTIONS}
     plain = each["no limit"]
     for what, (_, most) in OPTIONS.items():
         yield (
@@ -61,7 +62,7 @@ def limits() -> Rows:
             "",
         )
         if most is not None:
-            more = each[what] - plain
+            more = median(limited - free for free, limited in (turn[what] for turn in turns))
             yield "G8", "what it costs more / aim", f"{more:.2f} us", f"{most:.2f} us", more / most, "<= 1"
     yield from _permits()
 

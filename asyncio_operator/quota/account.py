@@ -145,14 +145,15 @@ def _reply(state: State, message: Json, now: float, known: bool) -> Json:
     reply["drop"] = caps.dropped(state.caps, worker.before, now)
     starts = max(state.ready, state.paused)
     reply["pause"] = max(0.0, starts - now)
-    slots = reply["slots"] = sharing.slots(state, worker, now)
+    name, shares = message["worker"], sharing.divide(state, message, now)
+    slots = reply["slots"] = sharing.slots(state, worker, name, shares, now)
     if starts <= now and slots != 0:
         full = slots is not None and slots <= message["running"]
-        reply["permits"] = sharing.grant(state, message, worker, now, full)
-    reply["workers"] = state.shares.sharers if state.shares else 1
+        reply["permits"] = sharing.grant(state, message, worker, shares.levels, now, full)
+    reply["workers"] = shares.sharers
     reply["supply"] = sharing.supply(state, now)
     reply["spend"] = sharing.spend(state, message, worker, now)
-    reply["again"] = sharing.asks_again(state, worker) or terms.interval(len(state.workers))
+    reply["again"] = sharing.asks_again(state, worker, name, shares) or terms.interval(len(state.workers))
     return reply
 
 

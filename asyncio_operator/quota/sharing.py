@@ -6,21 +6,19 @@ with a waiting call may always get what this call needs, even if that is more th
 
 A slot is the right to have a call in flight. Slots are divided as permits are, but a level is seldom a whole number.
 Each worker may have as many as it wants, up to the whole number below the level: its share. What then remains goes
-round. Workers that want more than their share form a line, in the order in which they came, and the first gets the next
-slot that is free. One that has had such a slot for `TURN` seconds passes it on when a call returns, if others wait, and
-goes to the end of the line. They do so one after the other, because a slot that is passed on is empty for a moment. So
-where S slots go round among W workers, a worker waits for ``(W - S) / S + 1`` turns at most, each of `TURN` and the
-rest of a call.
+round: workers stand in a line, as they came, and the first of those that want more have one slot more. Each keeps it
+for `TURN` seconds and then goes to the end of the line. They do so one after the other, because a slot that is passed
+on, when a call returns, is empty for a moment. So where S slots go round among W workers, a worker waits for
+``(W - S) / S + 1`` turns at most, each of `TURN` and the rest of a call.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from asyncio_operator.quota import caps
-from asyncio_operator.quota.state import Claim, Line, Shares, State, Worker
+from asyncio_operator.quota.state import Claim, Shares, State, Worker
 from asyncio_operator.quota.terms import ENOUGH, MOST_WORKERS_A_SECOND, PLENTY, SCARCE, Json
 from asyncio_operator.quota.window import rounded
 
@@ -60,16 +58,48 @@ def level(amount: float, wishes: Sequence[float]) -> float:
     return math.inf
 
 
-def grant(state: State, message: Json, worker: Worker, now: float, full: bool) -> list[list[list[float]]]:
+def divide(state: State, message: Json, now: float) -> Shares:
+    """What each worker may have, from what all want, unless that was found just before."""
+    if state.shares is not None and now - state.shares.at < REFRESH:
+        return state.shares
+    terms, active = state.terms, state.active(now, HEARD)
+    horizon, until = now + min(message["horizon"], terms.horizon), now + terms.lease
+    levels, sharers = [], 1
+    for place, window in enumerate(state.windows):
+        wishes = [worker.want[place] for worker in active if worker.want[place]]
+        sharers = max(sharers, len(wishes))
+        pool = window.room(horizon, until) + sum(worker.held[place] for worker in active)
+        levels.append(min(level(max(0.0, pool), wishes), NO_LEVEL))
+    share = turns = 0
+    line: list[str] = []
+    if (most := terms.in_flight) is not None:
+        slot_wishes = [worker.wants for worker in active if worker.wants]
+        share = int(min(level(most, slot_wishes), most))
+        turns = max(0, most - sum(min(wish, share) for wish in slot_wishes))
+        lately = now - 2 * terms.interval(len(state.workers)) - LATE
+        line = [name for name, one in state.workers.items() if one.wants > share and one.seen >= lately]
+        often = TURN / max(1, turns)
+        over = min(turns, int((now - state.passed) / often)) if len(line) > turns else 0
+        state.passed = max(state.passed + over * often, now - often) if len(line) > turns else now
+        for name in line[:over]:
+            state.workers[name] = state.workers.pop(name)
+        line = [*line[over:], *line[:over]]
+    state.shares = Shares(now, levels, sharers, share, turns, line[: turns + 1])
+    return state.shares
+
+
+def grant(
+    state: State, message: Json, worker: Worker, levels: Sequence[float], now: float, full: bool
+) -> list[list[list[float]]]:
     """The permits for a worker, for each limit. They are placed in the windows.
 
     Args:
+        levels: see `Shares`.
         full: whether the worker's slots are all in use: its waiting call may not start now.
     """
     windows, terms = state.windows, state.terms
     calls = [0.0] * len(windows) if full else message["call"]
     until, horizon = now + terms.lease, now + min(message["horizon"], terms.horizon)
-    levels = _levels(state, horizon, until, now)
     claim = _claim(state, message, now)
     plans = []
     for place, window in enumerate(windows):
@@ -137,18 +167,6 @@ def _claim(state: State, message: Json, now: float) -> list[float] | None:
     return None if claim is None or claim.worker == name else claim.call
 
 
-def _levels(state: State, horizon: float, until: float, now: float) -> list[float]:
-    if state.shares is None or now - state.shares.at >= REFRESH:
-        levels, sharers, active = [], 1, state.active(now, HEARD)
-        for place, window in enumerate(state.windows):
-            wishes = [worker.want[place] for worker in active if worker.want[place]]
-            sharers = max(sharers, len(wishes))
-            pool = window.room(horizon, until) + sum(worker.held[place] for worker in active)
-            levels.append(min(level(max(0.0, pool), wishes), NO_LEVEL))
-        state.shares = Shares(now, levels, sharers)
-    return state.shares.levels
-
-
 def spend(state: State, message: Json, worker: Worker, now: float) -> Json:
     """By unit: what a worker may hold, what was spent, and what all workers hold."""
     reply: Json = {}
@@ -166,77 +184,24 @@ def spend(state: State, message: Json, worker: Worker, now: float) -> Json:
     return reply
 
 
-def slots(state: State, worker: Worker, now: float) -> int | None:
+def slots(state: State, worker: Worker, name: str, shares: Shares, now: float) -> int | None:
     """How many calls a worker may have in flight. None: there is no limit."""
-    most, held, wanted = state.terms.in_flight, worker.slots, worker.wants
+    most, held = state.terms.in_flight, worker.slots
     if most is None:
         return None
     # Before that, others may have slots of which this state does not know.
     free = max(0, most - sum(other.slots for other in state.workers.values())) if now >= state.ready else 0
-    line = _line(state, most, now)
-    allowed = min(wanted, line.share, held + free)
-    if wanted <= line.share:
-        worker.turn, worker.waits, worker.passes = None, None, False
-    elif held > line.share:
-        allowed += _keeps(state, line, worker, now)
-    else:
-        worker.turn, worker.passes = None, False
-        if worker.waits is None:
-            worker.waits = now
-        # Those that have less than their share go first.
-        if free - max(line.owed, line.share - held) > bisect_left(line.waiting, worker.waits):
-            worker.turn, worker.waits = now, None
-            allowed = line.share + 1
+    first = name in shares.line[: shares.turns]
+    allowed = min(worker.wants, shares.slots + first, held + free)
     # Until the worker says that it has fewer, it may still use what it had.
     worker.slots = max(held, allowed)
     return allowed
 
 
-def _keeps(state: State, line: Line, worker: Worker, now: float) -> bool:
-    """Whether a worker keeps a slot beyond its share."""
-    worker.waits = None
-    if worker.turn is None:
-        worker.turn = now
-    if worker.passes:
-        # It says so again until a call has returned.
-        return False
-    often = TURN / max(1, line.turns)
-    if line.beyond > line.turns:
-        worker.passes = True
-    elif line.passing < len(line.waiting) and now - worker.turn > TURN and now - state.passed >= often:
-        worker.passes = True
-        state.passed = max(state.passed + often, now - often)
-    line.passing += worker.passes
-    line.beyond -= worker.passes
-    return not worker.passes
-
-
-def asks_again(state: State, worker: Worker) -> float | None:
-    """The seconds after which a worker asks again that is soon the first in the line; None for others."""
-    line = state.line
-    if line is None or worker.waits is None:
+def asks_again(state: State, worker: Worker, name: str, shares: Shares) -> float | None:
+    """The seconds after which a worker asks again that waits for its slot beyond its share, or is the next to get one;
+    None for others."""
+    if worker.slots > shares.slots or name not in shares.line:
         return None
-    first = 1 + line.passing
-    if bisect_left(line.waiting, worker.waits) >= first:
-        return None
-    return max(SOON, first / MOST_WORKERS_A_SECOND)
-
-
-def _line(state: State, most: int, now: float) -> Line:
-    """The share, how many slots go round, and who waits for one."""
-    if state.line is not None and now - state.line.at < REFRESH:
-        return state.line
-    active = state.active(now, HEARD)
-    wishes = [worker.wants for worker in active if worker.wants]
-    share = int(min(level(most, wishes), NO_LEVEL))
-    lately = now - 2 * state.terms.interval(len(state.workers)) - LATE
-    state.line = Line(
-        at=now,
-        share=share,
-        turns=max(0, most - sum(min(wish, share) for wish in wishes)),
-        owed=sum(max(0, min(worker.wants, share) - worker.slots) for worker in active),
-        waiting=sorted(one.waits for one in active if one.waits is not None and one.seen >= lately),
-        passing=sum(worker.passes for worker in active),
-        beyond=sum(worker.slots > share and not worker.passes for worker in active),
-    )
-    return state.line
+    waiting = sum(one in state.workers and state.workers[one].slots <= shares.slots for one in shares.line)
+    return max(SOON, waiting / MOST_WORKERS_A_SECOND)

@@ -40,9 +40,6 @@ class Worker:
     wants: int = 0
     spend: dict[str, float] = field(default_factory=dict)  # By unit: what it holds of a sum.
     idle: bool = False  # Whether it has nothing to do.
-    turn: float | None = None  # Since when it has had a slot beyond its share.
-    waits: float | None = None  # Since when it has waited for one.
-    passes: bool = False  # Whether it passes that slot on when a call returns.
 
 
 class Gone(NamedTuple):
@@ -55,11 +52,14 @@ class Gone(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What all workers want, as it was found at a time: the level for each limit, and how many want units."""
+    """What each worker may have, as it was found at a time from what all want."""
 
     at: float
-    levels: list[float]
-    sharers: int
+    levels: list[float]  # For each limit: the units that none may have more of, unless all have what they want.
+    sharers: int  # How many want units.
+    slots: int  # The calls in flight of each that wants so many.
+    turns: int  # The slots that remain, for the first in the line.
+    line: list[str]  # These, and the next one.
 
 
 class Claim(NamedTuple):
@@ -67,19 +67,6 @@ class Claim(NamedTuple):
 
     worker: str
     call: list[float]
-
-
-@dataclass
-class Line:
-    """The calls in flight of all workers, as they were found at a time."""
-
-    at: float
-    share: int  # The slots that each worker may have.
-    turns: int  # The slots that go round.
-    owed: int  # The slots that workers with less than their share want.
-    waiting: list[float]  # Since when workers wait for a slot beyond their share, the first ones first.
-    passing: int  # Workers that pass such a slot on, and those that keep it:
-    beyond: int
 
 
 @dataclass
@@ -92,17 +79,16 @@ class State:
     ready: float  # Nothing is granted before, because this state may be older than the last one.
     windows: list[Window]
     paused: float = 0.0  # Nothing is granted before, because the source has asked so.
-    passed: float = 0.0  # When a worker last began to pass its slot on.
+    passed: float = 0.0  # When the first in the line last went to its end.
     scarce: float = -1.0  # When a worker last had to wait for units.
     swept: float = 0.0  # When silent workers were last looked for.
     offset: float = 0.0  # What is added to the coordinator's clock, which may have gone back.
-    workers: dict[str, Worker] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)  # In the order of their line.
     gone: dict[str, Gone] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)  # By unit.
     refused: dict[str, int] = field(default_factory=dict)  # Calls by unit.
     caps: dict[str, Cap] = field(default_factory=dict)  # By unit.
     shares: Shares | None = None
-    line: Line | None = None
     claim: Claim | None = None
     former: list[str | None] = field(default_factory=list)  # Earlier epochs that workers have named.
     lost: bool = False  # Whether it is unknown what was spent.
@@ -121,7 +107,6 @@ class State:
         read["caps"] = {unit: Cap(**one) for unit, one in stored["caps"].items()}
         read["shares"] = stored["shares"] and Shares(*stored["shares"])
         read["claim"] = stored["claim"] and Claim(*stored["claim"])
-        read["line"] = stored["line"] and Line(**stored["line"])
         return cls(**read)
 
     def as_json(self) -> Json:
@@ -132,7 +117,6 @@ class State:
         written["peaks"] = [window.peak for window in self.windows]
         written["workers"] = {name: vars(worker) for name, worker in self.workers.items()}
         written["caps"] = {unit: vars(cap) for unit, cap in self.caps.items()}
-        written["line"] = self.line and vars(self.line)
         return written
 
     def advance(self, now: float) -> float:
@@ -156,7 +140,7 @@ class State:
             if entries := kept.get((window.limit.unit, window.limit.per)):
                 window.restore(entries)
         self._renew_windows()
-        self.shares = self.line = self.claim = None
+        self.shares = self.claim = None
         for name in [*self.workers]:
             self._let_go(name, self.time)
 
