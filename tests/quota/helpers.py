@@ -99,8 +99,7 @@ class Cluster:
         while self.now < end:
             for number, permits in enumerate(self.permits):
                 if busy is None or number in busy:
-                    while permits.next_start(weights, self.now) <= self.now:
-                        permits.started(weights, self.now)
+                    while permits.take(weights, self.now) <= self.now:
                         self.starts[number].append(self.now)
                         if not lasting:
                             permits.returned(weights, None, self.now, self.now)

@@ -436,11 +436,10 @@ def test_G2_G8_calls_that_start_without_a_question_are_those_that_may_start_and_
     coordinator, permits = Coordinator(), Permits(budget := Budget("b", Limit(1000, 1.0)), "w")
     free, starts, now = permits.free, list[float](), 0.0
     while now < 3.0:
-        while free.left or may_start(permits, now):
+        while True:
             if free.left and now < free.until:
                 free.left, free.last = free.left - 1, now
-            elif may_start(permits, now):
-                permits.started(ONE, now)
+            elif permits.take(ONE, now) <= now:
                 permits.lend()
             else:
                 break
