@@ -57,7 +57,7 @@ class Shares(NamedTuple):
     at: float
     levels: list[float]  # For each limit: the units that none may have more of, unless all have what they want.
     sharers: int  # How many want units.
-    slots: int  # The calls in flight of each that wants so many.
+    slots: int  # The calls in flight of each worker that wants them.
     turns: int  # The slots that remain, for the first in the line.
     line: list[str]  # These, and the next one.
 
