@@ -425,7 +425,7 @@ def test_an_allowed_import_is_let_pass(path: str, source: str) -> None:
 
 CEILINGS: Mapping[str, int] = {
     "asyncio_operator": 2_511,
-    "asyncio_operator/arrow": 2_641,
+    "asyncio_operator/arrow": 2_768,
     "asyncio_operator/engine": 3_816,
     "asyncio_operator/journal": 2_294,
     "asyncio_operator/lookup": 4_160,

@@ -268,10 +268,14 @@ class ArrowKeys(Sequence[Any]):
         self.array = array
 
     @cached_property
-    def names(self) -> list[int]:
+    def hashes(self) -> Words:
         """A number for each key: equal for equal keys of one type, and hardly ever for others; see `same`."""
-        names: list[int] = key_hashes(self.array).tolist()
-        return names
+        return key_hashes(self.array)
+
+    @cached_property
+    def names(self) -> list[int]:
+        """The same as Python's."""
+        return self.hashes.tolist()  # type: ignore[no-any-return]
 
     def at(self, places: Ints | Sequence[int]) -> ArrowKeys:
         """The keys at these places."""
@@ -298,10 +302,10 @@ class ArrowKeys(Sequence[Any]):
         return next(iter(ArrowKeys(self.array.slice(place % len(self), 1))))
 
     def _with(self, array: pa.Array, place: slice) -> ArrowKeys:
-        """A slice of the keys. It has their numbers, if they are known."""
+        """A slice of the keys. It has their hashes, if they are known."""
         keys = type(self)(array)
-        if "names" in vars(self):
-            keys.names = self.names[place]
+        if "hashes" in vars(self):
+            keys.hashes = self.hashes[place]
         return keys
 
     def __iter__(self) -> Iterator[Any]:

@@ -117,9 +117,9 @@ class Memory:
 
             self._ascending = False
             limits = MOST_IN_COLUMNS, MOST_BYTES, BLOCK_IN_COLUMNS, self._span
-            self._columns = ColumnMemory(self._seconds, self._clock, *limits)
+            self._columns = ColumnMemory(self._clock, self._seconds, *limits)
         keys: Any = batch.keys
-        for positions, answers in self._columns.recall(keys, batch.ascending):
+        for positions, answers in () if batch.ascending else self._columns.recall(keys):
             batch.store(positions, answers)
         outcomes, known = batch.outcomes, self._known
         if known:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import Cache, Enricher
+from asyncio_operator.arrow import column_memory
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.column_answers import ColumnAnswers, joined
 from asyncio_operator.arrow.key_index import ArrowKeys
@@ -26,11 +27,11 @@ SECONDS = 60
 
 
 class Alike(ArrowKeys):
-    """Keys that all have the same number."""
+    """Keys that all have the same hash."""
 
-    @property
-    def names(self) -> list[int]:
-        return [7] * len(self)
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        self.hashes = np.full(len(array), 7, np.uint64)
 
 
 def answers_of(keys: list[int], time: int = 0) -> ColumnAnswers:
@@ -127,14 +128,19 @@ def test_L12_the_memory_of_answers_in_columns_is_bounded_in_keys_and_in_bytes(mo
             assert asked == list(range(remembered, 10_000))
 
 
-def test_L12_of_more_keys_that_come_at_once_than_are_remembered_none_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "MOST_IN_COLUMNS", 100)
-    memory, keys = Memory(SECONDS, ManualClock()), list(range(101))
-    memory.recall(batch_of([1, 0]))
-    memory.learn(ArrowKeys(pa.array(keys)), answers_of(keys))
-    assert asked_for(memory, batch_of(keys[::-1])) == []
+@given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True), max_size=30), st.integers(1, 12))
+def test_L12_the_keys_of_answers_in_columns_that_came_last_are_remembered(steps: list[list[int]], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"MOST_IN_COLUMNS": most, "BLOCK_IN_COLUMNS": 3}.items():
+            patch.setattr(module, name, value)
+        patch.setattr(column_memory, "LEAST", 0)
+        memory, last = Memory(SECONDS, ManualClock()), list[int]()
+        for keys in steps:
+            batch = KeyBatch(ArrowKeys(pa.array(keys, pa.int64())), len(keys))
+            asked = [keys[i] for i in asked_for(memory, batch)]
+            assert asked == [key for key in keys if key not in last]
+            memory.learn(ArrowKeys(pa.array(asked, pa.int64())), answers_of(asked))
+            last = [*last, *asked][-most:]
 
 
 @pytest.mark.parametrize("limit", ["MOST_IN_COLUMNS", "MOST_BYTES"])
