@@ -20,8 +20,8 @@ segments.
                    {key group: segment}}, ...],
      "files": {path of a file in the directory: its size in bytes}}
 
-The checksum of the manifest finds damage, but not a change that was made on purpose. So the whole manifest is checked
-against one description when it is read, and nothing else checks its types again.
+The checksum of the manifest finds damage, but not a change that was made on purpose. So all of it becomes typed objects
+when it is read, and what does not fit is damage.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.lazy import member
-from asyncio_operator.state.descriptors import QUEUE, StateMeta
-from asyncio_operator.state.key_groups import MAX_PARALLELISM, KeyGroupRange
+from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups
 from asyncio_operator.state.layout import FORMAT_VERSION
 from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
 
@@ -49,33 +49,49 @@ _HEAD = re.compile(rb"asyncio-operator checkpoint (\d{1,9}) ([0-9a-f]{8})")
 
 class CheckpointFiles:
     """An existing checkpoint: its manifest was read, and every file has the size that the manifest gives. StateError if
-    there is none, it is damaged, a file is missing, or it is of another version."""
+    there is none, it is damaged, a file is missing, or it is of another version.
+
+    Attributes:
+        services: for each timer service its kind, and its timers as it wrote them, by key group.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        manifest = read_manifest(path)
-        self.max_parallelism: int = manifest["max_parallelism"]
-        self.key_groups = KeyGroupRange(*manifest["key_groups"])
-        self.services: list[dict[str, Any]] = manifest["services"]
-        self.state: dict[str, Any] = manifest["state"]
-        for name, size in manifest["files"].items():
-            found = _size(path / name)
+        try:
+            files = self._parse(read_manifest(path))
+            sizes = {name: (size, _size(path / name)) for name, size in files.items()}
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            what = f"{MANIFEST} does not have the fields of a checkpoint, or not their types"
+            raise damaged(path, what) from error
+        for name, (size, found) in sizes.items():
             if found != size:
                 what = "is missing" if found is None else f"has {found} bytes, not {size}"
                 raise damaged(path, f"the file {name} {what}")
 
+    def _parse(self, manifest: Any) -> dict[str, Any]:
+        """Takes all parts of the manifest but the files, which it returns."""
+        start, end = manifest["key_groups"]
+        self.key_groups, self.max_parallelism = KeyGroupRange(start, end), manifest["max_parallelism"]
+        check_key_groups(self.key_groups, self.max_parallelism)
+        self.services = [
+            (str(each["kind"]), Segments(self.path, TIMERS, each["segments"])) for each in manifest["services"]
+        ]
+        state = manifest["state"]
+        self._rows: HeapSnapshot | None = None
+        if state["kind"] == "rows":
+            if state["layout"] != FORMAT_VERSION:
+                raise _other_version(self.path, f"state of format {describe(state['layout'])}", FORMAT_VERSION)
+            states = {name: StateMeta.from_dict(meta) for name, meta in state["states"].items()}
+            groups = {name: Segments(self.path, ROWS, segments) for name, segments in state["segments"].items()}
+            sequence = _natural(state["sequence"])
+            self._rows = HeapSnapshot(self.max_parallelism, self.key_groups, sequence, states, groups)
+        elif state["kind"] != "rocksdb":
+            raise ValueError(state["kind"])
+        return manifest["files"]  # type: ignore[no-any-return]
+
     def snapshot(self) -> StateSnapshot:
         """The keyed state."""
-        about = self.state
-        if about["kind"] == "rows":
-            states = {name: StateMeta.from_dict(meta) for name, meta in about["states"].items()}
-            groups = {name: Segments(self.path, ROWS, segments) for name, segments in about["segments"].items()}
-            return HeapSnapshot(self.max_parallelism, self.key_groups, about["sequence"], states, groups)
-        return rocksdb_snapshot(self.path / STATE)
-
-    def timers(self, service: int) -> Mapping[int, bytes]:
-        """The timers of a service, as it wrote them, by key group."""
-        return Segments(self.path, TIMERS, self.services[service]["segments"])
+        return rocksdb_snapshot(self.path / STATE) if self._rows is None else self._rows
 
 
 def rocksdb_snapshot(path: Path) -> StateSnapshot:
@@ -89,7 +105,10 @@ class Segments(Mapping[int, bytes]):
 
     def __init__(self, path: Path, file: str, given: Mapping[str, list[int]]) -> None:
         self._path, self._file = path, file
-        self._given = {int(group): segment for group, segment in given.items()}
+        self._given = {
+            int(group): (_natural(offset), _natural(length), _natural(checksum))
+            for group, (offset, length, checksum) in given.items()
+        }
 
     def __getitem__(self, group: int) -> bytes:
         offset, length, checksum = self._given[group]
@@ -127,8 +146,8 @@ def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     (path / MANIFEST).write_bytes(head + body)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint at `path`: every part is there, of its type and within its bounds."""
+def read_manifest(path: Path) -> Any:
+    """The manifest of the checkpoint at `path`, as it was written."""
     try:
         data = (path / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -150,17 +169,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if crc32(body) != int(found[2], 16):
         raise damaged(path, f"{MANIFEST} is not what was written")
     try:
-        manifest = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"{MANIFEST} is not JSON") from error
-    if not _fits(_SHAPE, manifest):
-        raise damaged(path, f"{MANIFEST} does not have the fields of a checkpoint, or not their types")
-    start, end = manifest["key_groups"]
-    if not start <= end < manifest["max_parallelism"]:
-        raise damaged(path, f"{MANIFEST} has the key groups {start} to {end} of {manifest['max_parallelism']}")
-    if (layout := manifest["state"].get("layout", FORMAT_VERSION)) != FORMAT_VERSION:
-        raise _other_version(path, f"state of format {layout}", FORMAT_VERSION)
-    return dict(manifest)
 
 
 def damaged(path: Path, what: str) -> StateError:
@@ -168,60 +179,10 @@ def damaged(path: Path, what: str) -> StateError:
     return StateError(f"the checkpoint {path} is damaged: {what}; restore another one")
 
 
-def _fits(shape: Any, value: Any) -> bool:
-    """Whether a value of JSON has a shape: a type, a range of ints, a list of shapes, an object of shapes by name (it
-    may have more), or what a function says."""
-    if isinstance(shape, type):
-        return type(value) is shape
-    if isinstance(shape, range):
-        return type(value) is int and value in shape
-    if isinstance(shape, list):
-        return type(value) is list and len(value) == len(shape) and all(map(_fits, shape, value))
-    if isinstance(shape, dict):
-        return type(value) is dict and all(name in value and _fits(part, value[name]) for name, part in shape.items())
-    return shape(value) is True
-
-
-def _map(is_name: Callable[[str], object], shape: Any) -> Callable[[Any], bool]:
-    return lambda value: type(value) is dict and all(is_name(name) and _fits(shape, value[name]) for name in value)
-
-
-def _is_name(name: str) -> bool:
-    return name != "" and "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-_is_group = re.compile("0|[1-9][0-9]{0,4}").fullmatch
-
-
-def _is_state(value: Any) -> bool:
-    if not _fits({"kind": str, "serializers": {"value serialiser": str}, "ttl": bool}, value):
-        return False
-    if value["kind"] == "map":
-        return _fits({"key serialiser": str}, value["serializers"])
-    return value["kind"] in ("value", "list", "reducing", "aggregating", QUEUE)
-
-
-_SIZE = range(1 << 62)
-_SEGMENTS = _map(_is_group, [_SIZE, _SIZE, range(1 << 32)])
-_KINDS = {
-    "rocksdb": {},
-    "rows": {
-        "layout": _SIZE,
-        "sequence": _SIZE,
-        "states": _map(_is_name, _is_state),
-        "segments": _map(_is_name, _SEGMENTS),
-    },
-}
-_SERVICE = {"kind": str, "segments": _SEGMENTS}
-_SHAPE = {
-    "max_parallelism": range(MAX_PARALLELISM + 1),
-    "key_groups": [range(MAX_PARALLELISM), range(MAX_PARALLELISM)],
-    "state": lambda value: (
-        _fits({"kind": str}, value) and value["kind"] in _KINDS and _fits(_KINDS[value["kind"]], value)
-    ),
-    "services": lambda value: type(value) is list and all(_fits(_SERVICE, each) for each in value),
-    "files": _map(_is_name, _SIZE),
-}
+def _natural(number: Any) -> int:
+    if type(number) is not int or not 0 <= number < 1 << 62:
+        raise ValueError(number)
+    return number
 
 
 def _other_version(path: Path, has: str, known: int) -> StateError:

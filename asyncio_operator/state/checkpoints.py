@@ -180,7 +180,7 @@ def _check_fits(files: CheckpointFiles, backend: StateBackend, services: Sequenc
             f"{backend.max_parallelism}: the maximum parallelism of state never changes, make the backend with "
             "the old one"
         )
-    kinds = [each["kind"] for each in files.services]
+    kinds = [kind for kind, _ in files.services]
     # What a service wrote to the checkpoint may also go into a backend, but not the other way round.
     given = [(service.checkpoint_kind, _kind(service)) for service in services]
     if len(kinds) != len(given) or any(kind not in fit for kind, fit in zip(kinds, given, strict=True)):
@@ -196,7 +196,7 @@ def _check_fits(files: CheckpointFiles, backend: StateBackend, services: Sequenc
 
 
 def _timers(found: Sequence[CheckpointFiles], index: int, key_groups: KeyGroupRange) -> dict[int, bytes]:
-    return {group: data for each in found for group, data in each.timers(index).items() if group in key_groups}
+    return {group: data for each in found for group, data in each.services[index][1].items() if group in key_groups}
 
 
 def _write_state(part: Path, backend: StateBackend) -> dict[str, Any]:

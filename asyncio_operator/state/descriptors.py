@@ -21,6 +21,11 @@ from asyncio_operator.state.serializers import Serializer, check_serializer
 QUEUE = "queue"
 """The kind of a priority queue, which a backend keeps beside its states."""
 
+ROLES = dict.fromkeys(("value", "list", "reducing", "aggregating", QUEUE), ("value serialiser",)) | {
+    "map": ("value serialiser", "key serialiser")
+}
+"""The kinds of states, each with the roles of its serialisers."""
+
 
 LONGEST = LIMIT // 1000
 """The longest time to live, in seconds: 292 million years."""
@@ -174,8 +179,12 @@ class StateMeta:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> StateMeta:
-        """The inverse of `to_dict`; KeyError if something is missing."""
-        return StateMeta(data["kind"], dict(data["serializers"]), data["ttl"])
+        """The inverse of `to_dict`; LookupError, TypeError or ValueError for anything else."""
+        kind, serializers, ttl = data["kind"], dict(data["serializers"]), data["ttl"]
+        roles = ROLES[kind]
+        if type(ttl) is not bool or any(type(serializers[role]) is not str for role in roles):
+            raise ValueError(data)
+        return StateMeta(kind, serializers, ttl)
 
     def check_against(self, name: str, stored: StateMeta, in_use: bool = False) -> None:
         """Compares the requested state with the stored one. `in_use`: this program itself requested the stored one.

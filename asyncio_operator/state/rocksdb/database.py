@@ -65,7 +65,7 @@ from asyncio_operator.state.rocksdb.processes import (
     check_process,
     keep,
 )
-from asyncio_operator.state.rocksdb.view import Cursor, is_database, leave, view_of
+from asyncio_operator.state.rocksdb.view import BEGUN, Cursor, is_database, leave, view_of
 from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions
 from asyncio_operator.state.snapshot import Row
 
@@ -227,8 +227,12 @@ class Database:
                 if logs.damage is not None:
                     raise self._damaged(f"a record is wrong: {logs.damage}")
             names = Rdict.list_cf(str(self.path)) if there else []
+            if not there and not read_only:
+                (self.path / BEGUN).touch()
             self._settings = Settings(self.options, read_only)
             self._db = self._open(names, logs)
+            if not read_only:
+                (self.path / BEGUN).unlink(missing_ok=True)
         except BaseException as error:
             if lock is not None:
                 lock.release()

@@ -11,8 +11,7 @@ deletions of polled elements, and a read that fails changes nothing.
 `RocksDBCachingPriorityQueueSet` has a directory of its own, format version 2, with three column families:
 
     "default"   "queue" -> {"format": 2, "serializer": name, "max_parallelism": int, "start": int, "end": int}
-                "size" -> int; written with every change, so that opening does not count. (Not in format 1, which is
-                counted once, and becomes format 2.)
+                "size" -> int; written with every change, so that opening does not count
     "elements"  the serialised element -> its key group, 2 bytes: the order, for polling
     "groups"    key group, 2 bytes, big-endian, and the serialised element -> nothing: for one key group's subset
 
@@ -392,26 +391,23 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
         return group_of(self._key_of(element), self._key_groups, self._max_parallelism).to_bytes(2, "big")
 
     def _claim(self, database: Database) -> int:
-        """The size. A directory that is new, or of format 1, gets the header of this format."""
+        """The size. A new directory gets the header."""
         size = self._stored_size(database)
         if size is None:
-            size = sum(1 for _ in database.scan("elements", b"", None))
-            batch = database.new_batch()
+            size, batch = 0, database.new_batch()
             batch.put(_HEADER, BUILTIN.serialize(self._header), database.handles["default"])
             _stage_size(batch, database, size)
             database.commit(batch)
         return size
 
     def _stored_size(self, database: Database) -> int | None:
-        """The size of this queue in a directory; None if that is empty, or of format 1; StateError for all else."""
+        """The size of this queue in a directory; None if that is empty; StateError for all else."""
         try:
             data, size = (database.family("default").get(key) for key in (_HEADER, _SIZE))
             families = database.names() - {"elements", "groups"}
             if data is None and families == {"default"} and not database.head("default", b"", None, 1):
                 return None
             found = None if data is None else BUILTIN.deserialize(data)
-            if found == {**self._header, "format": 1}:
-                return None
             if found == self._header:
                 return int(BUILTIN.deserialize(size or b""))
         except Exception as error:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -112,14 +111,9 @@ _PREFIX = "asyncio-operator-view-"
 _CONFIGURATION = "rocksdict-config.json"
 _WRITTEN = ("LOCK", "LOG", _CONFIGURATION)
 
-_MADE_FIRST = (
-    ("LOCK", b""),
-    (r"LOG(\.old\.\d+)?", rb"[^\n]* RocksDB version: .*"),
-    ("IDENTITY", rb"[0-9a-f-]{36}\n?"),
-    (re.escape(_CONFIGURATION), rb"\{.*"),
-    (r"MANIFEST-\d+|OPTIONS-\d+(\.dbtmp)?|\d+\.dbtmp", b".*"),
-)
-"""Files that RocksDB makes before a database exists: the names, and how the files begin unless they are empty."""
+BEGUN = "asyncio-operator-begun"
+"""A file in a directory whose database is being made: without it a process that died then would leave a directory that
+looks like another program's."""
 
 
 def view_of(directory: Path) -> Path:
@@ -153,8 +147,8 @@ def is_database(directory: Path) -> bool:
     if not directory.exists() or (directory.is_dir() and not contents(directory)):
         return False
     if not (directory / "CURRENT").is_file():
-        if directory.is_dir() and all(map(_is_made_first, contents(directory))):
-            return False  # Only files of a process that died while it made a database.
+        if (directory / BEGUN).is_file():
+            return False
         raise StateError(
             f"{directory} is not a RocksDB directory and not empty: take another directory. If it held state, it is "
             "damaged because it has no file CURRENT: restore a snapshot into another directory"
@@ -171,18 +165,6 @@ def is_database(directory: Path) -> bool:
 def contents(directory: Path) -> list[Path]:
     """The files in a directory, without the `lost+found` that the root of a volume has by itself."""
     return [entry for entry in directory.iterdir() if entry.name != "lost+found" or not entry.is_dir()]
-
-
-def _is_made_first(entry: Path) -> bool:
-    for name, beginning in _MADE_FIRST:
-        if re.fullmatch(name, entry.name) and entry.is_file():
-            if entry.stat().st_size == 0:
-                # Not opened: closing a lock file that this process uses elsewhere would end the lock of RocksDB.
-                return True
-            with entry.open("rb") as file:
-                data = file.read(200)
-            return not data or re.fullmatch(beginning, data, re.DOTALL) is not None
-    return False
 
 
 def _remove_left() -> None:
