@@ -113,7 +113,7 @@ release-check: venv
 	@$(BIN)/python tools/release.py
 
 # Tests that import every package of the extras.
-OLDEST := $(addprefix tests/,arrow budget coordinators enrichers journal lookup operator policies services state telemetry trace test_import.py)
+OLDEST := $(addprefix tests/,arrow enrichers journal lookup operator policies quota services state telemetry timers trace test_import.py)
 
 compat: java venv
 	@tools/compat spark-3.5 $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,13 @@ def test_every_path_that_the_page_of_the_architecture_names_exists() -> None:
     assert [path for root, path in zip(roots, paths, strict=True) if not (root / path).exists()] == []
 
 
-def test_every_test_that_a_page_names_exists() -> None:
-    for page in PAGES:
-        named = re.findall(r"`(tests/[\w/]+\.py)`", page.read_text(encoding="utf-8"))
-        assert [path for path in named if not (ROOT / path).exists()] == [], page.name
+def test_every_test_that_a_page_or_a_command_of_make_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    [targets] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    # A line with $(MAKE) runs in a dry run too; that of check has only the commands of others.
+    dry = [target for target in targets.split() if target != "check"]
+    commands = subprocess.check_output(["make", "--dry-run", *dry], cwd=ROOT, text=True)
+    texts = {page.name: re.findall(r"`(tests/[\w/]+\.py)`", page.read_text(encoding="utf-8")) for page in PAGES}
+    texts["Makefile"] = re.findall(r"(?<=[ ./])(?:tests|tools|proof)/[\w./-]+", commands)
+    assert len(texts["Makefile"]) > 30
+    assert {(name, path) for name, paths in texts.items() for path in paths if not (ROOT / path).exists()} == set()
