@@ -4,8 +4,8 @@
     ├── ConfigurationError    an option, a column or a type is wrong; raised before work starts  (also ValueError)
     ├── ElementTimeoutError   an element exceeded its deadline                                   (also TimeoutError)
     ├── FunctionError         the user's function, or one of its hooks, failed; ends the run
-    ├── ResultError           the function returned something of the wrong shape
     ├── EnricherError         an enricher could not answer; says whether another call may help
+    │   ├── ResultError           a result, or a row, has the wrong shape or type
     │   └── MissingKeyError       a key has no row, and how="required" says that every key has one
     ├── CircuitOpenError      a circuit breaker refused the call
     ├── BudgetExceeded        a call would use more than its budget has; ends the run, unless on_spent="null"
@@ -66,12 +66,6 @@ class FunctionError(AsyncOperatorError):
         self.attempts = attempts
 
 
-class ResultError(AsyncOperatorError):
-    """A result has the wrong shape or type. Another call would return the same, so it is never retried."""
-
-    retryable = False
-
-
 class EnricherError(AsyncOperatorError):
     """An enricher could not answer.
 
@@ -86,7 +80,11 @@ class EnricherError(AsyncOperatorError):
             except where the source reported too much load or asked to be called later.
         code: what the source calls the error: an HTTP status (an int), a SQLSTATE, or another short word or number as
             text. Figures count errors by it.
+        reported: False: a budget believes `retry_after`, and starts no call for so long. True: the enricher has told
+            the budget with `hint` what the source says, or was asked not to.
     """
+
+    reported: bool = False
 
     def __init__(
         self,
@@ -121,6 +119,28 @@ class EnricherError(AsyncOperatorError):
         made = EnricherError(text, **verdict(error))
         made.__cause__ = error
         return made
+
+
+class ResultError(EnricherError):
+    """A result has the wrong shape or type. Another call would return the same, so it is not retried.
+
+    It is an `EnricherError` too: ``except EnricherError`` around a lookup catches a row that does not fit (law L9).
+
+    Attributes:
+        retryable: False, or True for the answer of a model that may answer otherwise (see `ModelEnricher`).
+    """
+
+    retryable: bool | None = False
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retryable: bool | None = False,
+        any_key: bool = False,
+        code: int | str | None = None,
+    ) -> None:
+        super().__init__(message, retryable=retryable, any_key=any_key, code=code)
 
 
 class MissingKeyError(EnricherError):

@@ -193,9 +193,7 @@ async def ask(
         found = tables.read(answer, asked) if find is None else tables.read_rows(answer, asked)
     except ResultError as error:
         # Law A2: nothing tells which key is at fault, so the batch is neither split nor called again.
-        problem = ResultError(f"{describe(enricher)}: {error}")
-        problem.any_key = True  # type: ignore[attr-defined]
-        raise problem from error
+        raise ResultError(f"{describe(enricher)}: {error}", any_key=True) from error
     return found if len(asked) == len(keys) else found.at(places)
 
 

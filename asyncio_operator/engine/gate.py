@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.recorder import SILENT, Recorder
-from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members
+from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker
 from asyncio_operator.policies.local_window import LocalWindow
-from asyncio_operator.policies.retry import refusal_wait
+from asyncio_operator.policies.retry import asked_wait, refusal_wait
 from asyncio_operator.quota.usage import COUNTED, ONE, FreeStarts, Hint, Weights, is_unbilled, weighing
 
 if TYPE_CHECKING:
@@ -266,6 +266,9 @@ class Gate:
         """The call has returned, with a result or an error, in time or late."""
         if self._limiter is not None and self._limiter.ended(call.let_start, now, error):
             self._news()
+        if error is not None and self.seat is not None and not said(error, "reported") and (wait := asked_wait(error)):
+            # Law G5: what a source says is for all tasks of the budget, also if an error of a user's function says it.
+            self.hint({}, wait)
         if not call.running:
             return
         if not call.judged and self.answered is not None:

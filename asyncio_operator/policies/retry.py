@@ -157,7 +157,7 @@ class Retry:
             kinds = () if self.on == RETRYABLE or _is_predicate(self.on) else _kinds(self.on)
             if not any(issubclass(kind, BaseExceptionGroup) and isinstance(error, kind) for kind in kinds):
                 return all(self.retries(one) for one in members(error))
-        if isinstance(error, ResultError) or said(error, "retryable") is False:
+        if said(error, "retryable") is False:
             return False
         if self.on == RETRYABLE:
             return said(error, "retryable") is True or isinstance(error, ElementTimeoutError)
@@ -181,9 +181,9 @@ class Retry:
                     f"not retried: the source asks to wait {asked:g} s, and without a longer timeout this is too long"
                 )
             return "there was no time left for another attempt"
-        if isinstance(error, ResultError):
-            return "not retried: the answer is invalid"
         if said(error, "retryable") is False:
+            if isinstance(error, ResultError):
+                return "not retried: the answer is invalid"
             return "not retried: the error says that it would fail again"
         if self.on == RETRYABLE:
             return "not retried: the error does not say that another attempt may help"

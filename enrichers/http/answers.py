@@ -5,7 +5,8 @@ missing field is an error, because with a misspelt path the source would look em
 after the end of a list, are a miss. An object without any of the columns is an error for the same reason: it is a
 refusal of the service, or the schema is misspelt. An empty object has no other field, so it is a row of nulls.
 
-This module knows no connection and no key. Every problem is an `UnreadableError`.
+This module knows no connection and no key. Every problem is an `UnreadableError`; of an answer that is understood, and
+is not a row of the schema, a `WrongRowError`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class UnreadableError(AsyncOperatorError, ValueError):
         super().__init__(problem)
         self.any_key = any_key
         self.retryable = retryable
+
+
+class WrongRowError(UnreadableError):
+    """An answer is not a row of the schema. It becomes a `ResultError` of its key (law L9)."""
 
 
 class Answers:
@@ -125,7 +130,7 @@ class Answers:
                 f"the answer is {self._show(entry)}, which is not a row: an object, a list of objects or null was "
                 "expected; pass extract=, a path or a function that leads there"
             )
-        raise UnreadableError(problem)
+        raise WrongRowError(problem)
 
     def entries(self, answer: Any, texts: Sequence[str | None]) -> list[Any]:
         """The entries of a batch, aligned with its keys. Pass each that is not None to `found`.
@@ -175,7 +180,7 @@ class Answers:
         return [answer.get(text) for text in texts]
 
     def _no_object(self, row: Any) -> NoReturn:
-        raise UnreadableError(f"a row of the answer is {self._show(row)}; an object was expected")
+        raise WrongRowError(f"a row of the answer is {self._show(row)}; an object was expected")
 
 
 def make_extract(argument: str, extract: Extract, show: Callable[..., str] = describe) -> Callable[[Any], Any] | None:

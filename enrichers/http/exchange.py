@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from asyncio_operator import EnricherError
-from asyncio_operator.enricher import Found, annotate, billed, verdict
+from asyncio_operator import EnricherError, ResultError
+from asyncio_operator.enricher import Found, annotate, billed, keep_verdict, verdict
 from asyncio_operator.services.secrets import of_header
-from enrichers.http.answers import Answers, UnreadableError
+from enrichers.http.answers import Answers, UnreadableError, WrongRowError
 from enrichers.http.budget_reports import Heard, Reports
 from enrichers.http.error_bodies import lasting_refusal
 from enrichers.http.errors import failure, status_error
@@ -247,7 +247,7 @@ class Exchange:
     def _refusal(self, heard: Heard, keys: Sequence[Any]) -> EnricherError:
         """The error for an answer whose status is not a success."""
         status, body = heard.answer.status, heard.answer.body
-        return status_error(
+        error = status_error(
             self._about(keys),
             status,
             body,
@@ -256,6 +256,8 @@ class Exchange:
             lasting=lasting_refusal(status, body, heard.error),
             target=heard.answer.forbidden,
         )
+        error.reported = True  # By `heard`, unless hints=False.
+        return error
 
     def _parsed(self, answer: Answer, keys: Sequence[Any]) -> Any:
         try:
@@ -276,7 +278,8 @@ class Exchange:
         except UnreadableError as error:
             secrets = self._plans.secrets
             text = f"{self._about(keys)}: {secrets.hide(str(error))}"
-            problem = EnricherError(text, **verdict(error))
+            kind = ResultError if isinstance(error, WrongRowError) else EnricherError
+            problem = keep_verdict(kind(text), error)
             # A parser's error may show the answer, and a service may repeat a request header in its answer.
             if not secrets.shown_by(error.__cause__):
                 problem.__cause__ = error.__cause__

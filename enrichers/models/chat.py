@@ -18,7 +18,7 @@ import pyarrow as pa
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import Found, as_schema, describe, named_options, positive_int
 from asyncio_operator.services.secrets import Secrets
-from enrichers.http.answers import Answers, UnreadableError
+from enrichers.http.answers import Answers, UnreadableError, WrongRowError
 from enrichers.http.keys import UnsendableError, json_inner, json_of, text_of
 from enrichers.http.template import MARK, Names, Piece, Values, fill, merged
 from enrichers.models.endpoint import NOT_HERE, OPENAI, ApiKey, ModelEndpoint, ReadRow, length_of
@@ -246,7 +246,7 @@ class _Completions(Answers):
         return content
 
     def _misfit(self, content: Any, problem: str) -> NoReturn:
-        raise UnreadableError(
+        raise WrongRowError(
             f"the answer does not fit schema: {problem}; it is {self._show(content)}", retryable=self._again
         )
 

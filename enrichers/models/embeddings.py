@@ -12,7 +12,7 @@ from typing import Any
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import Found, describe, named_options, positive_int
 from asyncio_operator.services.secrets import Secrets
-from enrichers.http.answers import Answers, UnreadableError
+from enrichers.http.answers import Answers, UnreadableError, WrongRowError
 from enrichers.http.keys import json_of, json_text
 from enrichers.http.template import Piece
 from enrichers.models.endpoint import LARGEST_ANSWER, NOT_HERE, OPENAI, ApiKey, ModelEndpoint, ReadRow, length_of
@@ -130,11 +130,11 @@ class _Vectors(Answers):
     def _vector(self, entry: Any) -> ReadRow:
         vector = entry.get("embedding")
         if self._dimensions is not None and isinstance(vector, list) and len(vector) != self._dimensions:
-            raise UnreadableError(f"the embedding has {len(vector)} numbers, and dimensions is {self._dimensions}")
+            raise WrongRowError(f"the embedding has {len(vector)} numbers, and dimensions is {self._dimensions}")
         if vector is None:
-            raise UnreadableError("the entry of the text has no embedding")
+            raise WrongRowError("the entry of the text has no embedding")
         try:
             return ReadRow(self._row({"embedding": vector}))
         except MisfitError as misfit:
             problem = misfit.message_with(lambda value: self._show(value, 100))
-        raise UnreadableError(problem)
+        raise WrongRowError(problem)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError, EnricherError, ResultError
 from asyncio_operator.enricher import Found, decimals_fit, duration, function_name, natural, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.causes import TooLargeError, own_words
@@ -287,7 +287,7 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
             )
         if strangers:
             self._refuse_strangers(strangers)
-        raise EnricherError(f"{problem}; start the job again if a column has changed", retryable=False, any_key=True)
+        raise ResultError(f"{problem}; start the job again if a column has changed", any_key=True)
 
     async def _fetch(
         self, connections: Connections, sql: str, parameters: Sequence[Any], keys: Sequence[Any] | AskedKeys
@@ -316,14 +316,15 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
                 return lookup_error(error, self._subject(), shown_keys(keys), connections.dsn, any_key=False)
         elif state.startswith("22") and len(keys) == 1:
             known = keys.values() if isinstance(keys, AskedKeys) else self._canonical(keys)
+            kind: type[EnricherError] = EnricherError
             if state in ("22021", "22P05"):
                 held, remedy = await unreadable_text(connections.fetch, statement, known)
             else:
                 held = await uncast_value(connections.fetch, statement, known)
-                remedy = "choose another type in columns, such as 'string'"
+                remedy, kind = "choose another type in columns, such as 'string'", ResultError
             if held:
                 words = own_words(error, secrets_of(connections.dsn))
-                return EnricherError(f"{self._about(keys)}: {held}{words}; {remedy}", retryable=False, code=state)
+                return kind(f"{self._about(keys)}: {held}{words}; {remedy}", retryable=False, code=state)
         return None
 
     def _check_held(self, statement: Statement, key: Any, parts: Sequence[Any]) -> None:
@@ -349,17 +350,15 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
         remedies = [f'pass columns={{"{misfit.path}": "double"}}'] * pa.types.is_decimal(misfit.type)
         remedies += ["convert it in a query"]
         remedies += ["leave the column out"] * (misfit.path in self._described().schema.names)
-        raise EnricherError(
+        raise ResultError(
             f"{self._about([] if key is None else [key])}: {misfit.message_with(str)}; {', '.join(remedies[:-1])}, or "
-            f"{remedies[-1]}",
-            retryable=False,
+            f"{remedies[-1]}"
         )
 
     def _refuse_strangers(self, keys: set[Any]) -> NoReturn:
-        raise EnricherError(
+        raise ResultError(
             f"{self._subject()}: the result has rows of keys that were not asked for, such as "
-            f"{shown(min(keys, key=repr))}; every row must hold its key exactly as it was given, and none may be null",
-            retryable=False,
+            f"{shown(min(keys, key=repr))}; every row must hold its key exactly as it was given, and none may be null"
         )
 
     async def _describe(self) -> Statement:

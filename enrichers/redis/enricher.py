@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator import ConfigurationError, Enricher, EnricherError, ResultError
 from asyncio_operator.enricher import Found, as_schema, describe, duration, flag, one_of, positive_int, shown_type
 from asyncio_operator.services.redis_client import URL, Url, check_cluster_url, lookup_error, secrets_of
 from asyncio_operator.services.secret_source import shown_source
@@ -202,7 +202,7 @@ class RedisEnricher(Enricher):
             if isinstance(error, MisfitError):
                 is_named = not isinstance(error, NoColumnError)
                 remedy = f"; {REMEDY}" if is_named else "; give columns in schema= the names of the fields"
-            problem = EnricherError(f"{self!r}, key {describe(key)}: {error}{remedy}", retryable=False)
+            problem: EnricherError = ResultError(f"{self!r}, key {describe(key)}: {error}{remedy}")
             problem.__cause__ = error
         except NotJsonError as error:
             beginning = " ".join(value[:LOOKED_AT].decode("utf-8", "replace").split())

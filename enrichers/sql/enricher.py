@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError, ResultError
 from asyncio_operator.enricher import Found, as_schema, duration, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secret_source import location, shown_source
@@ -171,23 +171,20 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
             try:
                 return statement.collect(names, records, asked)
             except MisfitError as error:
-                problem = EnricherError(
+                problem = ResultError(
                     f"{self._subject()}, key {shown(error.row)}: {error.message_with(shown)}; name another type for it "
-                    "with schema=, convert it in a query, or leave it out with columns=",
-                    retryable=False,
+                    "with schema=, convert it in a query, or leave it out with columns="
                 )
             except StrangerError as error:
-                problem = EnricherError(
+                problem = ResultError(
                     f"{self._subject()}: the result has a row of the key {shown(error.args[0])}, which was not asked "
                     "for; every row must hold its key exactly as it was given (also in upper and lower case and blanks "
-                    "at the end, which many collations ignore), and none may be null",
-                    retryable=False,
+                    "at the end, which many collations ignore), and none may be null"
                 )
             except AbsentError as error:
-                problem = EnricherError(
+                problem = ResultError(
                     f"{self._subject()}: the result no longer has the column {error.args[0]!r}; start the job again if "
                     "it was renamed",
-                    retryable=False,
                     any_key=True,
                 )
         raise problem

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import EnricherError
+from asyncio_operator import EnricherError, ResultError
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.services.secrets import Secrets
@@ -234,6 +234,7 @@ async def test_an_answer_to_a_batch_that_will_not_do_may_be_one_keys_fault(answe
         service.answer_next(FakeAnswer(json.dumps(answer)))
         error = await refused(enricher, ["k", "l"])
         assert told in str(error)
+        assert isinstance(error, ResultError) is not told.startswith("an entry for"), "law L9"
         assert error.any_key is False, "so the batch is split until the key stands alone"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator import ConfigurationError, EnricherError, Retry
+from asyncio_operator import ConfigurationError, EnricherError, ResultError, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers import EmbeddingEnricher, ModelEnricher
@@ -153,6 +153,7 @@ async def test_M1_content_that_is_not_of_the_schema_does_not_fit(schema: str, co
     async with saying(content) as service, opened(model(service, schema=schema)) as enricher:
         error = await failure(enricher, "T")
     assert "key 'T': the answer does not fit schema: " in str(error)
+    assert isinstance(error, ResultError)
     assert (error.retryable, error.any_key) == (True, False)
 
 

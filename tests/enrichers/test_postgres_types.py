@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError, EnricherError, ResultError
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
 from tests.enrichers.test_postgres_columns import MISSES, in_columns
@@ -405,7 +405,7 @@ async def test_X12_a_value_of_more_digits_than_the_column_had_is_the_same_error_
     async with database.enricher(key="id", **FORMS[form]) as enricher:
         await database.execute(f"ALTER TABLE t ALTER v TYPE {kind}{brackets}; UPDATE t SET v = '{value}' WHERE id = 1")
         for count in (1, 10, 100):
-            with pytest.raises(EnricherError, match=r"key 1: the column 'v' holds .*, which does not fit") as caught:
+            with pytest.raises(ResultError, match=r"key 1: the column 'v' holds .*, which does not fit") as caught:
                 await in_columns(enricher, range(1, count + 1))
             assert (caught.value.retryable, caught.value.any_key) == (False, False)
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError, EnricherError, ResultError
 from asyncio_operator.testing import check_enricher
 from enrichers.redis import RedisEnricher
 from enrichers.redis.key_names import Names
@@ -136,6 +136,7 @@ async def test_a_value_that_does_not_fit_is_an_error_of_its_key(
         error = await failure(enricher, "good", "bad")
         for text in ("key 'bad'", *says):
             assert text in str(error)
+        assert isinstance(error, ResultError) is not any(text in str(error) for text in ("not JSON", "WRONGTYPE"))
         assert (error.retryable, error.any_key) == (False, False)
         assert await enricher.lookup("good") == {"name": "a", "height": None}
     everything = str(error) + repr(error.__cause__) + repr(error.__context__)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from asyncio_operator import ConfigurationError
+from asyncio_operator import ConfigurationError, ResultError
 from asyncio_operator.testing import check_enricher
 from enrichers import SqlEnricher, TableEnricher
 from enrichers.sql import connections
@@ -159,6 +159,7 @@ async def test_a_value_that_does_not_fit_is_an_error_of_its_key(
         error = await failure(enricher, "good", "bad")
         assert "SqlEnricher(table='t'), key 'bad': the column 'v' holds" in str(error)
         assert says in str(error)
+        assert isinstance(error, ResultError)
         assert (error.retryable, error.any_key) == (False, False)
         assert await enricher.lookup("good") == {"v": None}
 

@@ -232,3 +232,27 @@ def test_G11_what_is_said_is_checked() -> None:
     with pytest.raises(ConfigurationError, match="whether is 'no'"):
         billed("no")  # type: ignore[arg-type]
     assert EnricherError("x").billed is None
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@virtual
+async def test_G5_all_runs_of_a_budget_wait_as_long_as_an_error_of_one_asks_to(weighed: bool) -> None:
+    spec, loop = Budget(f"failed {next(NUMBERS)}", Limit(100, 1.0)), asyncio.get_running_loop()
+    started: list[float] = []
+    reported = EnricherError("busy", retry_after=50.0)
+    reported.reported = True
+    errors = [EnricherError("busy", retry_after=5.0, overload=True), reported]
+
+    async def call(key: int) -> Any:
+        started.append(loop.time())
+        if key < 2:
+            raise errors[key]
+
+    async with (
+        Lookup(FunctionEnricher(call, "x long", weigh=weigh if weighed else None), budget=spec) as refused,
+        Lookup(FunctionEnricher(call, "x long"), budget=spec) as waits,
+    ):
+        for key, expected in ((1, 0.0), (0, 5.0)):
+            await asyncio.gather(waits.get(2), refused.get(key), return_exceptions=True)
+            await asyncio.gather(*(waits.get(key) for key in range(3, 6)))
+            assert started[-1] - started[-4] == pytest.approx(expected, abs=0.1)
