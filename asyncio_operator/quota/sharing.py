@@ -6,10 +6,10 @@ with a waiting call may always get what this call needs, even if that is more th
 
 A slot is the right to have a call in flight. Slots are divided as permits are, but a level is seldom a whole number.
 Each worker may have as many as it wants, up to the whole number below the level: its share. What then remains goes
-round: workers form a line, in the order in which they came, and the first of those that want more have one slot more. Each keeps it
-for `TURN` seconds and then goes to the end of the line. They do so one after the other, because a slot that is passed
-on, when a call returns, is empty for a moment. So where S slots go round among W workers, a worker waits for
-``(W - S) / S + 1`` turns at most, each of `TURN` and the rest of a call.
+round: workers form a line, in the order in which they came, and the first of those that want more have one slot more.
+Each keeps it for `TURN` seconds and then goes to the end of the line. They do so one after the other, because a slot
+that is passed on, when a call returns, is empty for a moment. So where S slots go round among W workers, a worker waits
+for ``(W - S) / S + 1`` turns at most, each of `TURN` and the rest of a call.
 """
 
 from __future__ import annotations
