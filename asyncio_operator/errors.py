@@ -73,15 +73,14 @@ class EnricherError(AsyncOperatorError):
         retryable: whether the same call may succeed later (connection lost, overload); None if that is not known.
         retry_after: seconds after which the source asked to be called again, or None.
         overload: whether the source reported too much load.
-        any_key: whether every other key would have got the same error (no privilege, no such table). A batch that
-            failed with such an error is not split and called again.
+        any_key: whether every other key would get the same error (no such table): its batch is not split.
         billed: whether the source may bill the failed call. False: it answered with an error, or was not called, so
             a spend limit gets back what was reserved (law G11). None: that is not known, and the estimate counts,
             except where the source reported too much load or asked to be called later.
         code: what the source calls the error: an HTTP status (an int), a SQLSTATE, or another short word or number as
             text. Figures count errors by it.
-        reported: False: a budget believes `retry_after`, and starts no call for so long. True: the enricher has told
-            the budget with `hint` what the source says, or was asked not to.
+        reported: whether the enricher has given its budget what the source says, or must not. If not, the budget
+            believes `retry_after` (law G5).
     """
 
     reported: bool = False
@@ -122,25 +121,13 @@ class EnricherError(AsyncOperatorError):
 
 
 class ResultError(EnricherError):
-    """A result has the wrong shape or type. Another call would return the same, so it is not retried.
-
-    It is an `EnricherError` too: ``except EnricherError`` around a lookup catches a row that does not fit (law L9).
-
-    Attributes:
-        retryable: False, or True for the answer of a model that may answer otherwise (see `ModelEnricher`).
-    """
+    """A result, or a row, has the wrong shape or type. Another call would return the same, so it is not retried,
+    unless the error is made with ``retryable=True``, as for a model whose next answer may be another one."""
 
     retryable: bool | None = False
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        retryable: bool | None = False,
-        any_key: bool = False,
-        code: int | str | None = None,
-    ) -> None:
-        super().__init__(message, retryable=retryable, any_key=any_key, code=code)
+    def __init__(self, message: str = "", *, retryable: bool | None = False, **others: Any) -> None:
+        super().__init__(message, retryable=retryable, **others)
 
 
 class MissingKeyError(EnricherError):
@@ -298,15 +285,8 @@ def _said_together(name: str, values: list[Any]) -> Any:
 
 def members(error: BaseException) -> list[BaseException]:
     """The errors in a group and in the groups in it, in their order; an error that is no group is its only member."""
-    found: list[BaseException] = []
-    waiting = [error]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, BaseExceptionGroup):
-            waiting += reversed(one.exceptions)
-        else:
-            found.append(one)
-    return found
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return [member for one in inner for member in members(one)] or [error]
 
 
 def first_of(error: BaseException) -> BaseException:

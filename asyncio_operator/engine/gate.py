@@ -43,8 +43,7 @@ REFUSALS = 100
 
 
 def only_counts(budget: Budget) -> bool:
-    """Whether only the starts of calls matter to a budget: nothing is given back, and no call weighs more or less than
-    was known before."""
+    """Whether only the starts of calls matter to a budget: nothing is given back, all weights are known before."""
     return not (budget.in_flight or budget.spend) and all(limit.unit in COUNTED for limit in budget.limits)
 
 
@@ -89,8 +88,7 @@ class Gate:
         take: starts a call for one value without an object, at the time that it is given, if it may start by then. It
             returns when it may, as far as that is known, or raises `BudgetExceeded` or `CoordinatorError`.
         free: calls for one value that may start without a question. When there is none left, `take` is asked.
-        answered: is called when such a call has given its result, with the time and when it started; None if no limit
-            has to hear of it.
+        answered: called with the time, and the start of such a call that has given its result; None: no limit hears.
         breaker: the circuit breaker; None: there is none.
         seat: of the run, in the shares of its budget; None before the first call, or without a budget.
     """
@@ -263,11 +261,10 @@ class Gate:
             self.breaker.abandoned(call.age)
 
     def ended(self, call: Call, now: float, error: BaseException | None = None) -> None:
-        """The call has returned, with a result or an error, in time or late."""
+        """The call has returned, with a result or an error, in time or late. All tasks of the budget wait as it asks."""
         if self._limiter is not None and self._limiter.ended(call.let_start, now, error):
             self._news()
         if error is not None and self.seat is not None and not said(error, "reported") and (wait := asked_wait(error)):
-            # Law G5: what a source says is for all tasks of the budget, also if an error of a user's function says it.
             self.hint({}, wait)
         if not call.running:
             return

@@ -5,8 +5,7 @@ missing field is an error, because with a misspelt path the source would look em
 after the end of a list, are a miss. An object without any of the columns is an error for the same reason: it is a
 refusal of the service, or the schema is misspelt. An empty object has no other field, so it is a row of nulls.
 
-This module knows no connection and no key. Every problem is an `UnreadableError`; of an answer that is understood, and
-is not a row of the schema, a `WrongRowError`.
+This module knows no connection and no key. Every problem is an `UnreadableError`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ Source: RFC 9110 (statuses), RFC 6585 (429), RFC 8470 (425). 529 is Anthropic's 
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
-from http import HTTPStatus
+from http.client import responses
 
 import aiohttp
 
@@ -93,10 +92,8 @@ def status_error(
     """
     # GitHub refuses with 403 what others refuse with 429. Only a limit says when to return.
     cause = cause_of_status(429 if status == 403 and wait is not None else status)
-    with contextlib.suppress(ValueError):
-        cause = cause._replace(text=f"{cause.text} ({status} {HTTPStatus(status).phrase})")
-    if str(status) not in cause.text:
-        cause = cause._replace(text=f"{cause.text} (status {status})")
+    number = f"{status} {responses[status]}" if status in responses else f"status {status}"
+    cause = cause._replace(text=f"{cause.text} ({number})")
     if target:
         # Not its path, which may hold a token.
         text = (
@@ -107,7 +104,9 @@ def status_error(
         # Every other key would get the same.
         cause = Cause(f"not retried, because {lasting} (status {status})")
     wait = None if cause.retryable is False else wait
-    return cause.error(f"{subject}: {cause.text}{said(body, secrets)}", retry_after=wait, billed=False, code=status)
+    error = cause.error(f"{subject}: {cause.text}{said(body, secrets)}", retry_after=wait, billed=False, code=status)
+    error.reported = True  # See `Reports.heard`.
+    return error
 
 
 def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:

@@ -247,7 +247,7 @@ class Exchange:
     def _refusal(self, heard: Heard, keys: Sequence[Any]) -> EnricherError:
         """The error for an answer whose status is not a success."""
         status, body = heard.answer.status, heard.answer.body
-        error = status_error(
+        return status_error(
             self._about(keys),
             status,
             body,
@@ -256,8 +256,6 @@ class Exchange:
             lasting=lasting_refusal(status, body, heard.error),
             target=heard.answer.forbidden,
         )
-        error.reported = True  # By `heard`, unless hints=False.
-        return error
 
     def _parsed(self, answer: Answer, keys: Sequence[Any]) -> Any:
         try:
@@ -273,22 +271,18 @@ class Exchange:
 
     def _read(self, keys: Sequence[Any], read: Callable[[], T]) -> T:
         """The result of `read`. An error in it becomes an error of these keys."""
+        secrets = self._plans.secrets
         try:
             return read()
-        except UnreadableError as error:
-            secrets = self._plans.secrets
-            text = f"{self._about(keys)}: {secrets.hide(str(error))}"
-            kind = ResultError if isinstance(error, WrongRowError) else EnricherError
-            problem = keep_verdict(kind(text), error)
-            # A parser's error may show the answer, and a service may repeat a request header in its answer.
-            if not secrets.shown_by(error.__cause__):
-                problem.__cause__ = error.__cause__
-        except EnricherError as error:
-            # The error of a function passed as extract, whose text may be that of the service.
-            secrets = self._plans.secrets
-            if not secrets.shown_by(error):
+        except (UnreadableError, EnricherError) as error:
+            # An EnricherError is that of a function passed as extract, whose text may be that of the service.
+            if isinstance(error, EnricherError) and not secrets.shown_by(error):
                 raise
-            problem = EnricherError(f"{self._about(keys)}: {secrets.hide(str(error))}", **verdict(error))
+            kind = ResultError if isinstance(error, WrongRowError | ResultError) else EnricherError
+            problem = keep_verdict(kind(f"{self._about(keys)}: {secrets.hide(str(error))}"), error)
+            # A parser's error may show the answer, and a service may repeat a request header in its answer.
+            if isinstance(error, UnreadableError) and not secrets.shown_by(error.__cause__):
+                problem.__cause__ = error.__cause__
         # Outside of the handlers: otherwise the other error, with its secrets, would be the context of this one.
         raise problem
 
