@@ -261,7 +261,7 @@ class Gate:
             self.breaker.abandoned(call.age)
 
     def ended(self, call: Call, now: float, error: BaseException | None = None) -> None:
-        """The call has returned, with a result or an error, in time or late. Its budget waits as the error asks (G5)."""
+        """The call has returned, with a result or an error, in time or late. Its budget waits as an error asks (G5)."""
         if self._limiter is not None and self._limiter.ended(call.let_start, now, error):
             self._news()
         if error is not None and self.seat is not None and not said(error, "reported") and (wait := asked_wait(error)):
