@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Timers
     from asyncio_operator.figures import Figures
     from asyncio_operator.policies.hedge import Hedger
-    from asyncio_operator.quota.share import BothSeats, Reservation, Seat
+    from asyncio_operator.quota.share import Reservation, Seat
     from asyncio_operator.quota.spec import Budget
 
 REFUSED = (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError)
@@ -126,7 +126,7 @@ class Gate:
         self.take: Callable[[float], float] = self._limiter.take if alone else self._take  # type: ignore[union-attr]
         self.answered = self._answered if hears else None
         self.free = FreeStarts(heard=self.weighs)
-        self.seat: Seat | BothSeats | None = None
+        self.seat: Seat | None = None
         self.now = timers.clock
         self._timers = timers
         self._news = news
@@ -201,7 +201,7 @@ class Gate:
             self._waits_since = None
         return start
 
-    def _joined(self) -> Seat | BothSeats:
+    def _joined(self) -> Seat:
         assert self._allowance is not None
         self.seat = self._allowance.join(self._news, self._timers.fail)
         if self.answered is None and self._limiter is None:

@@ -335,7 +335,7 @@ class Reservation:
         self._finds = finds
         self._shares: list[Share] = []
 
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Seat | BothSeats:
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Seat:
         """The run is about to ask for the first time.
 
         Args:
@@ -343,8 +343,11 @@ class Reservation:
             fail: ends the run with an error.
         """
         self._shares = [find() for find in self._finds]
-        seats = [Seat(share, news, fail) for share in self._shares]
-        return seats[0] if len(seats) == 1 else BothSeats(*seats)
+        seat = None
+        for share in reversed(self._shares):
+            seat = Seat(share, news, fail, seat)
+        assert seat is not None
+        return seat
 
     async def settled(self) -> None:
         """See `Share.settled`. For the end of a run, on its loop."""
@@ -355,17 +358,28 @@ class Reservation:
 class Seat:
     """One run's place in a share. Times are those of the run's loop. Every method returns at once.
 
+    Args:
+        beside: its place in a second share, to which its calls keep too. What the source says reaches the first, which
+            more tasks share.
+
     Attributes:
         free: calls that may start without a question.
         place: among the runs that wait; see the head of this module.
     """
 
-    __slots__ = ("fail", "free", "news", "permits", "place", "share")
+    __slots__ = ("_beside", "fail", "free", "news", "permits", "place", "share")
 
-    def __init__(self, share: Share, news: Callable[[], None], fail: Callable[[BaseException], object]) -> None:
+    def __init__(
+        self,
+        share: Share,
+        news: Callable[[], None],
+        fail: Callable[[BaseException], object],
+        beside: Seat | None = None,
+    ) -> None:
         self.share = share
         self.permits = share.permits
-        self.free = share.permits.free
+        self._beside = beside
+        self.free = share.permits.free if beside is None else FreeStarts(heard=True)
         self.news = news
         self.fail = fail
         self.place = 0.0
@@ -374,6 +388,8 @@ class Seat:
     def leave(self) -> None:
         """The run starts no further call."""
         self.share.leave(self)
+        if self._beside is not None:
+            self._beside.leave()
 
     def take(self, weights: Weights, now: float) -> float:
         """Start a call of these weights, if it may start now. Returns the earliest time, not before `now`, at which it
@@ -383,7 +399,11 @@ class Seat:
             BudgetExceeded: such a call can never start.
             CoordinatorError: nothing may start, because what is shared with others is not known.
         """
-        permits, share = self.permits, self.share
+        permits, share, beside = self.permits, self.share, self._beside
+        if beside is not None and (start := beside.next_start(weights, now)) > now:
+            # A call that can never start fails at once (law G6).
+            permits.check(weights)
+            return start
         if len(share.seats) > 1 or share.waiting:
             if (start := self.next_start(weights, now)) <= now:
                 permits.started(weights, now)
@@ -392,6 +412,8 @@ class Seat:
             return share.turn(self, start, now)
         elif weights is ONE:
             permits.lend()
+        if beside is not None and start <= now:
+            beside.take(weights, now)
         return start
 
     def next_start(self, weights: Weights, now: float) -> float:
@@ -406,9 +428,12 @@ class Seat:
 
     def ended(self) -> None:
         """A call that was started has returned, and nothing else is known of it."""
-        self.free.ended += 1
-        if self.free.heard:
+        free = self.permits.free
+        free.ended += 1
+        if free.heard:
             self.share.room()
+        if self._beside is not None:
+            self._beside.ended()
 
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
@@ -423,37 +448,8 @@ class Seat:
         """
         self.permits.returned(weights, settled, started, now, billed)
         self.share.room()
-
-
-class BothSeats:
-    """The places of a run with two budgets, as one. What the source says reaches the first, which more tasks share."""
-
-    def __init__(self, budget: Seat, beside: Seat) -> None:
-        self._budget, self._beside = budget, beside
-        self.free = FreeStarts(heard=True)
-        self.share = budget.share
-
-    def take(self, weights: Weights, now: float) -> float:
-        if (start := self._beside.next_start(weights, now)) > now:
-            # A call that can never start fails at once (law G6).
-            self._budget.permits.check(weights)
-        elif (start := self._budget.take(weights, now)) <= now:
-            self._beside.take(weights, now)
-        return start
-
-    def ended(self) -> None:
-        self._budget.ended()
-        self._beside.ended()
-
-    def returned(
-        self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
-    ) -> None:
-        self._budget.returned(weights, settled, started, now, billed)
-        self._beside.returned(weights, settled, started, now, billed)
-
-    def leave(self) -> None:
-        self._budget.leave()
-        self._beside.leave()
+        if self._beside is not None:
+            self._beside.returned(weights, settled, started, now, billed)
 
 
 class Shares:

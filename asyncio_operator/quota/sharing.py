@@ -118,7 +118,11 @@ def grant(
         if call and held + total < call * (1 - 1e-9):
             # Less than the call needs is of no use to this worker, in no unit.
             return [[] for _ in windows]
-        plans.append(_cut(plan, _whole(held + total, call or message["usual"][place]) - held))
+        if (part := call or message["usual"][place]) and plan:
+            # As many units as whole calls need: a part of one is of no use.
+            whole = math.floor((held + total) / part * (1 + 1e-9)) * part - held
+            plan = window.plan(now, horizon, until, whole) if whole < total else plan
+        plans.append(plan)
     for place, window in enumerate(windows):
         total = sum(units for _, units in plans[place])
         if total > 0:
@@ -136,22 +140,6 @@ def supply(state: State, now: float) -> int:
     if all(2 * window.used <= window.most for window in state.windows):
         return PLENTY
     return SCARCE if now - state.scarce <= LATELY else ENOUGH
-
-
-def _whole(units: float, call: float) -> float:
-    """As many units as whole calls need: a part of one is of no use."""
-    return math.floor(units / call * (1 + 1e-9)) * call if call else units
-
-
-def _cut(plan: list[list[float]], units: float) -> list[list[float]]:
-    """The first `units` of a plan."""
-    kept = []
-    for start, amount in plan:
-        if units <= 0:
-            break
-        kept.append([start, min(amount, units)])
-        units -= amount
-    return kept
 
 
 def _claim(state: State, message: Json, now: float) -> list[float] | None:
