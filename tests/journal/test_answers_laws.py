@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -23,29 +22,6 @@ from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place
 from asyncio_operator.spark.worker.task_journal import noted_columns
 from tests.journal.helpers import NOW, Watched, answers_of, batch, described, read, write
-
-
-def test_J1_all_types_of_spark_come_back_as_they_were(place: Place) -> None:
-    moment = datetime.datetime(2026, 5, 1, 12, 30, 0, 123456)
-    columns = {
-        "a": pa.array([True, None]),
-        "b": pa.array([1, None], pa.int8()),
-        "c": pa.array([1.5, float("nan")], pa.float32()),
-        "d": pa.array([Decimal("1.50"), None], pa.decimal128(20, 2)),
-        "e": pa.array([b"\0", None]),
-        "f": pa.array([datetime.date(2026, 1, 1), None]),
-        "g": pa.array([moment.replace(tzinfo=datetime.UTC), None], pa.timestamp("us", "UTC")),
-        "h": pa.array([moment, None], pa.timestamp("us")),
-        "i": pa.array([[1, None], []], pa.list_(pa.int32())),
-        "j": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
-        "k": pa.array([{"x": 1, "y y": ["t"]}, None], pa.struct([("x", pa.int64()), ("y y", pa.list_(pa.string()))])),
-        "l`l ä": pa.array(["ü", None]),
-    }
-    rows = pa.table(columns)
-    description = open_journal(place, wanted_description("types", pa.schema([("id", pa.string())]), rows.schema))
-    write(place, description, AnswerBatch(pa.array(["p", "q"]), in_order(rows), NOW))
-    known = JournalReader(place, description, clock=lambda: NOW).read(pa.array(["p", "q"]))
-    assert repr(known.table.to_pylist()) == repr(rows.to_pylist())
 
 
 def test_J3_any_reader_of_parquet_finds_the_columns_of_the_format(place: Place, tmp_path: Path) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import Cache, Journal
-from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
-from enrichers import FunctionEnricher, PostgresEnricher
-from tests.servers import PostgresServer
+from asyncio_operator.spark import EnrichmentMetrics, enrich
+from enrichers import FunctionEnricher
 from tests.spark.helpers import setting
 
 pytestmark = pytest.mark.spark
@@ -114,68 +110,3 @@ def test_X5_a_worker_that_dies_fails_the_job_and_the_next_one_works(spark: Spark
     ):
         enrich(df, FunctionEnricher(look_up, "x long"), on="id").collect()
     assert enrich(df, mixed(), on="id", on_error="null", timeout=0.1).count() == 20
-
-
-# -- a PostgreSQL
-
-
-TABLES = """
-    DROP SCHEMA IF EXISTS shop CASCADE;
-    CREATE SCHEMA shop;
-    CREATE TABLE shop.customers (id int PRIMARY KEY, name text);
-    CREATE TABLE shop.numbers (n numeric, name text);
-    INSERT INTO shop.numbers VALUES (1e30, 'large'), (1e-30, 'fine'), ('NaN', 'none');
-"""
-
-
-@pytest.fixture
-def shop(postgres: PostgresServer) -> PostgresServer:
-    async def run() -> None:
-        connection = await asyncpg.connect(postgres.dsn)
-        await connection.execute(TABLES)
-        await connection.close()
-
-    asyncio.run(run())
-    return postgres
-
-
-def test_X12_a_double_that_only_a_numeric_can_hold_is_an_error_of_its_key_also_in_sql(
-    spark: SparkSession, shop: PostgresServer, tmp_path: Path
-) -> None:
-    numbers = PostgresEnricher(shop.dsn, table="shop.numbers", key="n")
-    df = spark.sql("SELECT explode(array(1e30D, 1e50D, 7D)) AS n").coalesce(1)
-    faces: list[dict[str, Any]] = [
-        {},
-        {"cache": Cache()},
-        {"journal": Journal(str(tmp_path))},
-        {"strategy": "distinct"},
-    ]
-    for options in faces:
-        rows = enrich(df, numbers, on="n", on_error="null", status_column="status", **options).collect()
-        assert {row.n: (row.name, row.status.status) for row in rows if row.n in (1e30, 7.0)} == {
-            1e30: ("large", "found"),
-            7.0: (None, "missing"),
-        }
-        [failed] = [row.status for row in rows if row.n not in (1e30, 7.0)]
-        assert failed.status == "failed"
-        assert "the numeric column 'n' may hold it" in failed.error_message
-    with pytest.raises(PythonException, match="the numeric column 'n' may hold it"):
-        enrich(df, numbers, on="n").collect()
-    register_lookup(spark, "numbers_of", numbers)
-    df.createOrReplaceTempView("doubles")
-    with pytest.raises(PythonException, match="the numeric column 'n' may hold it"):
-        spark.sql("SELECT * FROM numbers_of(TABLE(doubles), on => 'n')").collect()
-
-
-@pytest.mark.parametrize("on_error", ["fail", "null"])
-def test_X5_a_variable_that_only_the_driver_has_is_told_as_such(
-    spark: SparkSession, shop: PostgresServer, monkeypatch: pytest.MonkeyPatch, on_error: Any
-) -> None:
-    monkeypatch.setenv("ONLY_ON_THE_DRIVER", shop.dsn)
-    customers = PostgresEnricher(lambda: os.environ["ONLY_ON_THE_DRIVER"], table="shop.customers", key="id")
-    with pytest.raises(PythonException) as failed:
-        enrich(spark.range(10), customers, on="id", on_error=on_error).collect()
-    assert "could not be opened: ConfigurationError: dsn: the function" in str(failed.value)
-    assert "no environment variable 'ONLY_ON_THE_DRIVER': give it to the executors" in str(failed.value)
-    assert "spark.executorEnv.ONLY_ON_THE_DRIVER=" in str(failed.value)
-    assert "for key" not in str(failed.value)

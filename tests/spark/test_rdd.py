@@ -16,8 +16,6 @@ from pyspark.sql import SparkSession
 from asyncio_operator import (
     AsyncFunction,
     AsyncWaitOperator,
-    BatchAsyncFunction,
-    BlockingFunction,
     Cache,
     ConfigurationError,
     Record,
@@ -43,50 +41,14 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-class Prices(BatchAsyncFunction[int, int]):
-    async def invoke_batch(self, values: Any) -> list[int]:
-        return [2 * value for value in values]
-
-
 def half(number: int) -> int:
     return number // 2
-
-
-async def items(number: int) -> list[int]:
-    return [number] * (number % 3)
 
 
 async def seldom(number: int) -> int:
     if number % 10 == 3:
         raise ValueError(f"not {number}")
     return number
-
-
-def minus(value: int, error: Exception) -> int:
-    return -value
-
-
-# -- what it gives
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "expected"),
-    [
-        (double, {}, [2 * n for n in range(100)]),
-        (double, {"mode": "unordered", "capacity": 7}, [2 * n for n in range(100)]),
-        (double, {"mode": "key_ordered", "key": half}, [2 * n for n in range(100)]),
-        (Prices(), {"timeout": 10.0}, [2 * n for n in range(100)]),
-        (BlockingFunction(half, max_workers=4), {}, [n // 2 for n in range(100)]),
-        (items, {"flatten": True}, [n for n in range(100) for _ in range(n % 3)]),
-        (seldom, {"on_error": "skip"}, [n for n in range(100) if n % 10 != 3]),
-        (seldom, {"on_error": minus}, [-n if n % 10 == 3 else n for n in range(100)]),
-    ],
-)
-def test_O4_every_element_has_its_result(
-    numbers: RDD[int], function: Any, options: dict[str, Any], expected: list[int]
-) -> None:
-    results = map_partitions(numbers, function, **options).collect()
-    assert (results if options.get("mode", "ordered") == "ordered" else sorted(results)) == expected
 
 
 @pytest.mark.parametrize("store", ["heap", "rocksdb"])

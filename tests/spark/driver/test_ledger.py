@@ -34,16 +34,6 @@ def test_reports_are_added_up_by_part_and_by_micro_batch() -> None:
     assert not ledger.has(None, ("run", 2))
 
 
-def test_percentiles_of_several_reports_are_those_of_all_samples() -> None:
-    ledger = Ledger()
-    # 90 tasks of 1 ms and 10 of 1 s: an average of their percentiles would be none of these.
-    ledger.extend([report(1, latency=0.001 if i < 90 else 1.0) for i in range(100)])
-    latency = ledger.sum().latency.percentiles()
-    assert 0.00096 < latency.p50 < 0.00104
-    assert 0.96 < latency.p95 <= 1.0
-    assert latency.max == 1.0
-
-
 def test_V1_after_a_reset_the_largest_sample_is_one_of_those_since_then() -> None:
     ledger = Ledger()
     name, figures = ledger.begin(Lookup("prices", "")), Figures()

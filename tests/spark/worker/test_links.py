@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import pickle
 import threading
 import time
 from collections import Counter, defaultdict
@@ -21,7 +20,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 
 from asyncio_operator import Cache, Enricher, FixedBackoff, FunctionError, MissingKeyError, Retry
 from asyncio_operator.figures import Figures
@@ -474,15 +472,6 @@ def test_C1_every_lookup_reports_also_when_the_report_of_another_fails() -> None
         with pytest.raises(OSError, match="no room"):
             rows_of(chained(tasks, batches_of(5)))
     assert [figures.rows for figures in reports] == [5, 5]
-
-
-def test_a_chain_travels_by_pickle() -> None:
-    task = task_of("a", same)
-    chain = ChainTask([task, task])
-    for dumps in (pickle.dumps, cloudpickle.dumps):
-        copy = pickle.loads(dumps(chain))
-        assert [one.layout for one in copy.tasks] == [task.layout, task.layout]
-        assert copy.__name__ == chain.__name__
 
 
 def test_X5_the_label_of_a_stage_is_one_line_without_a_password() -> None:
