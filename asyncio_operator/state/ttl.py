@@ -54,20 +54,21 @@ ALWAYS, NEVER = -STAMP_BIAS, STAMP_BIAS
 """Before and after every time that a timestamp can hold."""
 
 
-class _Schedule:
-    """When the entries of a state are looked at.
+Sweep = Callable[[int, int], int | None]
+"""`Table.sweep` of a number of entries, as at a time."""
+
+
+class Schedule:
+    """When the entries of a state are looked at: never. Times are milliseconds.
 
     `counted` is the time of the last access that had to be counted, `horizon` when the first entry may expire. An
     access at a time between them owes nothing, which callers see for themselves, because they ask with every access.
-
-    Args:
-        sweep: looks at a number of entries, as of a time (`Table.sweep`).
-        ttl: in milliseconds, as all times here.
     """
 
-    def __init__(self, sweep: Callable[[int, int], int | None], ttl: int) -> None:
-        self._sweep, self._ttl = sweep, ttl
-        self.counted = self.horizon = ALWAYS
+    counted, horizon = ALWAYS, NEVER
+
+    def accessed(self, now: int, changes: int = 0) -> None:
+        """Counts an access at this time."""
 
     def settle(self) -> None:
         """Makes the looks of all accesses so far, as at the time of the last."""
@@ -76,22 +77,17 @@ class _Schedule:
         """An entry may get a timestamp that lies in the past, so the bound of the running round may be wrong."""
 
 
-class CleanupSchedule(_Schedule):
-    """Counts accesses, and runs the checks that are due for them: none without `cleanup`, each at once if `at_once`."""
+class CleanupSchedule(Schedule):
+    """Counts accesses, whatever they change, and runs the checks that are due for them, each at once if `at_once`."""
 
-    def __init__(
-        self, sweep: Callable[[int, int], int | None], ttl: int, cleanup: CleanupIncrementally | None, at_once: bool
-    ) -> None:
-        super().__init__(sweep, ttl)
-        self._cleanup = cleanup is not None
-        self._size = cleanup.size if cleanup else 1
-        self._limit = 1 if at_once else -(-STRETCH // self._size)
+    def __init__(self, sweep: Sweep, ttl: int, size: int, at_once: bool) -> None:
+        self._sweep, self._ttl, self._size = sweep, ttl, size
+        self._limit = 1 if at_once else -(-STRETCH // size)
         self._owed = 0
         self._doubted = False
-        self.horizon = ALWAYS if cleanup else NEVER
+        self.horizon = ALWAYS
 
     def accessed(self, now: int, changes: int = 0) -> None:
-        """Counts an access at this time, whatever it changes."""
         if self.counted <= now < self.horizon:
             return
         if now > self.counted:
@@ -116,20 +112,19 @@ class CleanupSchedule(_Schedule):
             self._doubted = False
 
     def doubt(self) -> None:
-        if self._cleanup:
-            self.horizon, self._doubted = ALWAYS, True
+        self.horizon, self._doubted = ALWAYS, True
 
 
 PERIODS = 16
 """Periods of a time to live in which writes are counted together."""
 
 
-class CompactionSchedule(_Schedule):
+class CompactionSchedule(Schedule):
     """Counts writes, and makes a round through the table once enough entries may have expired: `every`, and a quarter
     of those of the last round. It puts nothing off, and every access is reported."""
 
-    def __init__(self, sweep: Callable[[int, int], int | None], ttl: int, every: int, now: int) -> None:
-        super().__init__(sweep, ttl)
+    def __init__(self, sweep: Sweep, ttl: int, every: int, now: int) -> None:
+        self._sweep, self._ttl, self.horizon = sweep, ttl, ALWAYS
         self._every = self._enough = every
         self._expired = 0
         # Entries of the running round that were looked at; None between rounds.
@@ -138,7 +133,6 @@ class CompactionSchedule(_Schedule):
         self._periods: deque[tuple[int, int]] = deque([(now, every)])
 
     def accessed(self, now: int, changes: int = 0) -> None:
-        """Counts the changes of an access at this time."""
         if not changes:
             return
         periods = self._periods
@@ -183,12 +177,12 @@ class LivingEntries(Entries):
         self.every_record = incremental is not None and incremental.every_record
         # Where a read may return an expired entry, each access cleans up at once: otherwise what a read returns would
         # depend on how many looks were put off.
+        self._schedule = Schedule()
+        if incremental is not None:
+            self._schedule = CleanupSchedule(self._sweep, self._ttl, incremental.size, at_once=self._return_expired)
         compaction = ttl.strategy(CleanupInCompaction)
-        self._schedule: CleanupSchedule | CompactionSchedule
         if compaction is not None and compaction.every is not None:
             self._schedule = CompactionSchedule(self._sweep, self._ttl, compaction.every, self._now())
-        else:
-            self._schedule = CleanupSchedule(self._sweep, self._ttl, incremental, at_once=self._return_expired)
         self._accessed, self.settle = self._schedule.accessed, self._schedule.settle
         self.get_slot, self.put_slot = self._entry_access()
 
