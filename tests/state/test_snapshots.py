@@ -22,7 +22,6 @@ from asyncio_operator.state import (
 )
 from asyncio_operator.state.layout import RESTORING_KEY
 from asyncio_operator.state.snapshot import HeapSnapshot
-from asyncio_operator.testing.time import ManualClock
 
 VALUE, LIST, MAP = ValueStateDescriptor("value"), ListStateDescriptor("list"), MapStateDescriptor("map")
 KEYS = [*range(150), *(f"key {number}" for number in range(150)), (1, "a"), True]
@@ -59,24 +58,6 @@ def test_S9_rescaling_between_any_parallelisms(before, after):
     for backend in new:
         backend.restore(snapshots)
     assert contents(new) == contents(old)
-
-
-def test_S5_sequence_numbers_never_fall(make, tmp_path):
-    clock = ManualClock(1000.0)
-    backend = make(clock=clock)
-    expected = []
-    for number in range(4):
-        backend.set_current_key("k")
-        items = backend.list_state(LIST)
-        for step in range(3):
-            items.add((number, step))
-            expected.append((number, step))
-        assert items.get() == expected
-        clock.set(10.0 * -number)
-        successor = make(clock=clock)
-        successor.restore([backend.snapshot()])
-        backend.close()
-        backend = successor
 
 
 def test_S9_a_rocksdb_snapshot_shares_its_files(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError, StateError
-from asyncio_operator.state import KeyGroupRange, key_group, key_group_range, operator_index
+from asyncio_operator.state import KeyGroupRange, key_group
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import (
@@ -136,33 +136,6 @@ def test_a_callback_that_raises_ends_the_pass_and_loses_only_its_timer(world, er
     world.clock.advance(1)
     with pytest.raises(error):
         service.advance_processing_time()
-
-
-def test_T5_after_a_rescale_each_timer_fires_once_where_its_key_lives(make_queues):
-    def services(parallelism):
-        return [Fixture(make_queues(key_group_range(128, parallelism, index), 128)) for index in range(parallelism)]
-
-    keys = [*range(60), *(f"key {number}" for number in range(60))]
-    old = services(3)
-    for number, key in enumerate(keys):
-        service = old[operator_index(128, 3, key_group(key, 128))].service
-        service.current_key = key
-        service.register_event_time_timer(number, "w")
-        service.register_processing_time_timer(number)
-    new = services(4)
-    for group in range(128):
-        data = old[operator_index(128, 3, group)].service.snapshot(group)
-        new[operator_index(128, 4, group)].service.restore(group, data)
-        new[operator_index(128, 4, group)].service.restore(group, data)
-    for index, world in enumerate(new):
-        assert world.take() == []
-        world.clock.set(1000)
-        world.service.advance_processing_time()
-        fired = [key for kind, _, key, _ in world.take() if kind == "processing"]
-        assert fired == [key for key in keys if operator_index(128, 4, key_group(key, 128)) == index]
-        world.service.advance_watermark(10)
-        world.service.advance_watermark(1000)
-        assert [key for kind, _, key, space in world.take() if kind == "event" and space == "w"] == fired
 
 
 @pytest.mark.parametrize(
