@@ -23,8 +23,8 @@ from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import StateTtlConfig, ValueStateDescriptor
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.layout import Stored
 from asyncio_operator.state.serializers import NULL, BuiltinSerializer

@@ -37,8 +37,8 @@ from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.state.cells import Batch
 from asyncio_operator.state.descriptors import ValueStateDescriptor
+from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.layout import Stored
 
 if TYPE_CHECKING:

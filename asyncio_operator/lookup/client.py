@@ -40,7 +40,7 @@ from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.quota.share import own_allowance
 from asyncio_operator.quota.spec import Budget
 from asyncio_operator.quota.usage import overridden
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.quota.share import Reservation

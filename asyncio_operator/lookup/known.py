@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.arrow.key_identity import identity
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.quota.usage import Weights

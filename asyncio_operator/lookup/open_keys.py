@@ -23,7 +23,7 @@ from asyncio_operator.lookup.answers import check_failure, valid
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.quota.usage import COUNTED
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.telemetry.annotations import answered_with
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch, answer_of, shared
 from asyncio_operator.lookup.memory import Memory
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables

@@ -57,7 +57,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.lookup.shared_store import SharedStore
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.serializers import BUILTIN
 

@@ -25,7 +25,7 @@ from asyncio_operator.lookup.answers import copied
 from asyncio_operator.lookup.cache_directories import open_cache, open_own_cache
 from asyncio_operator.lookup.open_keys import OpenKey, OpenKeys
 from asyncio_operator.lookup.places import Kept, Places
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.keys import serialize_key
 
 if TYPE_CHECKING:

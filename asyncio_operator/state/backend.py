@@ -18,7 +18,6 @@ from weakref import WeakSet
 
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.cells import Batch, Entries, Table
 from asyncio_operator.state.descriptors import (
     QUEUE,
     AggregatingStateDescriptor,
@@ -34,6 +33,7 @@ from asyncio_operator.state.descriptors import (
     describe_state,
     value_serializer,
 )
+from asyncio_operator.state.entries import Batch, Entries, Table
 from asyncio_operator.state.key_groups import KeyGroupRange, addresses_of, group_prefix, group_width, resolve_key_groups
 from asyncio_operator.state.keys import NONE, Key
 from asyncio_operator.state.layout import parse_slot, serialize_namespace

@@ -33,8 +33,8 @@ from typing import Any
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import Queue, StateBackend
-from asyncio_operator.state.cells import Batch, Codec, Table
 from asyncio_operator.state.descriptors import QUEUE, CleanupFullSnapshot, StateMeta
+from asyncio_operator.state.entries import Batch, Codec, Table
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import NOT_BEGUN, Stored, parse_slot, retimed

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
 from asyncio_operator.state.backend import StateBackend
-from asyncio_operator.state.cells import ABSENT, Batch
 from asyncio_operator.state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from asyncio_operator.state.entries import ABSENT, Batch
 from asyncio_operator.state.states import READING, WRITING, MapState, ValueState
 from asyncio_operator.state.ttl import LivingEntries
 

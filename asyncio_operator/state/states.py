@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from asyncio_operator.errors import StateError, describe, describe_error
-from asyncio_operator.state.cells import ABSENT, Entries
 from asyncio_operator.state.descriptors import (
     AggregatingStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from asyncio_operator.state.entries import ABSENT, Entries
 from asyncio_operator.state.keys import KeySerializer, serialize_key
 from asyncio_operator.state.layout import describe_slot, sequence_bytes
 from asyncio_operator.state.serializers import checked

@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from asyncio_operator.state.cells import Batch, Entries, Table
 from asyncio_operator.state.descriptors import (
     CleanupInCompaction,
     CleanupIncrementally,
@@ -42,6 +41,7 @@ from asyncio_operator.state.descriptors import (
     StateVisibility,
     UpdateType,
 )
+from asyncio_operator.state.entries import Batch, Entries, Table
 from asyncio_operator.state.layout import NOT_BEGUN, STAMP_BIAS, Stored
 
 REMOVAL_BATCH = 1000

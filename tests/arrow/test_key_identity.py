@@ -29,7 +29,7 @@ from asyncio_operator.arrow.key_arrays import canonical_array, key_values
 from asyncio_operator.arrow.key_identity import canonical_key, identities, identity
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop
 from enrichers import TableEnricher

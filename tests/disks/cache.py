@@ -16,7 +16,7 @@ from typing import Any
 from asyncio_operator import Cache
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.testing.time import ManualClock
 from tests.disks.processes import Say
 from tests.disks.wrong import Begun, Outcome, WrongError

@@ -21,7 +21,7 @@ from asyncio_operator import Cache, ConfigurationError
 from asyncio_operator.lookup import cache_directories
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.testing import ManualClock
 

@@ -19,7 +19,7 @@ from asyncio_operator import Cache
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import CacheOnDisk, open_cache
 from asyncio_operator.state import RocksDBOptions, RocksDBStateBackend
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.rocksdb import use_order
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.testing import ManualClock

@@ -25,7 +25,7 @@ from asyncio_operator import (
 )
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure
 from asyncio_operator.lookup.known import HELD
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from tests.lookup.helpers import Recorded, forever, lookups_of
 from tests.lookup.test_known import Elsewhere
 from tests.operator.helpers import virtual

@@ -18,7 +18,7 @@ from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup import shared_cache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.shared_cache import Format
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.testing import ManualClock
 from tests.lookup.helpers import Recorded, at_once

@@ -18,7 +18,7 @@ from asyncio_operator import Cache, ConfigurationError, Enricher
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup, shared_cache, shared_store
 from asyncio_operator.lookup.shared_cache import Format
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from tests.faults.proxy import Proxy
 from tests.lookup.helpers import Recorded, at_once
 from tests.lookup.shared_workers import (

@@ -28,7 +28,7 @@ from asyncio_operator.spark import EnrichmentMetrics, enrich, read_journal, regi
 from asyncio_operator.spark.driver.journaled import most_broadcast
 from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from enrichers import FunctionEnricher
 from tests.spark.helpers import FROM_4_1, GONE, in_partitions, setting, wait_until
 from tests.spark.journals import Calls, rows, sources

@@ -27,7 +27,7 @@ from asyncio_operator.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.rocksdb.processes import DirectoryLock
 from asyncio_operator.timers import InternalTimerService, RocksDBQueues
 from tests.state.queue_kinds import number_queue

@@ -42,7 +42,7 @@ from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.quota.usage import Weights

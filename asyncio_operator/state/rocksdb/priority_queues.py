@@ -31,7 +31,7 @@ from typing import Generic, TypeVar
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
-from asyncio_operator.state.cells import Batch
+from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
 from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function

@@ -26,8 +26,8 @@ from uuid import uuid4
 from asyncio_operator.checks import check_directory, positive_int
 from asyncio_operator.clock import Clock
 from asyncio_operator.state.backend import Queue, StateBackend, StateStatistics
-from asyncio_operator.state.cells import Batch, Codec, Table
 from asyncio_operator.state.descriptors import CleanupFullSnapshot, StateMeta
+from asyncio_operator.state.entries import Batch, Codec, Table
 from asyncio_operator.state.heap_set import KeyGroupPartitionedPriorityQueue
 from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
 from asyncio_operator.state.layout import (

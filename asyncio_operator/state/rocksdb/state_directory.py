@@ -15,8 +15,8 @@ from typing import Any
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import StateError
-from asyncio_operator.state.cells import Batch
 from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
 from asyncio_operator.state.layout import (
     FORMAT_KEY,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncio_operator.state.cells import Batch
+from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.layout import USES_KEY
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.state_directory import Records

@@ -23,7 +23,7 @@ from asyncio_operator.journal.storage import open_place
 from asyncio_operator.lookup.key_batch import PENDING
 from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
-from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.testing import ManualClock
 from enrichers import FunctionEnricher
 from tests.keyed import key_batch
