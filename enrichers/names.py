@@ -71,7 +71,7 @@ def optional_of(optional: str | Sequence[str], parts: Sequence[str]) -> tuple[st
     Raises:
         ConfigurationError: one is no part of the key, or is its only part.
     """
-    names = (optional,) if isinstance(optional, str) else tuple(optional)
+    names = () if optional in ((), []) else names_of("optional", optional)
     for name in names:
         if name not in parts:
             raise ConfigurationError(f"optional: {describe(name)} is not a key field; {did_you_mean(str(name), parts)}")

@@ -47,7 +47,7 @@ def as_schema(schema: pa.Schema | str | StructType) -> pa.Schema:
     that of a Spark `StructType`.
 
     Raises:
-        ConfigurationError: the text is not DDL (the message shows the place), names a column twice, or is empty.
+        ConfigurationError: the text is not DDL (the message shows the place), a column occurs twice, or there is none.
     """
     if isinstance(schema, str):
         schema = pa.schema(_Parser(schema).columns())
@@ -59,9 +59,9 @@ def as_schema(schema: pa.Schema | str | StructType) -> pa.Schema:
                 f"schema is {describe(schema)}; it must be a pyarrow.Schema, a Spark StructType, or Spark DDL text, "
                 "like 'name string, age int'"
             )
-        if not tree["fields"]:
-            raise ConfigurationError("schema is a StructType without a column; give it at least one")
         schema = pa.schema(_of_json(tree, "schema"))
+    if not len(schema):
+        raise ConfigurationError("schema is without a column; give it at least one")
     for name in schema.names:
         if schema.names.count(name) > 1:
             raise ConfigurationError(f"schema: the column {name!r} occurs twice; give each column its own name")

@@ -243,7 +243,7 @@ class Gate:
         """The call has returned a result or an error, or has passed its limit: `TimeoutError`."""
         call.judged = True
         if self.breaker is not None:
-            end = self.breaker.succeeded if error is None else self.breaker.failed
+            end = self.breaker.succeeded if error is None or isinstance(error, ResultError) else self.breaker.failed
             end(self._breaker_clock(), call.age)
             if self._recorder is not None:
                 self._recorder.circuit(self.breaker.state, now)

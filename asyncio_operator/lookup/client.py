@@ -143,7 +143,7 @@ class Lookup:
         The enricher gets the canonical key: a datetime with a zone is converted to UTC, -0.0 to 0.0. Values of
         different types are different keys: 1, True and 1.0.
 
-        Rows have the columns of the enricher's schema. The caller may change them.
+        Rows have columns of the enricher's schema, as far as the answer has them. The caller may change them.
 
         Raises:
             EnricherError: the lookup failed. An error of another type that `lookup` raised is raised as it is. An

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Protocol
 
 from asyncio_operator.checks import flag, number
-from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error, said
+from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error, function_error, said
 
 COUNTED = ("calls", "keys")
 """Units that are counted, and that nothing else may weigh."""
@@ -111,8 +111,7 @@ def settle(weights: Weights) -> None:
         ConfigurationError: a unit or an amount is wrong.
     """
     checked = checked_weights("settle(weights)", weights)
-    call = running.get(None)
-    if call is not None:
+    if (call := running.get(None)) is not None:
         call.settle(checked)
 
 
@@ -131,8 +130,7 @@ def billed(whether: bool) -> None:
         ConfigurationError: it is not True or False.
     """
     flag("whether", whether)
-    call = running.get(None)
-    if call is not None:
+    if (call := running.get(None)) is not None:
         call.bill(whether)
 
 
@@ -176,8 +174,7 @@ def hint(limits: Mapping[str, Hint | Mapping[str, Any]] | None = None, *, retry_
                 f"fields: {', '.join(HINT_FIELDS)}"
             )
     _number_or_none("retry_after", retry_after)
-    call = running.get(None)
-    if call is not None and (hints or retry_after is not None):
+    if (call := running.get(None)) is not None and (hints or retry_after is not None):
         call.hint(hints, retry_after)
 
 
@@ -213,17 +210,19 @@ def weighed(name: str, weigh: Weigh, values: Sequence[Any], ordinary: Any = Exce
     """What one call for these values weighs. `name` is that of what is called; `ordinary` are the errors of it.
 
     Raises:
-        ResultError: it could not be weighed.
+        ResultError: it could not be weighed. FunctionError: because of an error that is not ordinary.
     """
     try:
         return checked_weights("its result", weigh(values))
     except ConfigurationError as error:
         raise ResultError(f"{name}.weigh gave no weights for {describe(values)}: {error}") from error
-    except ordinary as error:
-        raise ResultError(
-            f"{name}.weigh failed for {describe(values)} with {describe_error(error)}; it must return amounts by unit, "
-            'such as {"tokens": 1300}'
-        ) from error
+    except BaseException as error:
+        says = f" for {describe(values)} with {describe_error(error)}; it must return amounts by unit, such as "
+        says += '{"tokens": 1300}'
+        if isinstance(error, ordinary):
+            raise ResultError(f"{name}.weigh failed{says}") from error
+        # Law X5: one that asks the process to end, such as SystemExit, ends the run.
+        raise function_error(f"{name}.weigh failed", says, cause=error) from error
 
 
 def weighing(name: str, weigh: Weigh | None, ordinary: Any) -> Callable[[int, Sequence[Any]], Weights]:

@@ -19,7 +19,7 @@ from asyncio_operator.checks import Duration, of_kind, positive_duration, positi
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics
-from asyncio_operator.lookup.memory import MOST_KEYS
+from asyncio_operator.lookup.memory import MOST_IN_COLUMNS, MOST_KEYS
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import NO_SCOPE
@@ -155,7 +155,7 @@ def _planned(
     # Without a latency no time is shown. Tasks must still be dealt out to workers, so calls are taken to last a second.
     pace = Pace(calls_at_once, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
-    remembered = MOST_KEYS if lookups.remember else 0
+    remembered = (MOST_KEYS if task.tables is None else MOST_IN_COLUMNS) if lookups.remember else 0
     # Without a cache, the plan shows what one of the default size would save.
     cache_rows = (options.cache or Cache()).max_rows
     # Within a task its memory is behind the cache (law L13).

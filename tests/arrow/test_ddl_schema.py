@@ -249,6 +249,7 @@ def test_a_type_of_spark_that_is_no_schema_is_refused_with_words() -> None:
         (IntegerType(), "it must be a pyarrow.Schema, a Spark StructType, or"),
         (StructType, "it must be a pyarrow.Schema, a Spark StructType, or"),
         (StructType(), "without a column"),
+        (pa.schema([]), "without a column"),
         (StructType([StructField("v", VariantType())]), "schema.v: .*unknown type"),
         (StructType([StructField("s", StructType([StructField("i", CalendarIntervalType())]))]), "schema.s.i: "),
         (StructType([StructField("a", IntegerType())] * 2), "'a' occurs twice"),

@@ -15,6 +15,7 @@ from asyncio_operator import (
     Cache,
     CoordinatorError,
     FixedBackoff,
+    FunctionError,
     Limit,
     ResultError,
     Retry,
@@ -107,6 +108,10 @@ async def test_G4_a_key_that_cannot_be_weighed_fails_alone(error):
         with pytest.raises(ResultError, match=rf"weigh failed for .* with {type(error).__name__}"):
             await lookup.get(0)
         assert await lookup.get(1) == {"x": 1}
+        error = SystemExit(3)
+        with pytest.raises(FunctionError, match=r"weigh failed for \[0\] with SystemExit: 3") as raised:
+            await lookup.get(0)
+        assert raised.value.__cause__ is error, "X5: it ends the run, with a name"
 
 
 @virtual

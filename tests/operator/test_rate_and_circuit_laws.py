@@ -17,6 +17,7 @@ from asyncio_operator import (
     EnricherError,
     FunctionError,
     RateLimit,
+    ResultError,
     Retry,
     Watermark,
 )
@@ -310,6 +311,9 @@ async def test_R10_errors_and_timeouts_of_calls_are_failures_and_results_that_wi
     batches = Batches(lambda values, number: [])
     await process(batches, range(9), **options)
     assert len(batches.calls) == 1
+    script = Script(lambda value, attempt: Act(error=ResultError("a row of wrong types, found by the function")))
+    await process(script, range(9), **options)
+    assert len(script.starts) == 9
 
 
 @virtual
