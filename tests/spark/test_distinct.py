@@ -123,18 +123,3 @@ def test_X3_columns_that_python_cannot_be_given_pass_by_because_they_do_not_trav
     ]
     with pytest.raises(ConfigurationError, match="key column 'every' is interval; a key must be"):
         enrich(df, enricher(), on="every", strategy="distinct")
-
-
-def test_X4_what_cannot_be_is_told_on_the_driver(spark: SparkSession) -> None:
-    stream = spark.readStream.format("rate").load()
-    df = spark.range(5)
-    cases: list[tuple[Any, dict[str, Any], str]] = [
-        (stream, {"on": "value", "strategy": "distinct"}, 'strategy="distinct" reads the DataFrame twice'),
-        (df, {"on": "id", "strategy": "both"}, 'strategy is \'both\'; it must be "inline" | "distinct"'),
-        (df, {"on": "id", "join_hint": "nested"}, "join_hint is 'nested'; it must be"),
-        (df, {"on": "nope", "strategy": "distinct"}, "on names 'nope'"),
-    ]
-    for frame, options, message in cases:
-        with pytest.raises(ConfigurationError) as caught:
-            enrich(frame, enricher(), **options)
-        assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Laws of lookups in a real Spark (L3, L7, L8, R5, H1 to H3, J2, X5): what only workers, jobs and streams show.
+"""Laws of lookups in a real Spark (L3, L7, L8, R5, H1, H2, J2, X5): what only workers, jobs and streams show.
 
 `alone` leaves one Python worker, so that jobs of one partition, one after the other, run in the same process.
 """
@@ -151,7 +151,7 @@ def test_R5_a_server_in_trouble_loses_no_row(
 BUSY = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'trouble' AND state = 'active'"
 
 
-# -- H1 to H3: hedged calls, which the driver counts
+# -- H1 and H2: hedged calls
 
 
 HEDGE = Hedge(0.1, extra=0.5)
@@ -174,17 +174,6 @@ def hedged_source() -> FunctionEnricher:
     return FunctionEnricher(slow_once(), "x bigint")
 
 
-def test_H3_the_status_and_the_metrics_count_the_copy(spark: SparkSession) -> None:
-    metrics = EnrichmentMetrics(spark)
-    keys = spark.range(0, 20, numPartitions=1)
-    rows = enrich(keys, hedged_source(), on="id", hedge=HEDGE, status_column="lookup", metrics=metrics).collect()
-    assert [row.x for row in rows] == [*range(20)]
-    assert [row.id for row in rows if row.lookup.attempts == 2] == [7]
-    figures = metrics.statistics()
-    assert (figures.calls, figures.hedged, figures.hedges_won, figures.retries) == (21, 1, 1, 0)
-    assert "21 calls, 1 calls hedged, 1 of these won" in str(figures)
-
-
 def hedged_column(keys: DataFrame) -> DataFrame:
     return keys.select(async_udf("x bigint", hedge=HEDGE)(slow_once())("id").alias("row")).select("row.x")
 
@@ -192,11 +181,12 @@ def hedged_column(keys: DataFrame) -> DataFrame:
 @pytest.mark.parametrize(
     "hedged",
     [
+        lambda keys: enrich(keys, hedged_source(), on="id", hedge=HEDGE),
         pytest.param(lambda keys: through_sql(keys, hedged_source(), on="id", hedge=HEDGE), marks=FROM_4_1),
         pytest.param(hedged_column, marks=FROM_4_1),
         lambda keys: map_partitions(keys.rdd.map(lambda row: row.id), slow_once(), timeout=30, hedge=HEDGE),
     ],
-    ids=["register_lookup", "async_udf", "map_partitions"],
+    ids=["enrich", "register_lookup", "async_udf", "map_partitions"],
 )
 def test_H1_every_face_makes_a_slow_call_twice(spark: SparkSession, hedged: Callable[[DataFrame], Any]) -> None:
     rows = hedged(spark.range(0, 20, numPartitions=1)).collect()

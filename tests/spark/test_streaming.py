@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,19 +25,11 @@ from tests.spark.helpers import BATCH_SIZE, FROM_4_0, GONE, Hanging, hanging_fro
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
-
 SCHEMA = "n long, id long"
 
 
-def known(directory: Path | None = None) -> FunctionEnricher:
-    """The enricher. If there is a file "hold" in the directory, it makes one called "held" and hangs at key 37."""
-    hold, held = (Path(), Path()) if directory is None else (directory / "hold", directory / "held")
-
+def known() -> FunctionEnricher:
     async def look_up(key: int) -> Any:
-        if key == 37 and hold.is_file():
-            held.touch()
-            await asyncio.sleep(3600)
         await asyncio.sleep(0.001)
         rows = [{"x": key, "nr": nr} for nr in range(2 if key % 7 == 0 else 1)]
         return rows if key % 5 else None
@@ -91,84 +79,6 @@ def written(spark: SparkSession, directory: Path, name: str) -> list[Any]:
 # -- X10: restarts
 
 
-def start_held(spark: SparkSession, directory: Path, name: str) -> StreamingQuery:
-    """The query of these tests, with two tasks in each micro-batch."""
-    out = enrich(
-        stream(spark, directory / "in").repartition(2),
-        known(directory),
-        on="id",
-        mode="unordered",
-        timeout=None,
-        cache=Cache(),
-    )
-    return to_parquet(out, directory, name)
-
-
-DRIVER = """
-import sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from tests.spark.helpers import DAEMON
-from tests.spark.test_streaming import start_held
-
-builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-spark = builder.config("spark.python.daemon.module", DAEMON).getOrCreate()
-start_held(spark, Path(sys.argv[1]), sys.argv[2]).awaitTermination()
-"""
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver of its own, with the query of `start_held` into "killed"."""
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(tmp_path),
-    }
-    with (tmp_path / "driver.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(tmp_path), "killed"],
-            env=environment,
-            cwd=tmp_path,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        yield process
-        with process:
-            process.kill()
-
-
-# It takes a Spark of its own, for half a minute; the next two tests stop and start queries at the same moments in this.
-@pytest.mark.faults
-@pytest.mark.timeout(300)
-def test_X10_after_a_kill_of_the_driver_in_a_micro_batch_the_rows_are_those_of_an_uninterrupted_run(
-    spark: SparkSession, tmp_path: Path, driver: subprocess.Popen[bytes]
-) -> None:
-    numbered(tmp_path / "in")
-    (tmp_path / "hold").touch()
-    held = tmp_path / "held"
-    # The first row with key 37 is in the third of four files.
-    wait_until(lambda: held.exists() or driver.poll() is not None, 180, "the query has come to key 37")
-    processes = [child for child in psutil.Process(driver.pid).children(recursive=True) if child.is_running()]
-    [jvm] = [child for child in processes if "java" in child.name()]
-    os.kill(jvm.pid, signal.SIGKILL)
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.wait()
-    _, left = psutil.wait_procs(processes, timeout=GONE)
-    assert not left, "Python workers of the driver are left"
-    (tmp_path / "hold").unlink()
-    commits = tmp_path / "killed.checkpoint" / "commits"
-    assert sorted(path.name for path in commits.glob("[0-9]*")) == ["0", "1"]
-    killed = finished(start_held(spark, tmp_path, "killed"))
-    assert batch_ids(killed) == [2, 3]
-    finished(start_held(spark, tmp_path, "whole"))
-    rows = written(spark, tmp_path, "killed")
-    assert rows == written(spark, tmp_path, "whole")
-    assert len(rows) > 80
-
-
 def batch_ids(query: Any) -> list[int]:
     """The numbers of its micro-batches. Before PySpark 4.0, a progress was a dictionary."""
     return [one["batchId"] if isinstance(one, dict) else one.batchId for one in query.recentProgress]
@@ -177,15 +87,19 @@ def batch_ids(query: Any) -> list[int]:
 def test_X10_a_micro_batch_that_the_sink_has_and_the_checkpoint_has_not_is_not_written_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    def run() -> StreamingQuery:
+        # Two tasks in each micro-batch.
+        rows = stream(spark, tmp_path / "in").repartition(2)
+        return finished(to_parquet(enrich(rows, known(), on="id", mode="unordered", cache=Cache()), tmp_path, "out"))
+
     numbered(tmp_path / "in", files=2)
-    finished(start_held(spark, tmp_path, "out"))
+    run()
     once = written(spark, tmp_path, "out")
     # What a kill between the two leaves.
     for file in ("1", ".1.crc"):
         (tmp_path / "out.checkpoint" / "commits" / file).unlink()
     numbered(tmp_path / "in", files=1)
-    query = finished(start_held(spark, tmp_path, "out"))
-    assert batch_ids(query) == [1, 2]
+    assert batch_ids(run()) == [1, 2]
     rows = written(spark, tmp_path, "out")
     assert [row for row in rows if row[0] < 40] == once
     assert {row[0] for row in rows} == set(range(60))

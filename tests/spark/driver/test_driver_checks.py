@@ -145,6 +145,8 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
         ({"on": {"id": "id"}}, "does not name its key columns; give a list of columns"),
         ({"on": {"id"}}, "on is {'id'}"),
         ({"join_hint": "merge"}, "join_hint is 'merge', but only strategy=\"distinct\" joins"),
+        ({"join_hint": "nested"}, "join_hint is 'nested'; it must be"),
+        ({"strategy": "both"}, 'strategy is \'both\'; it must be "inline" | "distinct"'),
         ({"strategy": "distinct", "event_time": "at"}, 'strategy="distinct" keeps no order of rows; use "inline"'),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -160,14 +162,14 @@ def test_X4_what_is_refused_leaves_metrics_and_a_trace_as_they_were(
     trace.started(0.0)
     enrich(df, source(), on="id", journal=Journal(tmp_path, identity="another"))
     stream = spark.readStream.format("rate").load().select(F.col("value").alias("id"))
-    cases: list[tuple[DataFrame, dict[str, Any]]] = [
-        *((df, {name: "nope"}) for name in ("on", "how", "metrics")),
-        (df, {"journal": Journal(tmp_path, identity="mine")}),
-        (stream, {"strategy": "distinct"}),
+    cases: list[tuple[DataFrame, dict[str, Any], str]] = [
+        *((df, {name: "nope"}, name) for name in ("on", "how", "metrics")),
+        (df, {"journal": Journal(tmp_path, identity="mine")}, "identity"),
+        (stream, {"strategy": "distinct"}, 'strategy="distinct" reads the DataFrame twice'),
     ]
     options: dict[str, Any] = {"on": "id", "metrics": metrics, "trace": trace}
-    for frame, wrong in cases:
-        with pytest.raises(ConfigurationError):
+    for frame, wrong, says in cases:
+        with pytest.raises(ConfigurationError, match=says):
             enrich(frame, source(), **options | wrong)
     with pytest.raises(ConfigurationError):
         register_lookup(spark, "look", source(), columns=["nope"], metrics=metrics, trace=trace)

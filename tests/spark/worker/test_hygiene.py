@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import re
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -248,66 +242,3 @@ def test_L8_connections_that_nobody_uses_are_closed_without_another_task(spark: 
         wait_until(lambda: outside.connections() == 0, GONE, "no connection is open")
     finally:
         idle_after(600)
-
-
-PROGRAM = """
-    import os, sys
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-    from asyncio_operator import Cache
-    from asyncio_operator.spark import enrich
-    from tests.spark.helpers import DAEMON
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.python.worker.reuse", "false").config("spark.python.daemon.module", DAEMON)
-    # Spark talks to its workers in other ways with these.
-    builder = builder.config("spark.python.udf.pipelined.enabled", "true")
-    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    http, postgres = {enrichers}
-
-    def squares(enricher, rows, taken):
-        frame = enrich(spark.range(0, rows, numPartitions=1), enricher, on="id", timeout=None, cache=Cache())
-        return [row.square for row in frame.limit(taken).collect()]
-
-    # One has enough while requests hang, the other comes to its end.
-    print(squares(http, 40, 3), squares(postgres, 3, 3), flush=True)
-    sys.stdin.readline()
-    spark.stop()
-"""
-
-
-# It takes a Spark of its own.
-@pytest.mark.faults
-def test_X7_a_worker_that_is_not_reused_takes_its_connections_with_it(http: Http, own_postgres: PostgresServer) -> None:
-    both: list[Outside] = [http, Postgres(own_postgres)]
-    made = ", ".join(f"__import__('pickle').loads({pickle.dumps(each.enricher())!r})" for each in both)
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM).format(enrichers=made)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    ) as program:
-        try:
-            assert program.stdout is not None
-            assert program.stdout.readline() == "[0, 1, 4] [0, 1, 4]\n"
-            for each in both:
-                wait_until(partial(is_left_alone, each), GONE, "no connection is open")
-            assert len(pythons_of(program.pid)) == 1, "there is a Python worker beside the daemon"
-            program.communicate("\n", timeout=60)
-            assert program.returncode == 0
-        finally:
-            program.kill()
-
-
-def pythons_of(pid: int) -> list[psutil.Process]:
-    """The Python daemon of a program with a session, and its workers."""
-    family = psutil.Process(pid).children(recursive=True)
-    alive = [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-    return [one for one in alive if not DAEMONS.isdisjoint(one.cmdline())]
-
-
-def is_left_alone(outside: Outside) -> bool:
-    return outside.connections() == 0
