@@ -391,17 +391,6 @@ def test_a_damaged_value_is_named(tmp_path):
     backend.close()
 
 
-def test_an_iteration_does_not_hold_a_closed_directory(tmp_path):
-    backend = RocksDBStateBackend(tmp_path / "state")
-    backend.set_current_key("k")
-    entries = backend.map_state(MapStateDescriptor("map"))
-    entries.put_all(dict.fromkeys(range(1000)))
-    iteration = entries.items()
-    next(iteration)
-    backend.close()
-    RocksDBStateBackend(tmp_path / "state").close()
-
-
 def test_a_missing_rocksdict_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("asyncio_operator.state.rocksdb")]:
         monkeypatch.delitem(sys.modules, name)

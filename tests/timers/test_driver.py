@@ -212,19 +212,6 @@ async def test_T7_a_manager_takes_the_place_of_the_service_and_none_of_its_servi
 
 
 @virtual
-async def test_T7_restored_timers_fire_too():
-    service, fired = driven()
-    service.register_processing_time_timer(500)
-    groups = {group: service.snapshot(group) for group in range(128)}
-    service.delete_processing_time_timer(500)
-    async with ProcessingTimeDriver(service):
-        for group, data in groups.items():
-            service.restore(group, data)
-        await asyncio.sleep(1)
-    assert fired == [(500, 500)]
-
-
-@virtual
 async def test_T7_T8_restored_timers_fire_when_their_name_is_asked_for_while_a_driver_runs():
     fired: list[Any] = []
     loop = asyncio.get_running_loop()
