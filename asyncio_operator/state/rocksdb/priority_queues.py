@@ -37,7 +37,7 @@ from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import belongs_here
-from asyncio_operator.state.rocksdb.state_directory import prefix_end
+from asyncio_operator.state.rocksdb.state_directory import prefix_end, prefixes
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer, checked
 from asyncio_operator.state.snapshot import Row
@@ -217,12 +217,8 @@ class GroupQueue(Generic[T]):
 
 
 def groups_with_elements(database: Database, name: str, width: int) -> Iterator[int]:
-    """The key groups of a queue that have elements: one look for each."""
-    start: bytes | None = b""
-    while start is not None and (rows := database.head(name, start, None, 1)):
-        prefix = rows[0][0][:width]
-        yield int.from_bytes(prefix, "big")
-        start = prefix_end(prefix)
+    """The key groups of a queue that have elements."""
+    return (int.from_bytes(prefix, "big") for prefix in prefixes(database, name, lambda row: width))
 
 
 class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):

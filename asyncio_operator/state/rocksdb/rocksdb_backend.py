@@ -47,7 +47,7 @@ from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.rocksdb.database import Database, is_store_error
 from asyncio_operator.state.rocksdb.priority_queues import GroupQueue, groups_with_elements
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
-from asyncio_operator.state.rocksdb.state_directory import Records, RocksDBSnapshot, prefix_end
+from asyncio_operator.state.rocksdb.state_directory import Records, RocksDBSnapshot, prefix_end, prefixes
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer
@@ -375,22 +375,8 @@ class RocksDBTable(Table):
         return ((address, b"", stored) for address, stored in self._database.scan(self._name, b"", None))
 
     def slots(self) -> Iterator[bytes]:
-        """Passes over the entries of a slot by seeking behind it."""
-        width, found, slot = self._group_width, [], None
-        try:
-            cursor = self._database.cursor(self._name, b"", None)
-            while rows := cursor.take(1):
-                address = rows[0][0]
-                if slot is None or not address.startswith(slot):
-                    slot = address[: parse_slot(address, width)[2]]
-                    found.append(slot)
-                elif (end := prefix_end(slot)) is not None:
-                    cursor.seek(end)
-                else:
-                    break
-        except Exception as error:
-            raise self.error(error) from error
-        return iter(found)
+        width = self._group_width
+        return iter([*prefixes(self._database, self._name, lambda address: parse_slot(address, width)[2])])
 
     def __len__(self) -> int:
         return sum(1 for _ in self.entries())

@@ -8,7 +8,7 @@ restored any number of times, also after the backend is gone.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,15 @@ def prefix_end(prefix: bytes) -> bytes | None:
     """The smallest bytes above everything that begins with `prefix`; None if there are none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+def prefixes(database: Database, name: str, length: Callable[[bytes], int]) -> Iterator[bytes]:
+    """The beginnings of the rows of a column family, each once, with one look for each. `length` is of a row's."""
+    start: bytes | None = b""
+    while start is not None and (rows := database.head(name, start, None, 1)):
+        prefix = rows[0][0][: length(rows[0][0])]
+        yield prefix
+        start = prefix_end(prefix)
 
 
 class RocksDBSnapshot(StateSnapshot):
