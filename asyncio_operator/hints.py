@@ -116,29 +116,29 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def refuse_unknown(
+    face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raise a ConfigurationError for an option that `face` does not have. It says what `elsewhere` says, or was meant."""
+    options = list(known)
+    for name in given:
+        if name not in options:
+            remedy = elsewhere.get(name) or did_you_mean(name, options)
+            raise ConfigurationError(f"{name!r} is not an option of {face}; {remedy}")
+
+
 def named_options(
     face: str, elsewhere: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a function say which option was meant, if it is called with one that it does not have.
-
-    Args:
-        face: what the user calls.
-        elsewhere: for options of other libraries or functions, what belongs where.
-
-    Raises:
-        ConfigurationError: by the function, for such an option.
-    """
+    """Makes a function refuse options that it does not have, as `refuse_unknown` does."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+        code = function.__code__
+        known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
 
         @functools.wraps(function)
         def called(*arguments: P.args, **options: P.kwargs) -> R:
-            for name in options:
-                if name not in known:
-                    offered = [other for other in known if other != "self"]
-                    remedy = elsewhere.get(name) or did_you_mean(name, offered)
-                    raise ConfigurationError(f"{name!r} is not an option of {face}; {remedy}")
+            refuse_unknown(face, options, known, elsewhere)
             return function(*arguments, **options)
 
         return called

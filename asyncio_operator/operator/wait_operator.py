@@ -37,7 +37,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.local_window import ProcessWindow
-from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import OPERATOR_GRACE_PERIOD, longest_end
 from asyncio_operator.queues import (
@@ -172,7 +172,7 @@ class AsyncWaitOperator:
         ConfigurationError: an option is wrong.
     """
 
-    @named_options("AsyncWaitOperator", NO_SCOPE)
+    @named_options("AsyncWaitOperator")
     def __init__(
         self,
         function: Any,

@@ -17,12 +17,6 @@ from asyncio_operator.errors import ConfigurationError, describe
 MOST_STARTS = 10_000_000
 """The maximum of starts in a window, each remembered in 32 bytes: enough for a daily quota, in 0.3 GB."""
 
-NO_SCOPE = {
-    "scope": "in Spark rate_limit is for all tasks of a job together, and capacity for each task: leave scope out. To "
-    'limit the calls in flight of all tasks, write budget=Budget("name", in_flight=100)'
-}
-"""For an option of earlier versions, what to write now."""
-
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:

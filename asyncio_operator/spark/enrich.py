@@ -20,7 +20,7 @@ from asyncio_operator.checks import Duration
 from asyncio_operator.engine.options import Mode
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.hints import named_options
+from asyncio_operator.hints import named_options, refuse_unknown
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -28,7 +28,7 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
-from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.build_task import (
     OPTIONS,
@@ -38,7 +38,6 @@ from asyncio_operator.spark.driver.build_task import (
     OnError,
     Strategy,
     enrich_task,
-    refuse_unknown,
 )
 from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On, key_columns, plain_text, require_dataframe, session_zone
@@ -49,7 +48,7 @@ from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.trace import Trace
 
 
-@named_options("enrich", NO_SCOPE)
+@named_options("enrich")
 def enrich(
     df: DataFrame,
     enricher: Enricher,

@@ -19,15 +19,15 @@ from asyncio_operator.checks import Duration, of_kind, positive_duration, positi
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics
+from asyncio_operator.hints import refuse_unknown
 from asyncio_operator.lookup.memory import MOST_IN_COLUMNS, MOST_KEYS
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.policies.rate_limit import NO_SCOPE
 from asyncio_operator.quota.permits import Permits
 from asyncio_operator.quota.spec import Budget
 from asyncio_operator.quota.usage import overridden, weighed
 from asyncio_operator.spark.driver.budgets import JobLimits, cores
-from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_unknown
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_columns, require_dataframe
 from asyncio_operator.spark.driver.forecast import (
     SCHEMA,
@@ -86,7 +86,7 @@ def plan(
         ConfigurationError: an option, a column or a type is wrong, `df` is a streaming DataFrame, or the enricher's
             source is not as declared.
     """
-    refuse_unknown("plan", others, [*OPTIONS, "latency", "sample"], NO_SCOPE)
+    refuse_unknown("plan", others, [*OPTIONS, "latency", "sample"])
     # The names of added columns do not matter here: with this prefix none is that of a column of `df`.
     options = replace(EnrichOptions.among({"on": on} | others), tasks_at_once=None, prefix="\0")
     require_dataframe(df, enricher)

@@ -25,6 +25,7 @@ from asyncio_operator.checks import duration, plain_function, takes
 from asyncio_operator.engine.options import meant
 from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.function import as_async_function
+from asyncio_operator.hints import refuse_unknown
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.runner import pump
@@ -32,7 +33,7 @@ from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.budgets import JobLimits
-from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
+from asyncio_operator.spark.driver.build_task import IN_ENRICH, require_portable
 from asyncio_operator.spark.worker.task_frame import one_by_one, outputs_of, spark_frame, spark_watch
 from asyncio_operator.telemetry.propagation import Propagated, inject
 

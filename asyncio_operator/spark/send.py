@@ -55,7 +55,7 @@ from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.rate_limit import NO_SCOPE, RateLimit
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe, spark_schema
@@ -113,7 +113,7 @@ class SendReport:
         return self.sent + self.refused + self.failed + self.skipped
 
 
-@named_options("send", NO_SCOPE)
+@named_options("send")
 def send(
     df: DataFrame,
     enricher: Enricher,

@@ -28,7 +28,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from asyncio_operator.engine.options import KINDS
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_journal, refuse_unknown
+from asyncio_operator.hints import refuse_unknown
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_journal
 from asyncio_operator.spark.driver.columns import key_field, session_zone
 from asyncio_operator.spark.metrics import reported
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function

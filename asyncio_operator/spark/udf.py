@@ -29,7 +29,7 @@ from asyncio_operator.checks import Duration, flag, gives_coroutines, one_of
 from asyncio_operator.engine.options import options_among
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import as_async_function
-from asyncio_operator.hints import failed_import
+from asyncio_operator.hints import failed_import, refuse_unknown
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
@@ -40,7 +40,7 @@ from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.budgets import JobLimits
-from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
+from asyncio_operator.spark.driver.build_task import IN_ENRICH, require_portable
 from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.worker.udf_task import OfColumns, UdfTask, check_columns
 from asyncio_operator.spark.worker.versions import arrow_type, arrow_udf, too_old

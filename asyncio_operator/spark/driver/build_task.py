@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
 from typing import Any, Literal, get_args
@@ -31,7 +31,6 @@ from asyncio_operator.lookup.cache_directories import cache_owner
 from asyncio_operator.lookup.options import LookupOptions, checked
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, calls_at_most
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.policies.rate_limit import NO_SCOPE
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.budgets import JobLimits
@@ -321,17 +320,6 @@ IN_ENRICH = {
     "status_column": "enrich reports the outcome of each row",
 }
 """Options that only `enrich` has."""
-
-
-def refuse_unknown(
-    face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] | None = None
-) -> None:
-    """Check that a function has all options that are passed to it."""
-    options = list(known)
-    for name in given:
-        if name not in options:
-            remedy = (elsewhere or {}).get(name) or NO_SCOPE.get(name) or did_you_mean(name, options)
-            raise ConfigurationError(f"{name!r} is not an option of {face}; {remedy}")
 
 
 def refuse_journal(face: str, journal: object) -> None:

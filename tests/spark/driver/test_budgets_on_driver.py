@@ -18,9 +18,8 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator import AsyncWaitOperator, Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit
 from asyncio_operator.errors import ResultError
-from asyncio_operator.lookup import Lookup
 from asyncio_operator.quota.spec import warn_once
-from asyncio_operator.spark import async_udf, enrich, enrich_with, map_partitions, plan, register_lookup, send
+from asyncio_operator.spark import async_udf, enrich, map_partitions, plan, register_lookup
 from asyncio_operator.spark.driver import budgets
 from asyncio_operator.spark.driver.budgets import JobLimits, check_weights, cores, divided, reachable, slots
 from asyncio_operator.spark.driver.driver_service import PORT, driver_address
@@ -230,33 +229,6 @@ class Remote:
     @property
     def sparkContext(self) -> Any:
         raise RuntimeError("there is none")
-
-
-@pytest.mark.spark
-@FROM_4_1
-def test_G13_scope_is_refused_by_every_face_with_what_to_write(spark: SparkSession) -> None:
-    given_: dict[str, Any] = {"scope": "job"}
-    df = spark.range(5)
-    register_lookup(spark, "without_scope", ENRICHER, on="id")
-    df.createOrReplaceTempView("no_scope")
-    faces: list[Callable[[], Any]] = [
-        lambda: enrich(df, ENRICHER, on="id", **given_),
-        lambda: enrich_with(ENRICHER, on="id", **given_),
-        lambda: plan(df, ENRICHER, on="id", **given_),
-        lambda: register_lookup(spark, "scoped", ENRICHER, **given_),
-        lambda: spark.sql("SELECT * FROM without_scope(TABLE(no_scope), scope => 'job')"),
-        lambda: async_udf("long", **given_),
-        lambda: map_partitions(df.rdd, look_up, **given_),
-        lambda: send(df, ENRICHER, on="id", **given_),
-        lambda: Lookup(ENRICHER, **given_),
-        lambda: AsyncWaitOperator(look_up, **given_),
-    ]
-    for face in faces:
-        with pytest.raises(
-            Exception, match=r"'scope' is not an option of .*; in Spark rate_limit is for all tasks"
-        ) as told:
-            face()
-        assert 'budget=Budget("name", in_flight=100)' in str(told.value)
 
 
 @pytest.mark.parametrize("budget", [None, Budget("b", in_flight=7), Budget("b", Limit(9), coordinator="redis://host")])

@@ -52,7 +52,8 @@ def test_the_type_is_ddl_a_spark_type_an_arrow_type_or_a_schema(given: Any, mean
         (spark_types.CalendarIntervalType(), "that Spark can exchange in Arrow"),
         (pa.float16(), "that Spark can exchange in Arrow"),
         (pa.schema([("a", pa.float16())]), "that Spark can exchange in Arrow"),
-        (pa.schema([]), "that Spark can exchange in Arrow"),
+        (pa.schema([]), "schema is without a column; give it at least one"),
+        (pa.struct([]), "that Spark can exchange in Arrow"),
     ],
 )
 def test_X4_a_type_that_is_none_is_refused(given: Any, says: str) -> None:
