@@ -119,7 +119,7 @@ R = TypeVar("R")
 def refuse_unknown(
     face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Raise a ConfigurationError for an option that `face` does not have. It says what `elsewhere` says, or was meant."""
+    """Raise a ConfigurationError for an option that `face` does not have: what `elsewhere` says of it, or was meant."""
     options = list(known)
     for name in given:
         if name not in options:
