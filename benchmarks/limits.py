@@ -41,6 +41,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], float | None]] = {
     "a circuit breaker": ({"circuit_breaker": CircuitBreaker()}, None),
     "an adaptive capacity": ({"capacity": AdaptiveCapacity(initial=100)}, None),
     "a budget": ({"budget": Budget("G8", Limit(10**7, 60.0))}, 1.0),
+    "a budget of calls in flight": ({"budget": Budget("slots", in_flight=1_000)}, None),
     "a budget in tokens": ({"budget": Budget("tokens", Limit(10**7, 60.0), Limit(1e10, 60.0, "tokens"))}, None),
 }
 """The options of each lookup, and the microseconds that a key may cost more than without them."""

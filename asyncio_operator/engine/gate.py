@@ -43,8 +43,8 @@ REFUSALS = 100
 
 
 def only_counts(budget: Budget) -> bool:
-    """Whether only the starts of calls matter to a budget: nothing is given back, all weights are known before."""
-    return not (budget.in_flight or budget.spend) and all(limit.unit in COUNTED for limit in budget.limits)
+    """Whether only starts and ends of calls matter to a budget: all weights are known before."""
+    return not budget.spend and all(limit.unit in COUNTED for limit in budget.limits)
 
 
 def is_overload(error: BaseException) -> bool:

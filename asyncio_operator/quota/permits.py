@@ -145,9 +145,9 @@ class Permits:
     def lend(self) -> None:
         """Let `free` have the calls of the weight `usage.ONE` that may start next."""
         room = float(self._starts)
-        for stock in self._stocks:
-            room = min(room, (stock.ready - stock.floor) / stock.default)
-        if room >= 1.0 and len(self._stocks) == len(self._resources):
+        for one in self._renewed:
+            room = min(room, (one.ready - one.floor) / one.default)
+        if room >= 1.0 and not self._amounts:
             self._lent = self.free.left = int(room)
             self.free.until = self._valid_until
 
@@ -155,12 +155,16 @@ class Permits:
         """Count the calls of `free`. No other may start without a question."""
         free = self.free
         if taken := self._lent - free.left:
-            for stock in self._stocks:
-                stock.ready -= taken * stock.default
+            for one in self._renewed:
+                one.ready -= taken * one.default
             self._starts -= taken
             self._last_start = free.last
-        self._running -= free.ended
-        self._ramp.most += free.ended
+        if ended := free.ended:
+            self._running -= ended
+            self._ramp.most += ended
+            if self._slots is not None:
+                self._slots.ready += ended
+                self._slots.ended += ended
         self._lent = free.left = free.ended = 0
 
     def _count(self) -> int:
@@ -190,7 +194,6 @@ class Permits:
         if (slots := self._slots) is not None:
             slots.ready += 1
             slots.ended += 1
-            slots.lasted += now - started
         if not billed:
             self._settle(weights, settled or {}, started, now, 0.0)
             return
@@ -273,6 +276,7 @@ class Permits:
         if self._asked is not None:
             return math.inf
         if self._waits or self._urgent:
+            self.collect()
             returned = self._slots is not None and self._slots.ended
             pause = self._again * EAGER if self._progress or self._urgent or returned else self._again
             return max(now, self._answered_at + pause)
@@ -292,7 +296,7 @@ class Permits:
                 resource.rest()
         slots, most_calls = [0, 0], math.inf
         if self._slots is not None:
-            slots = self._slots.offer(recent, running)
+            slots = self._slots.offer(recent, running, now)
             most_calls = self._slots.usable(horizon, self._usual_round_trip, self._shortest, self._supply)
         for stock in self._stocks:
             stock.estimate(scale, self._calls, recent, most_calls)
@@ -428,6 +432,7 @@ class Permits:
         # The next message says how much the heaviest call needs, so that the reply is enough for one.
         for one, units in wanted:
             one.call = max(one.call, units)
+        self.free.heard = self._slots is not None
         # A call after `rest` keeps what is held.
         self._waits, self._rests = True, False
         self._waits_since = min(self._waits_since, now)

@@ -337,17 +337,16 @@ class Slots(Resource):
     """Calls in flight: units that come back when a call returns.
 
     Attributes:
-        ended, lasted: the calls that have returned since the last message, and the seconds that they took in all.
+        ended: the calls that have returned since the last message.
         waits: whether a call had to wait since then, for whatever it was.
     """
 
     def __init__(self, most: int) -> None:
         super().__init__("", most, 1.0)
         self.floor = 0.0
-        self.ended = 0
-        self.lasted = 0.0
+        self.ended = self._running = 0
         self.waits = False
-        self._running = 0
+        self._ended_at = 0.0
         # Of a call, in seconds; not known before the first has returned.
         self._latency = math.inf
 
@@ -359,13 +358,14 @@ class Slots(Resource):
         super().rest()
         self.waits = False
 
-    def offer(self, recent: bool, running: int) -> list[int]:
+    def offer(self, recent: bool, running: int, now: float) -> list[int]:
         """How many calls this worker may have from now on, and how many it wants. `running` calls are in flight."""
         if self.ended:
-            mean = self.lasted / self.ended
+            # If all slots are in use, by the pace at which calls end (Little's law).
+            mean = (running + self.ready) * (now - self._ended_at) / self.ended
             known = mean if self._latency == math.inf else self._latency
             self._latency = known + (mean - known) * min(1.0, self.ended / SMOOTHING)
-            self.ended, self.lasted = 0, 0.0
+            self.ended, self._ended_at = 0, now
         if self.starved:
             self.want = min(self.most, max(2 * self.want, running + 1))
         else:

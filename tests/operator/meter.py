@@ -14,6 +14,9 @@ from asyncio_operator.quota.usage import FreeStarts, Hint, Weights
 class Meter:
     """Replaces a `Reservation`, its `Seat` and the `Share`. In each window of `per` seconds `rates` units may start.
 
+    Args:
+        listens: whether calls may say what they weigh, so that each is reported when it returns.
+
     Attributes:
         starts: (time, weights) of each call.
         returns: (time, weights, settled) of each call.
@@ -21,8 +24,9 @@ class Meter:
         joined: runs that have joined and not left.
     """
 
-    def __init__(self, per: float = 10.0, in_flight: float = inf, **rates: float) -> None:
+    def __init__(self, per: float = 10.0, in_flight: float = inf, listens: bool = True, **rates: float) -> None:
         self.per = per
+        self.listens = listens
         self.rates = rates
         self.in_flight = in_flight
         self.running = 0
@@ -82,6 +86,7 @@ class Meter:
 
     def ended(self) -> None:
         self.running -= 1
+        self.news()
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         self.hints.append((dict(limits), retry_after, now))
@@ -120,4 +125,4 @@ METERS = Meters()
 def metered(meter: Meter) -> Budget:
     """A budget whose runs take what they need of the meter."""
     METERS.by_name[name := f"meter {id(meter)}"] = meter
-    return Budget(name, in_flight=1)
+    return Budget(name, spend={"usd": 1.0}) if meter.listens else Budget(name, in_flight=1)
