@@ -194,23 +194,20 @@ class Permits:
         if (slots := self._slots) is not None:
             slots.ready += 1
             slots.ended += 1
-        if not billed:
-            self._settle(weights, settled or {}, started, now, 0.0)
+        self._ramp.most += billed
+        if settled or not billed:
+            self._settle(weights, settled or {}, started, now, billed)
             return
-        self._ramp.most += 1.0
-        if settled:
-            self._settle(weights, settled, started, now, 1.0)
-        else:
-            for amount in self._amounts:
-                amount.ended += weights.get(amount.unit) or amount.default
+        for amount in self._amounts:
+            amount.ended += weights.get(amount.unit) or amount.default
 
     def _settle(
-        self, weights: Mapping[str, float], settled: Mapping[str, float], started: float, now: float, billed: float
+        self, weights: Mapping[str, float], settled: Mapping[str, float], started: float, now: float, billed: bool
     ) -> None:
-        """Correct the estimates of a call. Of amounts that are not settled, the part `billed` was spent."""
+        """Correct the estimates of a call."""
         for amount in self._amounts:
             estimate = weights.get(amount.unit) or amount.default
-            amount.settle(estimate, settled.get(amount.unit, estimate * billed))
+            amount.settle(estimate, settled.get(amount.unit, estimate if billed else 0.0))
         for stock in self._stocks:
             excess = settled.get(stock.unit, estimate := weights.get(stock.unit) or stock.default) - estimate
             if excess:

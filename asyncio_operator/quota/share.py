@@ -343,11 +343,8 @@ class Reservation:
             fail: ends the run with an error.
         """
         self._shares = [find() for find in self._finds]
-        seat = None
-        for share in reversed(self._shares):
-            seat = Seat(share, news, fail, seat)
-        assert seat is not None
-        return seat
+        first, *others = self._shares
+        return Seat(first, news, fail, *[Seat(share, news, fail) for share in others])
 
     async def settled(self) -> None:
         """See `Share.settled`. For the end of a run, on its loop."""
