@@ -57,15 +57,14 @@ class AnswerTables:
 
     def asked(self, keys: Sequence[Any]) -> tuple[pa.Array, Ints]:
         """The distinct keys as an array, and for each of `keys` its place there, or -1 if it does not fit the types.
-
-        Args:
-            keys: Python's; or `ArrowKeys`, which are not searched for duplicates as long as all of them fit.
-        """
+        `ArrowKeys` are not searched for duplicates as long as all of them fit. EnricherError: one has other parts."""
         array, width = getattr(keys, "array", None), len(self._keys)
-        if array is not None:
-            columns: list[Sequence[Any]] = self._parts(array)
-        else:
-            columns = [keys] if width == 1 else list(zip(*keys, strict=True)) or [()] * width
+        columns: list[Sequence[Any]] = [keys] if array is None else self._parts(array)
+        if array is None and width > 1:
+            if strange := [key for key in keys if not (isinstance(key, tuple) and len(key) == width)]:
+                problem = f"the key {describe(strange[0])} is not a tuple of {', '.join(self._keys.names)}"
+                raise EnricherError(problem, retryable=False)
+            columns = list(zip(*keys, strict=True)) or [()] * width
         fitted = list(map(_fitted, columns, self._keys.types))
         # Two keys may fall together, and some may not fit.
         if any(one is not column for one, column in zip(fitted, columns, strict=True)):

@@ -249,12 +249,11 @@ class Others(Kind):
 
 def canonical_keys(keys: Sequence[Any], parts: Sequence[Callable[[Sequence[Any]], Sequence[Any]]]) -> Sequence[Any]:
     """The canonical keys, aligned with `keys`: None for a key that no row can have. Keys of several `parts` are tuples.
-
-    Raises:
-        TypeError, ValueError: a key cannot be compared with the key columns.
-    """
+    Raises TypeError or ValueError if a key cannot be compared with the key columns."""
     if len(parts) == 1:
         return parts[0](keys)
+    if [key for key in keys if not (isinstance(key, tuple) and len(key) == len(parts))]:
+        raise ValueError(f"a key is a tuple of {len(parts)} parts")
     columns = zip(*keys, strict=True) if keys else [()] * len(parts)
     made = [canonical_many(values) for canonical_many, values in zip(parts, columns, strict=True)]
     return [None if None in key else key for key in zip(*made, strict=True)]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from asyncio_operator.arrow.answer_tables import AnswerTables, row_finder
 from asyncio_operator.arrow.key_arrays import key_values
-from asyncio_operator.errors import ResultError
+from asyncio_operator.errors import EnricherError, ResultError
+from enrichers.databases.key_kinds import canonical_keys
 
 
 @given(st.lists(st.integers(-(2**40), 2**40) | st.floats() | st.text(max_size=2) | st.booleans() | st.dates()))
@@ -72,3 +73,13 @@ def test_A3_a_class_that_overrides_only_lookup_columns_does_not_mean_lookup_rows
     assert row_finder(Rows()) is not None
     assert row_finder(Columns()) is None
     assert row_finder(Inherits()) is None
+
+
+@pytest.mark.parametrize("key", ["xy", ("x",), ("x", "y", "z"), 5])
+def test_L9_a_key_of_several_columns_with_other_parts_is_no_key(key: Any) -> None:
+    """A text of two characters, or a longer tuple, once found the row of another key."""
+    tables = AnswerTables(pa.schema([("a", pa.string()), ("b", pa.string())]), pa.schema([]))
+    with pytest.raises(EnricherError, match=r"is not a tuple of a, b"):
+        tables.asked([("x", "y"), key])
+    with pytest.raises(ValueError, match="a tuple of 2 parts"):
+        canonical_keys([("x", "y"), key], [list, list])

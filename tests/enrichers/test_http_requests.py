@@ -457,9 +457,13 @@ async def test_L1_a_null_inside_of_a_text_is_an_error_of_its_key() -> None:
 
 @pytest.mark.parametrize(
     ("key", "optional", "says"),
-    [(PARTS, ["nte"], "'nte' is not a key field; did you mean 'note'"), (["id"], ["id"], "the only part")],
+    [
+        (PARTS, ["nte"], "'nte' is not a key field; did you mean 'note'"),
+        (["id"], ["id"], "the only part"),
+        (PARTS, 5, "optional is 5"),
+    ],
 )
-def test_L1_an_unknown_optional_part_is_refused(key: list[str], optional: list[str], says: str) -> None:
+def test_L1_an_unknown_optional_part_is_refused(key: list[str], optional: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         HttpEnricher("http://h/{id}", key=key, optional=optional, schema="a int")
 
