@@ -145,19 +145,6 @@ def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession) -> None
         assert (made.seconds is None) == never == ("it can never start" in " ".join(str(made).split()))
 
 
-def test_a_plan_takes_the_options_of_enrich(orders: DataFrame) -> None:
-    others: dict[str, Any] = {
-        "timeout": 5.0,
-        "on_error": "null",
-        "status_column": "how",
-        "mode": "unordered",
-        "columns": "price",
-        "circuit_breaker": True,
-    }
-    enrich(orders, service(), on="product", **others)
-    assert plan(orders, service(), on="product", **others) == plan(orders, service(), on="product")
-
-
 # -- what is refused
 
 

@@ -33,20 +33,20 @@ def enricher() -> FunctionEnricher:
 
 
 @pytest.mark.spark
-def test_every_key_of_every_task_has_its_life_in_the_trace(spark: SparkSession, tmp_path: Path) -> None:
+def test_V2_every_key_of_every_task_has_its_life_in_the_trace(spark: SparkSession, tmp_path: Path) -> None:
     trace = Trace()
     df = enrich(
-        spark.range(0, 60, 1, 3).selectExpr("id", "id AS key"),
+        spark.range(0, 600, 1, 3).selectExpr("id", "id AS key"),
         enricher(),
         on="key",
         retry=Retry(2, FixedBackoff(0.001)),
         trace=trace,
     )
     assert trace.events() == []
-    assert len(df.collect()) == 60
+    assert len(df.collect()) == 600
     story = trace.story()
-    assert sorted(life.value for life in story.lives) == sorted(str(key) for key in range(60))
-    assert Counter(life.outcome for life in story.lives) == {"result": 60}
+    assert sorted(life.value for life in story.lives) == sorted(str(key) for key in range(600))
+    assert Counter(life.outcome for life in story.lives) == {"result": 600}
     for life in story.lives:
         assert life.completed is not None
         assert life.emitted == life.completed
@@ -61,15 +61,6 @@ def test_every_key_of_every_task_has_its_life_in_the_trace(spark: SparkSession, 
     assert (tmp_path / "trace.html").stat().st_size > 1000
     enrich(spark.range(1), enricher(), on="id", trace=trace)
     assert trace.events() == []
-
-
-@pytest.mark.spark
-def test_V2_no_call_of_a_trace_is_before_its_key_so_none_is_lost(spark: SparkSession) -> None:
-    trace = Trace()
-    df = enrich(spark.range(0, 600, 1, 1), enricher(), on="id", retry=Retry(2, FixedBackoff(0.001)), trace=trace)
-    assert len(df.collect()) == 600
-    attempts = {int(life.value): [attempt.number for attempt in life.attempts] for life in trace.story().lives}
-    assert attempts == {key: [1, 2] if key % 10 == 0 else [1] for key in range(600)}
 
 
 @pytest.mark.spark
