@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import async_udf, enrich, lookups_of, register_lookup, sql, udf
-from asyncio_operator.spark.driver.columns import require_dataframe, spark_schema
-from asyncio_operator.spark.worker.versions import arrow_type, is_dataframe
+from asyncio_operator.spark.driver.columns import require_dataframe
+from asyncio_operator.spark.worker.versions import is_dataframe
 from enrichers import FunctionEnricher
 
 
@@ -51,24 +50,3 @@ def test_X17_a_dataframe_is_known_as_one_also_where_those_of_connect_are_no_subc
     require_dataframe(of_connect, STARS)
     assert str(lookups_of(of_connect)) == "no lookups"
     assert str(lookups_of(enrich(spark.range(1).selectExpr("'book' AS product"), STARS, on="product"))) != "no lookups"
-
-
-COLUMNS = pa.schema(
-    [
-        pa.field("a b`c", pa.string()),
-        pa.field("n", pa.int64(), nullable=False),
-        pa.field("price", pa.decimal128(38, 18)),
-        pa.field("at", pa.timestamp("us", "UTC")),
-        pa.field("local", pa.timestamp("us")),
-        pa.field("tags", pa.list_(pa.field("element", pa.struct([("x", pa.int8()), ("y", pa.date32())]), False))),
-        pa.field("weights", pa.map_(pa.string(), pa.float64())),
-    ]
-)
-
-
-def test_X17_the_columns_of_a_journal_are_read_as_its_ddl_says(spark: SparkSession) -> None:
-    from asyncio_operator.journal.format import ddl
-
-    columns = spark_schema(COLUMNS)
-    assert columns == spark.createDataFrame([], ddl(COLUMNS)).schema
-    assert [arrow_type(field.dataType) for field in columns.fields][2:5] == COLUMNS.types[2:5]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import logging
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +29,7 @@ from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.udf import ColumnFunction
 from asyncio_operator.spark.worker import udf_task
-from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
+from asyncio_operator.spark.worker.task_frame import READ_AHEAD
 
 
 def run(function: ColumnFunction, batches: Any) -> Iterator[pa.Array]:
@@ -283,29 +281,6 @@ def test_results_that_one_array_cannot_hold_leave_in_several(monkeypatch: pytest
         assert [value for array in arrays for value in array.to_pylist()] == results(
             async_udf(kind)(large._function), *[ints(n) for n in range(7)]
         )
-
-
-def test_a_function_that_holds_the_loop_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(udf_task, "outputs_of", partial(outputs_of, watch=0.02))
-    told = threading.Event()
-
-    def tell(record: logging.LogRecord) -> bool:
-        told.set()
-        return True
-
-    caplog.handler.addFilter(tell)
-
-    @async_udf("long", timeout=None)
-    async def blocks_the_loop(n: int) -> int:
-        told.wait(20)
-        return n
-
-    with caplog.at_level(logging.WARNING, "asyncio_operator"):
-        assert results(blocks_the_loop, ints(1)) == [1]
-    caplog.handler.removeFilter(tell)
-    assert "blocks_the_loop blocked the event loop" in caplog.text
 
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])
