@@ -144,17 +144,6 @@ def test_A5_rows_are_remembered_also_if_the_enricher_says_that_it_is_in_memory()
     assert RowsInMemory.asked == [1, 2, 4, 5]
 
 
-class Anew(ByNumber):
-    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
-        table = await super().lookup_columns(keys)
-        return table.set_column(1, "n", pa.array([99] * len(table)))
-
-
-def test_A3_a_class_that_writes_lookup_columns_anew_is_asked_by_it() -> None:
-    layout: dict[str, Any] = {"inner": True, "drop_failed": False, "status": False}
-    assert [one["n"] for one in rows(Anew(100), [1, 2, 7], "nothing", layout)] == [99] * 5
-
-
 WRONG: dict[str, Any] = {
     "returned None;": None,
     r"rows that are not all from 0 to 1": ([2], [0]),
@@ -267,28 +256,6 @@ def test_O6_the_first_failure_in_memory_ends_the_task_at_once() -> None:
     with pytest.raises(FunctionError, match=r"^Failing failed for key 0: ValueError: whatever the key"):
         rows(failing, [0, 1, 2, 4], "nothing", dict.fromkeys(("inner", "drop_failed", "status"), False), fail=True)
     assert failing.calls == [4, 2, 2, 1]
-
-
-class OnlyAlone(InColumns):
-    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
-        if len(keys) > 1:
-            raise KeyError("rows")
-        return await super().lookup_columns(keys)
-
-
-class OnlyAloneInMemory(OnlyAlone):
-    in_memory = True
-
-
-@pytest.mark.parametrize("kind", [OnlyAlone, OnlyAloneInMemory])
-def test_B4_a_batch_that_fails_whatever_is_in_it_is_logged_once(
-    kind: type[OnlyAlone], caplog: pytest.LogCaptureFixture
-) -> None:
-    layout = {"inner": False, "drop_failed": False, "status": False}
-    assert len(rows(kind(100), [1, 2, 4, 5, 8, 10, 11, 13], "nothing", layout, ordered=True)) == 8
-    [message] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert message.startswith(f"{kind.__name__}: every call of lookup_columns with several values has failed so far")
-    assert "KeyError: 'rows'" in message
 
 
 class Wrong(InColumns):
