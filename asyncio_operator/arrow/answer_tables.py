@@ -61,7 +61,8 @@ class AnswerTables:
         array, width = getattr(keys, "array", None), len(self._keys)
         columns: list[Sequence[Any]] = [keys] if array is None else self._parts(array)
         if array is None and width > 1:
-            if strange := [key for key in keys if not (isinstance(key, tuple) and len(key) == width)]:
+            odd = {*map(type, keys)} - {tuple} or {*map(len, keys)} - {width}
+            if odd and (strange := [key for key in keys if not (isinstance(key, tuple) and len(key) == width)]):
                 problem = f"the key {describe(strange[0])} is not a tuple of {', '.join(self._keys.names)}"
                 raise EnricherError(problem, retryable=False)
             columns = list(zip(*keys, strict=True)) or [()] * width
@@ -86,8 +87,7 @@ class AnswerTables:
         Raises:
             ResultError: it is no such table, or has a row that belongs to no asked key.
         """
-        if isinstance(answer, pa.RecordBatch):
-            answer = pa.Table.from_batches([answer])
+        answer = pa.Table.from_batches([answer]) if isinstance(answer, pa.RecordBatch) else answer
         if not isinstance(answer, pa.Table):
             raise ResultError(f"lookup_columns returned {type(answer).__name__}; it must return a pyarrow.Table")
         parts = [
