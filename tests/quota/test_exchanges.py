@@ -37,22 +37,6 @@ def start(permits: Permits, now: float, calls: int = 1, returns: bool = True) ->
             permits.returned({}, None, now, now)
 
 
-def test_G2_G3_one_worker_uses_all_and_no_more() -> None:
-    cluster = Cluster(Budget("b", Limit(100, 1.0)), step=0.001)
-    cluster.run(5.0)
-    assert most_in_a_window(cluster.all_starts, 1.0) <= 100
-    assert len(cluster.all_starts) >= 485
-
-
-def test_G3_what_one_worker_does_not_need_goes_to_the_other() -> None:
-    cluster = Cluster(Budget("b", Limit(100, 1.0)), workers=2)
-    cluster.run(3.0)
-    before = len(cluster.starts[0]), len(cluster.starts[1])
-    assert min(before) >= 100
-    cluster.run(3.0, busy=[1])
-    assert len(cluster.starts[1]) - before[1] >= 280
-
-
 @pytest.mark.parametrize("budget", [Budget("b", Limit(100)), Budget("b", in_flight=5), Budget("b", spend={"usd": 5})])
 def test_G7_nothing_starts_without_a_grant_nor_after_its_end(budget: Budget) -> None:
     coordinator, permits = Coordinator(), Permits(budget, "w")
@@ -147,15 +131,6 @@ def test_G2_an_older_state_that_comes_back_is_noticed(knows: list[int] | None) -
     assert cluster.all_starts[-1] > 8.0
 
 
-def test_G2_a_coordinators_clock_that_goes_back_lets_nothing_through_and_stops_nothing() -> None:
-    cluster = Cluster(Budget("b", Limit(100, 1.0)), workers=2)
-    cluster.run(1.5)
-    cluster.coordinator.ahead -= 3600.0
-    cluster.run(3.0)
-    assert most_in_a_window(cluster.all_starts, 1.0) <= 100
-    assert len(cluster.all_starts) >= 400
-
-
 def test_G6_what_was_spent_is_lost_with_the_state_and_that_is_an_error() -> None:
     coordinator, permits = Coordinator(), Permits(Budget("b", spend={"usd": 1.0}), "w")
     exchange(coordinator, permits, 0.0)
@@ -240,28 +215,6 @@ def test_G6_a_call_that_no_window_can_hold_is_refused_at_once() -> None:
         permits.next_start({"tokens": 1051.0}, 0.0)
     assert (caught.value.unit, caught.value.limit) == ("tokens", 1050.0)
     assert permits.misfit({"tokens": 1050.0}) is None
-
-
-def test_G4_an_estimate_that_was_too_low_is_paid_from_the_next_windows() -> None:
-    budget = Budget("b", Limit(100.0, 1.0, "tokens"))
-    coordinator, permits = Coordinator(), Permits(budget, "w")
-    ask(coordinator, permits, 0.0, {"tokens": 50.0})
-    permits.started({"tokens": 50.0}, 0.0)
-    permits.returned({"tokens": 50.0}, {"tokens": 120.0}, 0.0, 0.1)
-    exchange(coordinator, permits, 0.1)
-    assert coordinator.statistics(budget, 0.1)["units"]["tokens"]["used"] == 120
-    # 50 leave after the window of the start, 70 after that of the settlement.
-    assert coordinator.statistics(budget, 1.05)["units"]["tokens"]["used"] == 70
-
-
-def test_G4_what_an_estimate_was_too_high_comes_back() -> None:
-    budget = Budget("b", Limit(100.0, 1.0, "tokens"))
-    coordinator, permits = Coordinator(), Permits(budget, "w")
-    ask(coordinator, permits, 0.0, {"tokens": 90.0})
-    permits.started({"tokens": 90.0}, 0.0)
-    permits.returned({"tokens": 90.0}, {"tokens": 20.0}, 0.0, 0.1)
-    ask(coordinator, permits, 0.1, {"tokens": 75.0})
-    assert may_start(permits, 0.101, {"tokens": 75.0})
 
 
 def test_G8_calls_between_grants_need_no_message() -> None:
