@@ -45,11 +45,6 @@ def test_H1_a_percentile_says_nothing_before_there_are_enough_latencies(percenti
     assert after([1.0] * enough, after=percentile) == 1.0
 
 
-def test_H1_with_a_cap_it_is_the_cap_until_then():
-    assert after([1.0] * 49, cap=0.5) == 0.5
-    assert after([0.2] * 50, cap=0.5) == 0.2
-
-
 @pytest.mark.parametrize(
     ("percentile", "slower"), [("p50", 500), ("p90", 100), ("p98", 20), ("p99.5", 5), ("p99.9", 1)]
 )

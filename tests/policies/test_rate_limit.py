@@ -64,10 +64,6 @@ def test_R10_no_start_is_delayed_without_need(rate, per, burst, gaps):
             assert by_log or by_mean
 
 
-def test_R10_the_whole_rate_may_start_at_once_and_again_after_the_window():
-    assert run(RateLimit(3, 2.0), [0.0] * 7) == [0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 4.0]
-
-
 def test_R10_a_burst_is_paid_back():
     starts = run(RateLimit(2, 1.0, burst=3), [10.0] * 11)
     assert starts == [10.0] * 5 + [11.0, 11.0, 11.5, 12.0, 12.5, 13.0]
