@@ -429,7 +429,7 @@ class Permits:
         # The next message says how much the heaviest call needs, so that the reply is enough for one.
         for one, units in wanted:
             one.call = max(one.call, units)
-        self.free.heard = self._slots is not None
+        self.free.heard |= self._slots is not None
         # A call after `rest` keeps what is held.
         self._waits, self._rests = True, False
         self._waits_since = min(self._waits_since, now)
