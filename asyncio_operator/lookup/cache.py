@@ -166,14 +166,14 @@ class LookupCache:
             stored = self._load(slot)
             if stored is None:
                 return ABSENT
-            codec, now = self._codec, self._now()
-            if self._is_expired(stored, now) or (self._used is not None and not self._use(slot, now)):
+            now, (written, answer) = self._now(), self._codec.split(stored)
+            if self._is_expired(written, answer, now) or (self._used is not None and not self._use(slot, now)):
                 # Law L6: with `stale_if_error` the expired answer has to be here if the lookup fails.
                 if not self.options.stale_if_error:
                     self._remove(slot)
                 return ABSENT
             self._count_use(slot)
-            return codec.decode(codec.unstamp(stored))
+            return self._codec.decode(answer)
         except Exception as error:
             self._fail("cannot be read", key, error)
             return ABSENT
@@ -214,17 +214,17 @@ class LookupCache:
     def is_old(self, key: Any) -> bool:
         """Whether the cache has an answer for a key that is due to be refreshed."""
         stored = self._stored(key)
-        return stored is not None and self._codec.timestamp(stored) + self.fresh_life <= self._now()
+        return stored is not None and self._codec.split(stored)[0] + self.fresh_life <= self._now()
 
     def stale(self, key: Any) -> Any:
         """The answer for a key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
         stored = self._stored(key) if self.options.stale_if_error else None
-        return ABSENT if stored is None else self._codec.decode(self._codec.unstamp(stored))
+        return ABSENT if stored is None else self._codec.decode(self._codec.split(stored)[1])
 
     def came(self, key: Any) -> float:
         """When the answer for a key came, in seconds since the epoch; now, if there is none."""
         stored = self._stored(key)
-        return (self._now() if stored is None else self._codec.timestamp(stored)) / 1000
+        return (self._now() if stored is None else self._codec.split(stored)[0]) / 1000
 
     def memories(self, seconds: float, in_columns: bool) -> list[Memory]:
         """What a task remembers of rows and of misses, for what this cache has dropped to make room, or does not take
@@ -297,11 +297,11 @@ class LookupCache:
                 from asyncio_operator.arrow.column_answers import compacted
 
                 codec, kept = self._codec, self._written.table
-                entries = [(slot, stored, codec.unstamp(stored)) for slot, _, stored in kept.entries()]
+                entries = [(slot, *codec.split(stored)) for slot, _, stored in kept.entries()]
                 in_columns = [entry for entry in entries if hasattr(entry[2], "table")]
                 copies = compacted([answer for _, _, answer in in_columns])
-                for (slot, stored, _), copy in zip(in_columns, copies, strict=True):
-                    kept.put_slot(slot, codec.stamp(codec.timestamp(stored), copy))
+                for (slot, written, _), copy in zip(in_columns, copies, strict=True):
+                    kept.put_slot(slot, codec.stamp(written, copy))
                 self._held = self._copied = int(copies.counts.sum())
             self._table = table
             self._held += table.num_rows
@@ -320,10 +320,9 @@ class LookupCache:
         assert isinstance(lives, LivingEntries)
         return lives
 
-    def _is_expired(self, stored: Any, now: int) -> bool:
+    def _is_expired(self, written: int, answer: Stored, now: int) -> bool:
         """Whether the lifetime of an answer since it was written is over."""
-        life = self.miss_life if self._codec.unstamp(stored) == self._miss else self.row_life
-        return bool(self._codec.timestamp(stored) + life <= now)
+        return written + (self.miss_life if answer == self._miss else self.row_life) <= now
 
     def _stored(self, key: Any) -> Any:
         try:
@@ -339,9 +338,10 @@ class LookupCache:
         stored = table.get_slot(slot)
         if stored is None or self._used.is_over(stored, now):
             return False
+        written, used = codec.split(stored)
         # Within a millisecond the stamp is the same, and no write is needed.
-        if codec.timestamp(stored) != now:
-            table.put_slot(slot, codec.stamp(now, codec.unstamp(stored)))
+        if written != now:
+            table.put_slot(slot, codec.stamp(now, used))
         return True
 
     def _make_room(self, now: int, written: int = 1) -> None:
@@ -359,7 +359,7 @@ class LookupCache:
 
     def _is_over(self, slot: Slot, now: int) -> bool:
         stored = self._load(slot)
-        if stored is None or self._is_expired(stored, now):
+        if stored is None or self._is_expired(*self._codec.split(stored), now):
             return True
         if self._used is None:
             return False

@@ -16,7 +16,6 @@ from enum import Enum
 from typing import Any, Final
 
 from asyncio_operator.state.layout import (
-    NOT_BEGUN,
     STAMP_BIAS,
     STAMP_SIZE,
     Stored,
@@ -55,23 +54,15 @@ class Codec:
         """An entry with a timestamp."""
         return stamp(timestamp + STAMP_BIAS) + stored
 
-    def timestamp(self, stamped: Stored) -> int:
-        """The timestamp of a stamped entry."""
-        timestamp: int = stamped_at(stamped)[0] - STAMP_BIAS
-        return timestamp
-
-    def unstamp(self, stamped: Stored) -> Stored:
-        """The entry without its timestamp."""
-        return stamped[STAMP_SIZE:]
-
-    def after(self, stamped: Stored, deadline: int) -> Stored | None:
-        """The entry without its timestamp if that is after the deadline; else, or if its life has not begun, None."""
-        return stamped[STAMP_SIZE:] if deadline < stamped_at(stamped)[0] - STAMP_BIAS < NOT_BEGUN else None
+    def split(self, stamped: Stored) -> tuple[int, Stored]:
+        """The timestamp of a stamped entry, and the entry without it."""
+        return stamped_at(stamped)[0] - STAMP_BIAS, stamped[STAMP_SIZE:]
 
     def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
         """The values of entries, whose lives have begun; `absent` instead of those that are not after the deadline."""
-        after, decode = self.after, self.decode
-        return [absent if one is None or (rest := after(one, deadline)) is None else decode(rest) for one in stamped]
+        split, decode = self.split, self.decode
+        found = [(deadline, None) if one is None else split(one) for one in stamped]
+        return [decode(rest) if written > deadline else absent for written, rest in found]
 
 
 class Entries(ABC):

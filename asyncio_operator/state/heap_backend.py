@@ -395,23 +395,16 @@ class HeapCodec(Codec):
         return super().stamp(stored[0], value) if self._stamped else value  # type: ignore[no-any-return]
 
     def from_bytes(self, data: bytes) -> Stored:
-        value: Any = super().unstamp(data) if self._stamped else data
+        timestamp, value = super().split(data) if self._stamped else (0, data)
         if self._as_object:
             value = NULL if (found := self._deserialize(value)) is None else found
-        return self.stamp(super().timestamp(data), value) if self._stamped else value
+        return self.stamp(timestamp, value) if self._stamped else value
 
     def stamp(self, timestamp: int, stored: Stored) -> Stored:
         return [timestamp, stored, 0, None, None]
 
-    def timestamp(self, stamped: Stored) -> int:
-        timestamp: int = stamped[0]
-        return timestamp
-
-    def unstamp(self, stamped: Stored) -> Stored:
-        return stamped[1]
-
-    def after(self, stamped: Stored, deadline: int) -> Stored | None:
-        return stamped[1] if deadline < stamped[0] < NOT_BEGUN else None
+    def split(self, stamped: Stored) -> tuple[int, Stored]:
+        return stamped[0], stamped[1]
 
     def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
         if self._copies:

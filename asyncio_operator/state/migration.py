@@ -124,7 +124,8 @@ class MigratingMapState(MapState[K, V]):
         if isinstance(self._old.entries, LivingEntries) and isinstance(new, LivingEntries):
             # The read above may have renewed the old value, whose time then counts, or removed it.
             touched = self._stored(slot)
-            new.stage(batch, slot, entries, True, table.codec.timestamp(stored if touched is None else touched))
+            begun, _ = table.codec.split(stored if touched is None else touched)
+            new.stage(batch, slot, entries, True, begun)
         else:
             new.stage(batch, slot, entries, True)
         # In the same batch: after a crash a key is in one state, and never in both or in neither.

@@ -196,15 +196,17 @@ class LivingEntries(Entries):
         attribute.
         """
         get_slot, put_slot, now_of = self.table.get_slot, self.table.put_slot, self._now
-        after, stamp, living, ttl, touch = self.codec.after, self.codec.stamp, self._living, self._ttl, self._touch
+        split, stamp, living, ttl, touch = self.codec.split, self.codec.stamp, self._living, self._ttl, self._touch
         schedule, accessed = self._schedule, self._schedule.accessed
 
         def get(slot: bytes) -> Stored | None:
             now = now_of()
-            stored = get_slot(slot)
-            rest = None if stored is None else after(stored, now - ttl)
-            if stored is not None and (rest is None or touch):
-                rest = living(slot, b"", stored, now)
+            rest = stored = get_slot(slot)
+            if stored is not None:
+                written, rest = split(stored)
+                # As in `_living`, whose call takes as long as the rest of a read.
+                if touch or not now - ttl < written < NOT_BEGUN:
+                    rest = living(slot, b"", stored, now)
             # After the read, which may return an expired entry that the clean-up would remove. The condition is that of
             # `accessed`, asked here too because a call takes as long as the rest of a read.
             if not schedule.counted <= now < schedule.horizon:
@@ -225,14 +227,15 @@ class LivingEntries(Entries):
 
     def cleaned(self, stored: Any) -> Any | None:
         """What a clean-up leaves of a stored entry: None if it has expired, and a stamped one if its life begins."""
-        now = self._now()
-        if self.codec.timestamp(stored) == NOT_BEGUN:
-            return self.codec.stamp(now, self.codec.unstamp(stored))
-        return None if self.is_over(stored, now) else stored
+        now, (written, rest) = self._now(), self.codec.split(stored)
+        if written == NOT_BEGUN:
+            return self.codec.stamp(now, rest)
+        return None if written + self._ttl <= now else stored
 
     def is_over(self, stored: Any, now: int) -> bool:
         """Whether a stored entry has expired at this time, in milliseconds."""
-        return self.codec.timestamp(stored) + self._ttl <= now
+        written, _ = self.codec.split(stored)
+        return written + self._ttl <= now
 
     def get(self, slot: bytes, sub: bytes) -> Stored | None:
         """The entry at an address without its timestamp, or None; an expired one is removed."""
@@ -312,26 +315,26 @@ class LivingEntries(Entries):
     def _living(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """The entry without its timestamp, touched if reading renews or begins its life. An expired one is deleted:
         None, unless expired ones are returned."""
-        rest = self.codec.unstamp(stored)
-        if self.is_over(stored, now):
+        written, rest = self.codec.split(stored)
+        if written + self._ttl <= now:
             self.table.delete(slot, sub)
             return rest if self._return_expired else None
-        if self._is_touched(stored, now):
+        if self._is_touched(written, now):
             self.table.put(slot, sub, self.codec.stamp(now, rest))
         return rest
 
     def _scanned(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """The same for an entry of a scan. If the user has changed the entry since, the change stays."""
-        expired = self.is_over(stored, now)
+        written, rest = self.codec.split(stored)
+        expired = written + self._ttl <= now
         # The rows show a moment of the past: to delete or touch by them would undo a write that came since.
-        if (expired or self._is_touched(stored, now)) and not self.table.holds(slot, sub, stored):
-            return None if expired and not self._return_expired else self.codec.unstamp(stored)
+        if (expired or self._is_touched(written, now)) and not self.table.holds(slot, sub, stored):
+            return None if expired and not self._return_expired else rest
         return self._living(slot, sub, stored, now)
 
-    def _is_touched(self, stored: Any, now: int) -> bool:
+    def _is_touched(self, written: int, now: int) -> bool:
         """Whether a read gives an entry another timestamp."""
-        timestamp = self.codec.timestamp(stored)
-        return timestamp != now and (self._touch or timestamp == NOT_BEGUN)
+        return written != now and (self._touch or written == NOT_BEGUN)
 
 
 def clean_up(table: Table, cleaned: Callable[[Stored], Stored | None], store: Any) -> None:
