@@ -109,6 +109,34 @@ def test_T10_the_end_of_input_may_be_taken_in_parts(service, fired):
     assert len(fired) == 4
 
 
+def test_T6_a_refused_key_leaves_none_and_the_timers_of_the_old_one_fire_for_it_later():
+    fired = []
+
+    def react(timer):
+        service.current_key = timer.key
+        service.register_event_time_timer(5)
+        fired.append((timer.timestamp, service.current_key))
+
+    service = BatchTimerService(on_event_time=react)
+    for later in ("b", None):
+        service.current_key = "a"
+        service.register_event_time_timer(1)
+        with pytest.raises(StateError, match="cannot be a key"):
+            service.current_key = [1]
+        assert service.current_key is None
+        for use in (service.register_event_time_timer, service.delete_event_time_timer):
+            with pytest.raises(StateError, match="current_key"):
+                use(2)
+        assert fired == []
+        if later is None:
+            service.advance_watermark(MAX_TIMESTAMP)
+        else:
+            service.current_key = later
+        assert fired == [(1, "a")]
+        assert service.current_key == later
+        fired.clear()
+
+
 def test_a_callback_that_raises_keeps_the_key_and_the_other_timers():
     fired = []
 

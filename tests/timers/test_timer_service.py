@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +14,6 @@ from asyncio_operator.state import KeyGroupRange, key_group
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import (
-    MAX_TIMESTAMP,
     BatchTimerService,
     HeapQueues,
     InternalTimerService,
@@ -358,38 +357,3 @@ def test_T5_a_timer_snapshot_of_another_body_is_refused_and_adds_nothing(kind, w
     with pytest.raises(StateError, match="snapshot"):
         target.restore(group, BUILTIN.serialize(body))
     assert not [*target.event_time_timers(), *target.processing_time_timers()]
-
-
-def test_T6_a_refused_key_leaves_none_and_the_timers_of_the_old_one_wait():
-    fired = []
-    service = BatchTimerService(on_event_time=lambda timer: fired.append((timer.timestamp, service.current_key)))
-    service.current_key = "a"
-    service.register_event_time_timer(1)
-    with pytest.raises(StateError, match="cannot be a key"):
-        service.current_key = [1]
-    assert service.current_key is None
-    for use in (service.register_event_time_timer, service.delete_event_time_timer):
-        with pytest.raises(StateError, match="current_key"):
-            use(2)
-    assert fired == []
-    service.current_key = "b"
-    assert fired == [(1, "a")]
-    assert service.current_key == "b"
-
-
-def test_T6_after_a_refused_key_the_last_timers_still_fire_for_the_old_one():
-    fired: list[Any] = []
-
-    def on_event_time(timer):
-        service.current_key = timer.key
-        service.register_event_time_timer(5)
-        fired.append((timer.key, service.current_key))
-
-    service = BatchTimerService(on_event_time=on_event_time)
-    service.current_key = "a"
-    service.register_event_time_timer(1)
-    with pytest.raises(StateError, match="cannot be a key"):
-        service.current_key = cast(Any, None)
-    service.advance_watermark(MAX_TIMESTAMP)
-    assert fired == [("a", "a")]
-    assert service.current_key is None
