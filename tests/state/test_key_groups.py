@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.state import (
     KeyGroupRange,
     default_max_parallelism,
@@ -23,7 +23,6 @@ from asyncio_operator.state import (
 )
 from asyncio_operator.state.key_groups import java_string_hash, murmur_in_c, murmur_in_python
 from asyncio_operator.state.keys import serialize_key
-from tests.ids import shown
 
 # Computed by Java: MathUtils.murmurHash(key.hashCode()) % 128 and % 32768, with Integer, Long and String keys.
 GOLDEN = [
@@ -121,12 +120,6 @@ OTHERS += [Decimal("1.5"), (1, ("a", b"b")), 2**63]
 @pytest.mark.parametrize("key", OTHERS, ids=repr)
 def test_S1_other_types_take_the_checksum_of_their_bytes(key):
     assert key_group(key, 128) == murmur_by_definition(crc32(serialize_key(key))) % 128
-
-
-@pytest.mark.parametrize("key", [None, [1], {1}, object(), (1, None), bytearray(b"a")], ids=shown)
-def test_S1_no_keys(key):
-    with pytest.raises(StateError):
-        key_group(key, 128)
 
 
 @given(st.data(), st.integers(1, 32768))

@@ -359,12 +359,6 @@ def test_enums_are_taken_by_name():
     assert untyped.StateTtlConfig(5, update_type="on_read_and_write").update_type is UpdateType.ON_READ_AND_WRITE
 
 
-def test_a_state_that_was_never_asked_for_is_empty(make):
-    backend = make()
-    assert list(backend.keys("nothing")) == []
-    assert backend.num_entries("nothing") == 0
-
-
 def test_another_version_or_range_is_refused(tmp_path):
     from asyncio_operator.state.rocksdb.database import Database
     from asyncio_operator.state.serializers import BUILTIN
