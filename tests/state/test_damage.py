@@ -190,14 +190,22 @@ def test_S14_state_without_the_file_CURRENT_is_an_error_that_says_so_and_is_left
     assert contents(tmp_path / "state") == before
 
 
+DIES_WHILE_OPENING = """
+import os, sys
+from asyncio_operator.state.rocksdb import database
+database.Rdict = lambda *arguments: os.kill(os.getpid(), 9)
+database.Database(sys.argv[1])
+"""
+
+
 @pytest.mark.parametrize("left", [[], ["LOG"], ["LOG", "IDENTITY", "MANIFEST-"]])
 def test_S11_what_a_process_leaves_that_died_at_the_beginning_is_taken(left, tmp_path):
+    died = subprocess.run([sys.executable, "-c", DIES_WHILE_OPENING, str(tmp_path / "state")], check=False)
+    assert died.returncode == -signal.SIGKILL
     filled(tmp_path / "whole").close()
-    (tmp_path / "state").mkdir()
     for path in (tmp_path / "whole").iterdir():
         if any(path.name.startswith(name) for name in left):
             shutil.copy(path, tmp_path / "state")
-    (tmp_path / "state" / BEGUN).touch()
     filled(tmp_path / "state").close()
     assert not (tmp_path / "state" / BEGUN).exists()
 
