@@ -110,7 +110,7 @@ def test_T10_the_end_of_input_may_be_taken_in_parts(service, fired):
 
 
 def test_T6_a_refused_key_leaves_none_and_the_timers_of_the_old_one_fire_for_it_later():
-    fired = []
+    fired: list[tuple[int, str | None]] = []
 
     def react(timer):
         service.current_key = timer.key
