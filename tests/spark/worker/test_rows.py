@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import ElementTimeoutError, EnricherError, ResultError
+from asyncio_operator import BudgetExceeded, ElementTimeoutError, EnricherError, ResultError
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure
 from asyncio_operator.spark.worker import output_batches as pieces
@@ -62,11 +62,14 @@ def test_L9_what_python_cannot_hold_is_a_key_that_no_row_has(array: pa.Array) ->
 
 FAILED = Failure(ValueError("no"), 0.25)
 LATE = Failure(ElementTimeoutError("late"), 1.0, timed_out=True)
+SPENT = Failure(BudgetExceeded("spent", on_spent="null"), 0.0)
 
 ROW = st.fixed_dictionaries(
     {"x": st.integers(0, 9)}, optional={"y": st.sampled_from(["p", "q"]), "ignored": st.just(1)}
 )
-OUTCOME = st.one_of(ROW, st.lists(ROW, max_size=4), st.none(), st.just(FAILED), st.just(7), st.just({"x": "text"}))
+OUTCOME = st.one_of(
+    ROW, st.lists(ROW, max_size=4), st.none(), st.sampled_from([FAILED, SPENT]), st.just(7), st.just({"x": "text"})
+)
 
 
 def enrichment(**layout: Any) -> Enrichment:
@@ -81,7 +84,8 @@ def model(keys: list[Any], outcomes: dict[Any, Any], inner: bool, drop: bool) ->
         failed = isinstance(outcome, Failure) or outcome == 7 or outcome == {"x": "text"}
         found = [] if failed or outcome is None else [outcome] if isinstance(outcome, dict) else outcome
         rows += [(number, key, row["x"], row.get("y")) for row in found]
-        if not found and not (drop if failed else inner):
+        # Law G12: a row that has no answer for want of money keeps its place.
+        if outcome is SPENT or (not found and not (drop if failed else inner)):
             rows.append((number, key, None, None))
     return rows
 
@@ -100,7 +104,7 @@ def rows_of(output: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
     most=st.sampled_from([1, 40, 2**26]),
     ordered=st.booleans(),
 )
-def test_X1_rows_out_are_those_of_the_join(
+def test_X1_G12_rows_out_are_those_of_the_join(
     keys: list[int | None],
     fates: list[Any],
     steps: list[int],
@@ -228,8 +232,9 @@ def test_X6_the_status_column_tells_every_row_what_happened() -> None:
         4: LATE,
         5: Answer([{"x": 5}, {"x": 6}], "shared", 2, 0.2),
         6: Answer({"x": 7}, "stale", 2, 0.5, EnricherError("down")),
+        7: SPENT,
     }
-    rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5, 6]), answers, status=True)
+    rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5, 6, 7]), answers, status=True)
     assert [tuple(row["status"].values()) for row in rows] == [
         ("found", "call", 1, 500.0, None, None, None, None),
         ("missing", "cache", 0, None, None, None, None, None),
@@ -239,6 +244,7 @@ def test_X6_the_status_column_tells_every_row_what_happened() -> None:
         ("found", "shared", 2, 200.0, None, None, None, None),
         ("found", "shared", 2, 200.0, None, None, None, None),
         ("found", "stale", 2, 500.0, "EnricherError", "down", None, None),
+        ("over_budget", "call", 0, 0.0, "BudgetExceeded", "spent", None, False),
     ]
 
 
