@@ -120,6 +120,15 @@ def joined(pieces: Sequence[Piece], count: int, needed: Any = None) -> ColumnAns
     return ColumnAnswers(tables[0] if len(tables) == 1 else pa.concat_tables(tables), starts, counts)
 
 
+def one_after_the_other(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
+    """The answers of keys of which each piece has some."""
+    if len(answers) == 1:
+        return answers[0]
+    ends = np.cumsum([len(one) for one in answers]).tolist()
+    pieces = [(slice(end - len(one), end), one) for end, one in zip(ends, answers, strict=True)]
+    return joined(pieces, ends[-1])
+
+
 def together(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
     """The answers of single keys. No step has a Python function for each key."""
     tables = list(map(attrgetter("table"), answers))

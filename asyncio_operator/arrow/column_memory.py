@@ -1,8 +1,9 @@
-"""Answers in columns, by key: what a task remembers of them (law L12). Keys and answers stay in Arrow.
+"""Answers in columns, by key: what a task remembers (law L12), or a cache holds (laws L3 to L6). Keys and answers stay
+in Arrow.
 
 They are held in blocks, as they came. A key has a place, a number to which its hash leads (`PlaceTable`). Arrays say
-for each place how long its answer is used, and in which order they came. Every hit is compared with the key itself,
-because two keys may have one hash: the later one is kept. No step has a Python function for each key.
+for each place when its answer came, how long it is used, and in which order they were used. Every hit is compared with
+the key itself, because two keys may have one hash: the later one is kept. No step has a Python function for each key.
 """
 
 from __future__ import annotations
@@ -13,11 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncio_operator.arrow.column_answers import ColumnAnswers, Piece, joined
+from asyncio_operator.arrow.column_answers import ColumnAnswers, Piece, one_after_the_other
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.key_arrays import Ints
     from asyncio_operator.arrow.key_index import ArrowKeys, Mask, Words
+
+MOST_KEYS = 250_000
+"""Keys that a task remembers: answers in columns take a small part of the memory of others. As many rows of 256 bytes
+as `MOST_BYTES`."""
+
+MOST_BYTES = 64 * 2**20
+"""Bytes of their keys and answers."""
+
+SPAN = 0.01
+"""The part of the time to remember that one block may span. Its memory is freed as a whole."""
+
+BLOCK = 25_000
+"""Keys from which a block takes no more, unless there are many: a batch takes rows of each column from each block."""
 
 LEAST = 1_000
 """Places that are free of keys, up to which they are left: fewer are not worth the copy of all others."""
@@ -27,7 +41,7 @@ class PlaceTable:
     """The places of keys, by their hashes. A key is in the slot of its hash, or in the next free one behind it."""
 
     def __init__(self) -> None:
-        self._hashes = np.empty(0, np.uint64)
+        self._hashes = np.empty(1, np.uint64)
         self._slots = np.full(1, -1, np.int32)
         self._count = 0
 
@@ -115,9 +129,7 @@ class Block:
     def whole(self) -> tuple[ArrowKeys, ColumnAnswers]:
         if len(self._keys) > 1:
             self._keys = [self._keys[0].joined(self._keys[1:])]
-            ends = np.cumsum([len(one) for one in self._answers])
-            pieces = [(slice(end - len(one), end), one) for end, one in zip(ends.tolist(), self._answers, strict=True)]
-            found = joined(pieces, self.count)
+            found = one_after_the_other(self._answers)
             # In one piece: Arrow copies a column in chunks as a whole each time that rows of it are taken.
             self._answers = [ColumnAnswers(found.table.combine_chunks(), found.starts, found.counts)]
         return self._keys[0], self._answers[0]
@@ -128,34 +140,44 @@ class ColumnMemory:
 
     Args:
         now: returns the time.
-        life: how long an answer is used, in the unit of the time.
+        lives: how long rows and misses are used after they came, in the unit of the time.
         most_keys: the keys that are kept. When there are more, those go that came first.
         most_bytes: bytes of keys and answers above which the oldest block goes.
-        block: the keys from which a block takes no more.
         span: the time that a block may span.
+        idle: how long an answer is used after its last use; None: uses do not count, neither for `most_keys`.
+        keeps_expired: expired answers stay, until there are too many.
     """
 
     def __init__(
-        self, now: Callable[[], float], life: float, most_keys: int, most_bytes: float, block: int, span: float
+        self,
+        now: Callable[[], float],
+        lives: tuple[float, float],
+        most_keys: int,
+        most_bytes: float = inf,
+        span: float = inf,
+        idle: float | None = None,
+        keeps_expired: bool = False,
     ) -> None:
-        self._now = now
-        self._life = life
+        self.now = now
+        self._lives = lives
         self._most_keys = most_keys
         self._most_bytes = most_bytes
-        self._block = block
         self._span = span
+        self._idle = idle
+        self._keeps_expired = keeps_expired
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self._blocks: list[Block] = []
         self._bytes = self._tick = 0
-        self._number(np.empty(0), np.empty(0, np.int64))
+        self._number(np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64))
 
-    def _number(self, until: Any, used: Ints) -> None:
+    def _number(self, came: Any, ends: Any, until: Any, used: Ints) -> None:
         """Number the places anew: each has a key, which is not in the table yet."""
-        # Of each place: whether it has a key, until when its answer is used, and its number in the order of use.
-        self._live, self._until, self._used = np.ones(len(used), bool), until, used
+        # Of each place: whether it has a key, when its answer came, when its life ends, when it would expire without
+        # another use, and its number in the order of use.
+        self._live, self._came, self._ends, self._until, self._used = np.ones(len(used), bool), came, ends, until, used
         self._end = self.count = len(used)
         self._table = PlaceTable()
         # Keys whose hashes were not needed yet.
@@ -163,19 +185,16 @@ class ColumnMemory:
         # Places in the order of their use, at the time of this number.
         self._queue, self._queued = used[:0], 0
 
-    def recall(self, keys: ArrowKeys) -> list[Piece]:
-        """The positions of the keys whose answers are here, and these answers."""
-        now = self._now()
-        while self._blocks and self._blocks[0].until <= now:
-            self._forget_block()
-        if not self.count:
-            return []
-        for some in self._unhashed:
-            self._forget(self._table.add(some.hashes, self._live))
-        self._unhashed.clear()
-        places = self._table.find(keys.hashes)
+    def recall(self, keys: ArrowKeys, *, expired: bool = False) -> list[Piece]:
+        """The positions of the keys whose answers are here, and these answers; with those that have expired and are
+        still here. Counts as a use."""
+        places, now = self._places(keys), self.now()
         hits = np.flatnonzero(places >= 0)
-        hits = hits[self._live[places[hits]] & (self._until[places[hits]] > now)]
+        over = self._until[places[hits]] <= now
+        if over.any() and not expired:
+            if not self._keeps_expired:
+                self._forget(places[hits[over]])
+            hits = hits[~over]
         of_block = np.searchsorted([block.first for block in self._blocks], places[hits], side="right") - 1
         order = np.argsort(of_block, kind="stable")
         found: list[Piece] = []
@@ -184,29 +203,69 @@ class ColumnMemory:
             inside = places[positions] - block.first
             known, answers = block.whole()
             same = keys.same(positions, known, inside)
-            found.append((positions[same], answers.at(inside[same]).compact()))
+            if same.any():
+                found.append((positions[same], answers.at(inside[same]).compact()))
+        if self._idle is not None and not expired:
+            used = places[hits]
+            self._until[used] = np.minimum(self._ends[used], now + self._idle)
+            self._use(used)
         return found
 
-    def learn(self, keys: ArrowKeys, answers: ColumnAnswers) -> None:
-        """Keep the answers of keys that have just come."""
-        now, block = self._now(), self._blocks[-1] if self._blocks else None
+    def came(self, keys: ArrowKeys) -> Any:
+        """When the answers of keys came; NaN for those that are not here."""
+        places = self._places(keys)
+        return np.where(places < 0, np.nan, np.append(self._came[: self._end], np.nan)[places])
+
+    def forget(self, keys: ArrowKeys) -> None:
+        """Forget the answers of keys."""
+        places = self._places(keys)
+        self._forget(places[places >= 0])
+
+    def learn(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any = None) -> None:
+        """Keep the answers of keys, which have come at these times; None: now. Times ascend."""
+        if not len(keys):
+            return
+        if came is None:
+            came = np.full(len(keys), self.now(), np.float64)
         first, self._end = self._end, self._end + len(keys)
-        self._live = grown(self._live, self._end)
-        self._until = grown(self._until, self._end)
-        self._used = grown(self._used, self._end)
-        self._live[first : self._end], self._until[first : self._end] = True, now + self._life
+        row, miss = self._lives
+        ends = np.where(answers.counts != 0, row, miss) + came
+        until = ends if self._idle is None else np.minimum(ends, came + self._idle)
+        values = {"_live": True, "_came": came, "_ends": ends, "_until": until, "_used": 0}
+        for name, value in values.items():
+            array = grown(getattr(self, name), self._end)
+            array[first : self._end] = value
+            setattr(self, name, array)
         self._use(np.arange(first, self._end))
+        block = self._blocks[-1] if self._blocks else None
         # Few blocks: each costs a batch one step for every column.
-        is_full = block is None or block.count >= self._block or block.bytes * 4 >= self._most_bytes
-        if block is None or is_full or now - block.begun > self._span:
-            self._blocks.append(block := Block(first, now))
+        is_full = block is None or block.count >= max(BLOCK, self.count // 8)
+        if block is None or is_full or block.bytes * 4 >= self._most_bytes or came[0] - block.begun > self._span:
+            self._blocks.append(block := Block(first, float(came[0])))
         keys = keys.copied()
-        self._bytes += block.add(keys, answers, now + self._life)
+        self._bytes += block.add(keys, answers, float(ends.max()))
         self._unhashed.append(keys)
         self.count += len(keys)
         while self._bytes > self._most_bytes:
             self._forget_block()
+        if self._idle is not None:
+            # What they replace does not count.
+            self._hash()
         self._shrink()
+
+    def _hash(self) -> None:
+        for some in self._unhashed:
+            self._forget(self._table.add(some.hashes, self._live))
+        self._unhashed.clear()
+
+    def _places(self, keys: ArrowKeys) -> Ints:
+        """The place of a key with the hash of each, or -1."""
+        now = self.now()
+        while self._blocks and self._blocks[0].until <= now and not self._keeps_expired:
+            self._forget_block()
+        self._hash()
+        places = self._table.find(keys.hashes)
+        return np.where(np.append(self._live[: self._end], False)[places], places, -1)
 
     def _use(self, places: Ints) -> None:
         self._used[places] = np.arange(self._tick, self._tick + len(places))
@@ -237,7 +296,7 @@ class ColumnMemory:
     def _pack(self) -> None:
         """Copy what is left into fewer blocks."""
         live, blocks = self._live[: self._end], self._blocks
-        self._number(self._until[: self._end][live], self._used[: self._end][live])
+        self._number(*[array[: self._end][live] for array in (self._came, self._ends, self._until, self._used)])
         self._blocks, self._bytes, first = [], 0, 0
         for block in blocks:
             kept = np.flatnonzero(live[block.first : block.first + block.count])
@@ -247,7 +306,7 @@ class ColumnMemory:
             if len(kept) < block.count:
                 keys, answers = keys.at(kept), answers.at(kept).compact()
             last = self._blocks[-1] if self._blocks else None
-            if last is None or last.count + len(kept) > self._block:
+            if last is None or last.count + len(kept) > max(BLOCK, self.count // 8):
                 self._blocks.append(last := Block(first, block.begun))
             self._bytes += last.add(keys, answers, block.until)
             self._unhashed.append(keys)

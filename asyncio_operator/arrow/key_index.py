@@ -31,11 +31,12 @@ from asyncio_operator.arrow.key_arrays import (
     canonical_array,
     distinct,
     joint_numbers,
+    key_array,
     key_parts,
     key_values,
     python_keys,
 )
-from asyncio_operator.arrow.key_fit import fit_keys
+from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -276,6 +277,22 @@ class ArrowKeys(Sequence[Any]):
     def names(self) -> list[int]:
         """The same as Python's."""
         return self.hashes.tolist()  # type: ignore[no-any-return]
+
+    def like(self, keys: Sequence[Any]) -> ArrowKeys:
+        """Other keys of the same type, as Python has them, in Arrow."""
+        kind = self.array.type
+        if not kinds.is_struct(kind):
+            return type(self)(fit_values(keys, kind))
+        return type(self)(key_array([fit_values([key[i] for key in keys], part.type) for i, part in enumerate(kind)]))
+
+    def fitted(self, kind: pa.DataType) -> ArrowKeys:
+        """The same keys in another type, null where they do not fit it."""
+        if self.array.type == kind:
+            return self
+        try:
+            return type(self)(fit_keys(self.array, kind))
+        except TypeError:  # Keys of these types are never equal.
+            return type(self)(pa.nulls(len(self), kind))
 
     def at(self, places: Ints | Sequence[int]) -> ArrowKeys:
         """The keys at these places."""

@@ -33,6 +33,7 @@ from asyncio_operator.hints import remedy as remedy_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from asyncio_operator.arrow.column_answers import ColumnAnswers
     from asyncio_operator.enricher import Enricher, Found, Row
     from asyncio_operator.lookup.options import LookupOptions
 
@@ -52,6 +53,9 @@ def copied(value: Any) -> Any:
         return value[:]
     return copy.deepcopy(value)
 
+
+FEW = 50
+"""Answers below which each is checked by itself: to make a table of them would cost more."""
 
 _SHAPES = "a lookup returns a mapping of column names to values, a sequence of such mappings, or None for no row"
 
@@ -84,13 +88,18 @@ class AnswerCheck:
 
     Args:
         schema: the columns that every row must fit.
+        in_columns: the form of many is rows of a table.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, in_columns: bool = False) -> None:
         # Imported here: the module loads pyarrow, and a caller that has a schema has loaded it already.
-        from asyncio_operator.arrow.column_answers import ColumnAnswers
-        from asyncio_operator.arrow.columns import array_of, row_reader
+        from asyncio_operator.arrow.column_answers import ColumnAnswers, one_after_the_other
+        from asyncio_operator.arrow.columns import array_of, collected, row_reader
 
+        self.schema = schema
+        self.in_columns = in_columns
+        self._collected = collected
+        self._joined = one_after_the_other
         self._row = row_reader(schema)
         self._columns = [(itemgetter(field.name), field.type) for field in schema]
         self._array_of = array_of
@@ -114,6 +123,13 @@ class AnswerCheck:
 
     def many(self, answers: Sequence[Any]) -> Sequence[Found]:
         """The same for several answers."""
+        if self.in_columns and hasattr(answers, "table"):
+            return answers
+        if self.in_columns and len(answers) >= FEW:
+            if {dict, type(None), self._in_table}.issuperset(map(type, answers)):
+                with suppress(Exception):
+                    return self._collected(answers, self.schema)
+            return self.in_table(list(map(self, answers)))
         # Those of a call in columns become one for each key, as a cache keeps them.
         answers = list(answers)
         kinds = set(map(type, answers))
@@ -126,6 +142,14 @@ class AnswerCheck:
                     self._array_of(list(map(value_of, answers)), kind)
                 return list(map(dict.copy, answers))
         return list(map(self, answers))
+
+    def in_table(self, answers: Sequence[Any]) -> ColumnAnswers:
+        """Answers that this has converted, in one table."""
+        try:
+            return self._collected(answers, self.schema)
+        except Exception:
+            # Each of them fits alone.
+            return self._joined([self._collected([answer], self.schema) for answer in answers])
 
 
 def valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:

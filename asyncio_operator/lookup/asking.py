@@ -49,7 +49,8 @@ class Asking(ABC):
         keeps: whether each answer is kept at once, in a cache or a journal.
         context: that in which the run was started.
         direct: whether lanes take keys from windows.
-        slices: keys stay in Arrow, and this many go into a call; 0: keys are Python's.
+        in_arrow: keys go into calls as Arrow has them.
+        slices: this many keys of a window go into a call; 0: one, or calls have runs of keys.
         eager: each key gets a flight, because each is traced.
         timed: whether outcomes say how long their calls took (`Answer`).
         judges: whether a result may not be the last one of its key, or its key needs a flight.
@@ -57,6 +58,7 @@ class Asking(ABC):
 
     attempts: Attempts
     direct: bool
+    in_arrow: bool
     slices: int
     eager: bool
     timed: bool

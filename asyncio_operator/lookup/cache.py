@@ -13,6 +13,7 @@ to a user makes a copy.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import compress, repeat
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from asyncio_operator.arrow.key_identity import identities, identity, storable
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
-from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.descriptors import StateTtlConfig, ValueStateDescriptor
 from asyncio_operator.state.entries import ABSENT
@@ -76,43 +76,83 @@ class AnswerSerializer(BuiltinSerializer):
         return None if value is NULL else value
 
 
-class LookupCache:
-    """The answers of one specification, in memory. Keys are canonical (`key_identity`).
+class AnyCache(ABC):
+    """What every cache has, whatever the form of its answers.
 
     Attributes:
         in_memory: whether answers end with the process; `CacheOnDisk` keeps them.
+        has_objects: whether keys and answers in memory have an object each.
         known: what is asked for answers that are not here, before calls are made.
+        now: gives the time in milliseconds.
         row_life, miss_life: milliseconds for which a row and a miss are used after they came.
+        idle_life: milliseconds for which both are used after their last use.
         fresh_life: milliseconds after which an answer is refreshed.
+    """
+
+    in_memory = has_objects = True
+    now: Callable[[], int]
+
+    def __init__(self, options: Cache) -> None:
+        self.options = options
+        self.known: Sequence[KnownAnswers] = ()
+        self._noted: dict[str, NotedKeys] = {}
+        times = (
+            options.expire_after_write,
+            options.expire_after_write if options.missing_ttl is None else options.missing_ttl,
+            options.expire_after_access,
+            options.expire_after_write if options.refresh_after is None else options.refresh_after,
+        )
+        self.row_life, self.miss_life, self.idle_life, self.fresh_life = [
+            StateTtlConfig(FOREVER if one is None else one).milliseconds for one in times
+        ]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of keys in the cache, expired ones included."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release files and memory. A second call does nothing."""
+
+    @property
+    def lives(self) -> tuple[int, int]:
+        """Milliseconds for which a task remembers rows and misses, for what this cache has dropped to make room, or
+        does not take (law L13): an answer is not used longer than here, and not beyond the time of its refresh."""
+        longest = min(self.fresh_life, self.idle_life)
+        return min(self.row_life, longest), min(self.miss_life, longest)
+
+    def noted_in(self, place: str) -> NotedKeys:
+        """The keys whose answers a place has."""
+        noted = self._noted[place] = self._noted.pop(place, NotedKeys(self.options.max_rows))
+        if len(self._noted) > MOST_PLACES:
+            del self._noted[next(iter(self._noted))]
+        return noted
+
+
+class LookupCache(AnyCache):
+    """The answers of one specification, in memory. Keys are canonical (`key_identity`).
 
     Args:
         backend: used by this cache only.
     """
 
-    in_memory = True
-
     def __init__(self, options: Cache, backend: StateBackend) -> None:
-        self.options = options
+        super().__init__(options)
         self._told: set[str] = set()
-        self.known: Sequence[KnownAnswers] = ()
-        self._noted: dict[str, NotedKeys] = {}
         self._attach(backend)
 
     def _attach(self, backend: StateBackend) -> None:
         """Uses the answers in a backend."""
         options = self.options
         self._backend = backend
-        self._now = backend.now
+        self.now = backend.now
         self._written = self._lives("answers", options.expire_after_write)
         self._codec = self._written.codec
         self._miss = self._codec.encode(None)
-        self.row_life = life = self._written.milliseconds
-        others = options.missing_ttl, options.refresh_after
-        self.miss_life, self.fresh_life = [life if one is None else StateTtlConfig(one).milliseconds for one in others]
         self._used = None if options.expire_after_access is None else self._lives("used", options.expire_after_access)
         times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
         self._expire = times != (None, None, None)
-        self._in_bulk = others == (None, None) and self._used is None
+        self._in_bulk = (options.missing_ttl, options.refresh_after, self._used) == (None, None, None)
         self._table: Any = None
         self._held = self._copied = 0
         self._take_order()
@@ -131,7 +171,6 @@ class LookupCache:
         self._count_use: Callable[[Slot], object] = self._entries.move_to_end
 
     def __len__(self) -> int:
-        """The number of keys in the cache, expired ones included."""
         return len(self._entries)
 
     def _put(self, slot: Slot, stored: Stored, used: Stored | None) -> None:
@@ -166,7 +205,7 @@ class LookupCache:
             stored = self._load(slot)
             if stored is None:
                 return ABSENT
-            now, (written, answer) = self._now(), self._codec.split(stored)
+            now, (written, answer) = self.now(), self._codec.split(stored)
             if self._is_expired(written, answer, now) or (self._used is not None and not self._use(slot, now)):
                 # Law L6: with `stale_if_error` the expired answer has to be here if the lookup fails.
                 if not self.options.stale_if_error:
@@ -214,7 +253,7 @@ class LookupCache:
     def is_old(self, key: Any) -> bool:
         """Whether the cache has an answer for a key that is due to be refreshed."""
         stored = self._stored(key)
-        return stored is not None and self._codec.split(stored)[0] + self.fresh_life <= self._now()
+        return stored is not None and self._codec.split(stored)[0] + self.fresh_life <= self.now()
 
     def stale(self, key: Any) -> Any:
         """The answer for a key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
@@ -224,21 +263,7 @@ class LookupCache:
     def came(self, key: Any) -> float:
         """When the answer for a key came, in seconds since the epoch; now, if there is none."""
         stored = self._stored(key)
-        return (self._now() if stored is None else self._codec.split(stored)[0]) / 1000
-
-    def memories(self, seconds: float, in_columns: bool) -> list[Memory]:
-        """What a task remembers of rows and of misses, for what this cache has dropped to make room, or does not take
-        (law L13). An answer is not used longer than here, and not beyond the time of its refresh."""
-        longest = self.fresh_life if self._used is None else min(self.fresh_life, self._used.milliseconds)
-        limits = min(self.row_life, longest), min(self.miss_life, longest)
-        return [Memory(1000 * seconds, self._now, limit, in_columns) for limit in limits]
-
-    def noted_in(self, place: str) -> NotedKeys:
-        """The keys whose answers a place has."""
-        noted = self._noted[place] = self._noted.pop(place, NotedKeys(self.options.max_rows))
-        if len(self._noted) > MOST_PLACES:
-            del self._noted[next(iter(self._noted))]
-        return noted
+        return (self.now() if stored is None else self._codec.split(stored)[0]) / 1000
 
     def _slot_of(self, key: Any) -> Any:
         return self._slot(storable(key) if type(key) is tuple else key)
@@ -254,7 +279,7 @@ class LookupCache:
                 # Both stores refuse the same keys.
                 serialize_key(storable(key))
             slot = self._slot_of(key)
-            now = self._now()
+            now = self.now()
             stored = self._codec.stamp(now - age, self._codec.encode(answer))
             used = None if self._used is None else self._used.codec.stamp(now, self._used.codec.encode(True))
             self._put(slot, stored, used)
@@ -277,7 +302,7 @@ class LookupCache:
             for key in compress(keys, [not one for one in found]):
                 self.put(key, None)
             keys, answers = list(compress(keys, found)), list(compress(answers, found))
-        now = self._now()
+        now = self.now()
         stored = map(self._codec.encode, answers) if missed else answers
         if not entries.keys().isdisjoint(keys):
             deque(map(entries.pop, keys, repeat(None)), maxlen=0)
@@ -307,7 +332,6 @@ class LookupCache:
             self._held += table.num_rows
 
     def close(self) -> None:
-        """Release files and memory. A second call does nothing."""
         if not self._backend.closed:
             self._entries.clear()
             self._backend.close()

@@ -34,7 +34,7 @@ from asyncio_operator.engine.timing import clock_of, start_task
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error, shown_address
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lazy import member
-from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache import AnyCache, LookupCache
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.descriptors import ValueStateDescriptor
@@ -117,7 +117,7 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: p
         raise
 
 
-Caches = Lent[str, asyncio.Task[LookupCache]]
+Caches = Lent[str, asyncio.Task[AnyCache]]
 """By their names."""
 
 
@@ -128,16 +128,27 @@ def new_caches() -> Caches:
 
 @asynccontextmanager
 async def lent_cache(
-    caches: Caches, owner: str, options: Cache, schema: pa.Schema | None = None, clock: Clock | None = None
-) -> AsyncIterator[LookupCache]:
+    caches: Caches,
+    owner: str,
+    options: Cache,
+    schema: pa.Schema | None = None,
+    clock: Clock | None = None,
+    in_columns: bool = False,
+) -> AsyncIterator[AnyCache]:
     """The cache of an owner, while it is entered. The arguments are those of `open_cache`.
+
+    Args:
+        in_columns: it is in memory, and keeps answers in columns (`lookup.in_columns`).
 
     Raises:
         ConfigurationError: the cache cannot be opened.
     """
     name = cache_name(owner, options)
+    make: Callable[[], AnyCache] = partial(open_cache, options, owner, clock, schema)
+    if in_columns:
+        make = partial(member("asyncio_operator.lookup.in_columns", "ColumnCache"), options, clock)
     # In a thread: a disk may be slow, and all tasks of this process share this loop.
-    opening = caches.borrow(name, lambda: start_task(asyncio.to_thread(open_cache, options, owner, clock, schema)))
+    opening = caches.borrow(name, lambda: start_task(asyncio.to_thread(make)))
     is_open = False
     try:
         # Shielded: other tasks may wait for the same opening when this one is cancelled.
@@ -148,16 +159,16 @@ async def lent_cache(
         caches.give_back(name, opening, keep=is_open)
 
 
-def open_caches(caches: Caches) -> list[LookupCache]:
+def open_caches(caches: Caches) -> list[AnyCache]:
     """The caches that are open. Any thread may call it."""
     return [opening.result() for opening in caches.all() if _is_open(opening)]
 
 
-def _is_open(opening: asyncio.Task[LookupCache]) -> bool:
+def _is_open(opening: asyncio.Task[AnyCache]) -> bool:
     return opening.done() and not opening.cancelled() and opening.exception() is None
 
 
-async def _close_opened(opening: asyncio.Task[LookupCache]) -> None:
+async def _close_opened(opening: asyncio.Task[AnyCache]) -> None:
     """Close a cache, in a thread because it writes to the disk."""
     await asyncio.wait([opening])
     if _is_open(opening):

@@ -115,6 +115,7 @@ class KeyBatch:
         ended: whether every key has an outcome.
         known: number of keys whose outcome was set before the batch was read.
         names: the keys, or a number for each of those in Arrow.
+        objects: the keys as Python has them.
     """
 
     def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None, ascending: bool = False) -> None:
@@ -128,6 +129,13 @@ class KeyBatch:
         self.known = 0
         self._places: dict[Any, int] | None = None
         self._pieces: list[Piece] = []
+        self._objects: Sequence[Any] | None = None
+
+    @property
+    def objects(self) -> Sequence[Any]:
+        if self._objects is None:
+            self._objects = list(self.keys) if self.in_arrow else self.keys
+        return self._objects
 
     @property
     def in_arrow(self) -> bool:
@@ -159,8 +167,12 @@ class KeyBatch:
             # First: another thread reads outcomes.
             self._pieces.append(outcomes.piece(positions))
             outcomes = [IN_COLUMNS] * len(outcomes)
-            # To read an array number by number takes several times as long.
-            positions = positions.tolist() if hasattr(positions, "tolist") else positions
+            if hasattr(positions, "tolist"):
+                # They ascend, so one step does for those that follow each other. To read an array number by number
+                # takes several times as long.
+                first, last = int(positions[0]), int(positions[-1])
+                follow = last - first + 1 == len(positions)
+                positions = range(first, last + 1) if follow else positions.tolist()
         mine = self.outcomes
         if type(positions) is range:
             mine[positions.start : positions.stop] = outcomes

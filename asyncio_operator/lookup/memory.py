@@ -18,18 +18,12 @@ from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from math import inf
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, answer_of
 
-if TYPE_CHECKING:
-    from asyncio_operator.arrow.column_memory import ColumnMemory
-
 MOST_KEYS: Final = 100_000
 """Keys that are remembered, by law L12."""
-
-MOST_IN_COLUMNS: Final = 250_000
-"""The same for answers in columns, which take a small part of the memory: as many rows of 256 bytes as `MOST_BYTES`."""
 
 MOST_BYTES: Final = 64 * 2**20
 """Bytes of their answers, estimated. It is a few batches of ordinary rows, and bounds the memory of large documents."""
@@ -42,9 +36,6 @@ SAMPLED: Final = 8
 
 BLOCK: Final = 1_000
 """Keys from which a block takes no more, as from a sixteenth of `MOST_BYTES`."""
-
-BLOCK_IN_COLUMNS: Final = 25_000
-"""The same for answers in columns: a batch takes rows of each column from each block."""
 
 SPAN: Final = 0.01
 """The part of the time to remember that one block may span. Its keys are forgotten together."""
@@ -68,13 +59,9 @@ class Memory:
         seconds: how long an answer is remembered, in the unit of the clock; 0: never.
         clock: returns the time.
         limit: that of a cache: no answer is returned when this much time has passed since it came.
-        in_columns: answers are in columns, and keys are objects because there is a cache. As many are remembered as
-            without it (law L13), where keys take no objects.
     """
 
-    def __init__(
-        self, seconds: float, clock: Callable[[], float], limit: float = inf, in_columns: bool = False
-    ) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float], limit: float = inf) -> None:
         self._seconds = seconds
         self._limit = limit
         self._longest = min(seconds, limit)
@@ -86,18 +73,12 @@ class Memory:
         self._blocks: deque[KeyBlock] = deque()
         self._has_forgotten = False  # whether a block may list a key that was forgotten, and that has a later answer
         self._bytes = 0
-        # In columns: without its oldest block, of at most an eighth of the bytes, it has still as much.
-        limits = (0, MOST_IN_COLUMNS, MOST_BYTES * 9 // 8) if in_columns else (ENTRY, MOST_KEYS, MOST_BYTES)
-        self._entry, self._most_keys, self._most_bytes = limits
-        self._columns: ColumnMemory | None = None
 
     def recall(self, batch: KeyBatch) -> tuple[list[Any], list[int]] | None:
         """The outcomes of the keys, `PENDING` for those that are not remembered, and the positions of these; None: none
-        is remembered. Answers in columns go into the batch."""
+        is remembered."""
         if self._blocks:
             self._forget_old(self._clock())
-        if batch.in_arrow:
-            return self._recall_columns(batch)
         if batch.ascending:
             return None
         if self._ascending:
@@ -108,26 +89,6 @@ class Memory:
         outcomes = list(map(known.get, keys, repeat(PENDING)))
         return outcomes, [i for i, one in enumerate(outcomes) if one is PENDING]
 
-    def _recall_columns(self, batch: KeyBatch) -> tuple[list[Any], list[int]] | None:
-        if not self._seconds:
-            return None
-        if self._columns is None:
-            # Imported here: it loads pyarrow, which holds the keys.
-            from asyncio_operator.arrow.column_memory import ColumnMemory
-
-            self._ascending = False
-            limits = MOST_IN_COLUMNS, MOST_BYTES, BLOCK_IN_COLUMNS, self._span
-            self._columns = ColumnMemory(self._clock, self._seconds, *limits)
-        keys: Any = batch.keys
-        for positions, answers in () if batch.ascending else self._columns.recall(keys):
-            batch.store(positions, answers)
-        outcomes, known = batch.outcomes, self._known
-        if known:
-            # The few keys that had a call in trouble: each has an object.
-            outcomes = [known.get(key, one) if one is PENDING else one for key, one in zip(keys, outcomes, strict=True)]
-        left = [i for i, one in enumerate(outcomes) if one is PENDING]
-        return None if len(left) == len(outcomes) else (outcomes, left)
-
     def _enter(self) -> None:
         """From now on, every outcome is entered into the dictionary."""
         self._ascending = False
@@ -137,16 +98,11 @@ class Memory:
     def clear(self) -> None:
         """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
         self._known.clear()
-        self._columns = None
         self._blocks.clear()
 
     def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
         """Remember the outcomes of keys that were asked and have just been answered, failures excepted."""
         if hasattr(outcomes, "table"):
-            if hasattr(keys, "array"):
-                if self._columns is not None:
-                    self._columns.learn(keys, outcomes)  # type: ignore[arg-type]
-                return
             outcomes = list(outcomes)
         if Failure in set(map(type, outcomes)):
             answered = [type(outcome) is not Failure for outcome in outcomes]
@@ -155,7 +111,7 @@ class Memory:
             return
         now, sample = self._clock(), outcomes[::SAMPLED]
         self._forget_old(now)
-        size = self._entry + size_of(sample) // len(sample)
+        size = ENTRY + size_of(sample) // len(sample)
         # In several blocks: a block that alone is over the limit would be forgotten with all its keys.
         most = max(1, min(BLOCK, MOST_BYTES // 16 // max(1, size)))
         for start in range(0, len(keys), most):
@@ -174,7 +130,7 @@ class Memory:
             self._known.update(zip(keys, outcomes, strict=True))
         # Without its oldest block it would still remember enough.
         blocks = self._blocks
-        while self._bytes > self._most_bytes or (blocks and self._count - len(blocks[0].keys) >= self._most_keys):
+        while self._bytes > MOST_BYTES or (blocks and self._count - len(blocks[0].keys) >= MOST_KEYS):
             self._forget()
 
     def forget(self, key: Any, outcome: Any) -> None:

@@ -59,6 +59,7 @@ class OpenBatch(CallWindow):
             self.complete = self.arrived if self._plain else self._arrived_heard
         self._now = source.attempts.now
         self._source = source
+        self._as_objects = not source.in_arrow
         self._next = 0
         self._passed = 0
         # The keys of the windows that are not over, and the calls of the present one.
@@ -101,16 +102,25 @@ class OpenBatch(CallWindow):
         return self._passed - before
 
     def values(self, positions: Sequence[int]) -> Sequence[Any]:
-        keys: Any = self.batch.keys
+        return self._some(self.batch.objects if self._as_objects else self.batch.keys, positions)
+
+    def keys(self, positions: Sequence[int]) -> Sequence[Any]:
+        """As places take them."""
+        return self._some(self.batch.keys, positions)
+
+    @staticmethod
+    def _some(keys: Any, positions: Sequence[int]) -> Sequence[Any]:
         if type(positions) is range:
             return keys[positions.start : positions.stop]  # type: ignore[no-any-return]
-        return keys.at(positions) if self.batch.in_arrow else [keys[i] for i in positions]
+        if not hasattr(keys, "array"):
+            return [keys[i] for i in positions]
+        some: Sequence[Any] = keys.at(positions) if len(positions) > 1 else keys[positions[0] : positions[0] + 1]
+        return some
 
     def flights(self, positions: Sequence[int]) -> list[OpenKey]:
         self._troubled.update(positions)
-        return [
-            self._source.pending.want(key, self, i) for key, i in zip(self.values(positions), positions, strict=True)
-        ]
+        keys = self.batch.objects
+        return [self._source.pending.want(keys[i], self, i) for i in positions]
 
     def store(self, positions: Sequence[int], outcomes: Sequence[Any]) -> None:
         """These keys have their outcomes."""
@@ -129,7 +139,7 @@ class OpenBatch(CallWindow):
             for flight, answer in zip(self.flights(positions), answers, strict=True):
                 pending.found(flight, answer, source)
             return
-        keys = self.values(positions)
+        keys = self._some(self.batch.objects, positions)
         self.store(positions, pending.places.found(keys, answers, source))
         for key in keys:
             pending.places.refresh_if_old(key)
@@ -236,7 +246,7 @@ class OpenBatch(CallWindow):
             positions = [call.pieces[0][1][0] for call in slots]
             weights = list(map(weights_of, slots)) if self._source.keeps else repeat(None)
             about = [weights, [call.http_status for call in slots]]
-        outcomes = self._source.pending.outcomes(self.values(positions), results, latencies, *about)
+        outcomes = self._source.pending.outcomes(self.keys(positions), results, latencies, *about)
         if outcomes is not None:
             self.batch.store(positions, outcomes)
         return outcomes is not None
@@ -251,7 +261,7 @@ class OpenBatch(CallWindow):
             self.attempts.complete_each(call, (result,), (True,))
 
     def value_of(self, slot: Any) -> Any:
-        return self.batch.keys[slot] if self._plain else slot.values[0]
+        return self.batch.objects[slot] if self._plain else slot.values[0]
 
     def left(self) -> None:
         if self.left_over():
@@ -264,7 +274,7 @@ class OpenBatch(CallWindow):
             outcomes = self.batch.outcomes
             whole = len(answered) == len(outcomes)
             some = outcomes if whole else [outcomes[i] for i in answered]
-            keys = self.batch.keys if whole else self.values(answered)
+            keys = self.batch.keys if whole else self.keys(answered)
             self._source.pending.places.learn(keys, some, some)
         if answered:
             self._answered(len(answered))

@@ -169,7 +169,7 @@ class PendingKeys(OpenKeys):
         single: bool,
     ) -> None:
         # Keys of one type are their own names.
-        super().__init__(places.figures, clock, recorder, name_of=identity if single else lambda key: key)
+        super().__init__(places.figures, clock, recorder, name_of=identity if single else places.name)
         self.places = places
         places.refresh = lambda key: self.refresh(key, key)
         self._enricher = enricher
@@ -236,7 +236,7 @@ class PendingKeys(OpenKeys):
         # Before the waiters get it: one that asks again at once has to find it.
         latency = self._now() - (pending.started if pending.begun is None else pending.begun)
         weights = (weights_of(call),)
-        self.places.learn((pending.value,), (answer,), (outcome,), attempts, (latency,), weights)
+        self.places.learn([pending.value], [answer], [outcome], attempts, (latency,), weights)
         self._end(pending, outcome)
         return "result"
 

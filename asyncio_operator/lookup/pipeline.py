@@ -32,7 +32,6 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.asking import Asking, Piece
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Ascent, Failure, KeyBatch
-from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.open_batch import OpenBatch
 from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
 from asyncio_operator.lookup.options import LookupOptions
@@ -84,17 +83,29 @@ def called_by(
     )
 
 
+def in_columns(options: LookupOptions, enricher: Enricher, traced: bool, optional: bool) -> bool:
+    """Whether the batches of a task have their keys in Arrow, and answers are kept in columns.
+
+    Args:
+        optional: whether parts of a key may be null.
+    """
+    if optional:
+        return False
+    # Whatever else is wanted: all tasks with one cache have answers of one form in it.
+    return in_arrow(options, enricher, traced) if options.cache is None else options.cache.store == "heap"
+
+
 def in_arrow(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
-    """Whether the keys of a task may stay in Arrow: no option needs a key, or its answer, as an object."""
+    """Whether keys go into calls as Arrow has them: no option needs a key, or its answer, as an object."""
     weighed = options.budget and overridden(enricher.weigh, Enricher.weigh)
-    as_objects = traced, options.timed, options.judges, options.journaled, options.cache, weighed
+    as_objects = traced, options.timed, options.judges, options.journaled, weighed
     many = options.batching is not None or enricher.in_memory
     return many and enricher.lookup_columns is not None and not any(as_objects)
 
 
 def in_slices(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
     """Whether they are looked up in slices of batches: the enricher is in memory, and no call is limited."""
-    limited = options.limited or options.retry or options.attempt_timeout
+    limited = options.limited or options.retry or options.attempt_timeout or options.cache
     return enricher.in_memory and not limited and in_arrow(options, enricher, traced)
 
 
@@ -131,26 +142,23 @@ class LookupPipeline(Asking):
         single: bool = False,
     ) -> None:
         self._options = options
+        self._kept = kept
         self._name = describe(enricher)
         self._single = single
         self.timers = Timers(clock_of(asyncio.get_running_loop()))
         clock = self.timers.clock
         self._counted = Figures()
-        # Laws L12 and L13: behind a cache the memory has what the cache has dropped.
-        self._memories: Sequence[Memory] = ()
-        if options.remember and kept.cache is not None:
-            self._memories = kept.cache.memories(options.remember, in_columns=kept.tables is not None)
-        elif options.remember:
-            self._memories = (Memory(options.remember, clock),)
         self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
         self._delivery.settle = self._settle
         self.emitted, self.wait = self._delivery.emitted, self._delivery.wait
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
         sliced = not single and in_slices(options, enricher, traced=trace is not None)
+        self.in_arrow = in_arrow(options, enricher, traced=trace is not None)
         if sliced and options.batching is None:
             options = replace(options, batching=Batching(1))
-        self.places = places = Places(self._counted, kept, () if sliced else self._memories, options.timed)
+        make, remember = kept.in_columns or Places, 0.0 if sliced else options.remember
+        self.places = places = make(self._counted, kept, remember, clock, options.timed)
         # An answer of a batch that is not kept is checked later, when its columns are built.
         check = kept.check if places.keeps or single else None
         super().__init__(PendingKeys(enricher, options, places, clock, check, recorder, single=single))
@@ -219,8 +227,7 @@ class LookupPipeline(Asking):
                 opened.learn()
             failure = await self.close(self._options.grace_period)
             self.timers.close()
-            for memory in self._memories:
-                memory.clear()
+            self.places.clear()
             self._recorder.ended(self.timers.clock())
             await self._reader.close(self._options.grace_period)
         if failure is not None:
@@ -228,8 +235,7 @@ class LookupPipeline(Asking):
 
     def forget(self, key: Any, outcome: Any, failure: Failure) -> None:
         """Ask for the key again in later batches: this answer is of no use, and `failure` says why."""
-        for memory in self._memories:
-            memory.forget(key, outcome)
+        self.places.forget(key, outcome)
         self._delivery.replace(key, outcome, failure)
 
     # -- the source of the lanes
@@ -325,7 +331,7 @@ class LookupPipeline(Asking):
                 if isinstance(present, OpenBatch) and present.waits_for(names[i], self._remembers):
                     following.setdefault(present, []).append(i)
                 # A refresh of a key whose old answer has expired meanwhile.
-                elif not isinstance(present, OpenKey) or not self.pending.join(names[i], current, i):
+                elif not isinstance(present, OpenKey) or not self._join(present, names[i], current, i):
                     left.append(i)
             for one, some in following.items():
                 pairs = batch.shared_with(one.batch, some)
@@ -335,6 +341,11 @@ class LookupPipeline(Asking):
                     left = sorted({*left, *some} - {i for i, _ in pairs})
             current.positions = left
         return following
+
+    def _join(self, present: OpenKey, name: Any, current: OpenBatch, position: int) -> bool:
+        # Two keys in Arrow may have one name. As lists: a NaN is itself.
+        same = not current.batch.in_arrow or [present.value] == [current.batch.objects[position]]
+        return same and self.pending.join(name, current, position)
 
     def _enter(self) -> None:
         """Enter the open keys in the table."""
@@ -392,7 +403,11 @@ class LookupPipeline(Asking):
                 owner.arrived(call, results[0], call.started)
             return True
         about = repeat(weights_of(call)), repeat(call.http_status)
-        outcomes = self.pending.outcomes(call.values, results, repeat(latency), *about)
+        keys: Any = call.values
+        if self._kept.in_columns and not self.in_arrow:
+            first, *others = [owner.keys(positions) for owner, positions in call.pieces]  # type: ignore[attr-defined]
+            keys = first.joined(others) if others else first
+        outcomes = self.pending.outcomes(keys, results, repeat(latency), *about)
         if outcomes is None:
             return False
         self.pending.figures.latency.add_many(latency, call.count)

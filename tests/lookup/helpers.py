@@ -11,16 +11,19 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import Cache, Enricher
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck
-from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache import AnyCache
 from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.in_columns import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.places import Kept
+from asyncio_operator.state.entries import ABSENT
 
 CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
@@ -153,7 +156,7 @@ class Consumer:
 
     def __init__(self, batches: Sequence[KeyBatch], ordered: bool, pause: float = 0.0) -> None:
         self.pipeline: LookupPipeline
-        self.opened: LookupCache | None = None
+        self.opened: AnyCache | None = None
         self.deliveries: list[tuple[float, int, int, bool]] = []
         self.left = [0] * len(batches)
         self.batches = list(batches)
@@ -212,7 +215,7 @@ def lookups_of(
     every: float | None = None,
     source_pause: float = 0.0,
     pause: float = 0.0,
-    cache: Cache | LookupCache | None = None,
+    cache: Cache | AnyCache | None = None,
     meter: Any = None,
     **options: Any,
 ) -> Consumer:
@@ -229,18 +232,57 @@ def lookups_of(
     trace = options.pop("trace", None)
     parts = {name: options.pop(name) for name in ("check", "tables", "known") if name in options}
     batching = batching_of(enricher, options.pop("batching", None))
-    opened = open_cache(cache, "s", now) if isinstance(cache, Cache) else None
-    used = opened if isinstance(cache, Cache) else cache
+    arrow = any(one.in_arrow for one in made)
+    opened: AnyCache | None = None
+    if isinstance(cache, Cache):
+        opened = ColumnCache(cache, now) if arrow else open_cache(cache, "s", now)
+    used = cache if isinstance(cache, AnyCache) else opened
     spec = None if used is None else used.options
     chosen = LookupOptions(**{"fail": False, "batching": batching, "cache": spec} | options)
     consumer = Consumer(made, chosen.ordered, pause)
     consumer.opened = opened
     source = Source(made, source_pause) if every is None else Trickle(made, every)
-    kept = Kept(cache=used, **parts)
+    kept = Kept(cache=used, in_columns=ColumnPlaces if arrow else None, **parts)
     consumer.pipeline = LookupPipeline(
         enricher, source, consumer.deliver, chosen, Limited(allowance=meter), kept, trace
     )
     return consumer
+
+
+class OneByOne:
+    """A cache in columns, of which one key is asked for at a time."""
+
+    def __init__(self, options: Cache, schema: pa.Schema, clock: Any) -> None:
+        self.cache = ColumnCache(options, clock)
+        self.close = self.cache.close
+        self._check = AnswerCheck(schema, in_columns=True)
+
+    def __len__(self) -> int:
+        return len(self.cache)
+
+    def put(self, key: Any, answer: Any) -> None:
+        self.cache.learn(_in_arrow(key), [answer], self._check)
+
+    def get(self, key: Any) -> Any:
+        return self.get_many([key], ABSENT)[0][0]
+
+    def get_many(self, keys: list[Any], absent: Any) -> tuple[list[Any], list[int]]:
+        answers = [absent] * len(keys)
+        for positions, found in self.cache.recall(_in_arrow(*keys)):
+            for i, answer in zip(positions.tolist(), found, strict=True):
+                answers[i] = None if answer is None else answer.answer()
+        return answers, [i for i, answer in enumerate(answers) if answer is absent]
+
+    def is_old(self, key: Any) -> bool:
+        return bool(self.cache.are_old(_in_arrow(key))[0])
+
+    def stale(self, key: Any) -> Any:
+        answer = self.cache.stale(_in_arrow(key))
+        return answer.answer() if hasattr(answer, "table") else answer
+
+
+def _in_arrow(*keys: Any) -> ArrowKeys:
+    return ArrowKeys(pa.array(keys))
 
 
 async def look_up(enricher: Enricher, batches: Sequence[KeyBatch | Iterable[Any]], **options: Any) -> Consumer:

@@ -16,11 +16,14 @@ from asyncio_operator.arrow import column_memory
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.column_answers import ColumnAnswers, joined
 from asyncio_operator.arrow.key_index import ArrowKeys
-from asyncio_operator.lookup import memory as module
+from asyncio_operator.figures import Figures
+from asyncio_operator.lookup import in_columns
+from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.in_columns import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Failure, KeyBatch
-from asyncio_operator.lookup.memory import Memory
+from asyncio_operator.lookup.places import Kept
 from asyncio_operator.testing import ManualClock
-from tests.lookup.helpers import CHECK, look_up
+from tests.lookup.helpers import look_up
 from tests.operator.helpers import virtual
 
 SECONDS = 60
@@ -65,12 +68,18 @@ def batch_of(keys: list[int], kind: type[ArrowKeys] = ArrowKeys) -> KeyBatch:
     return KeyBatch(kind(pa.array(keys, pa.int64())), len(keys), None, ascending)
 
 
-def asked_for(memory: Memory, batch: KeyBatch) -> list[int]:
-    """The positions of the keys that are not remembered. Those of the others get their outcomes."""
-    if (found := memory.recall(batch)) is None:
-        return list(range(len(batch.keys)))
-    batch.outcomes, left = found
-    return left
+SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64()), ("number", pa.int64())])
+
+
+def remembering(clock: ManualClock, cache: ColumnCache | None = None) -> ColumnPlaces:
+    """What a task remembers, behind a cache if there is one."""
+    check = AnswerCheck(SCHEMA, in_columns=True)
+    return ColumnPlaces(Figures(), Kept(check=check, cache=cache, in_columns=ColumnPlaces), SECONDS, clock)
+
+
+def learn(places: ColumnPlaces, keys: list[int], time: int = 0, kind: type[ArrowKeys] = ArrowKeys) -> None:
+    answers = answers_of(keys, time)
+    places.learn(kind(pa.array(keys, pa.int64())), answers, answers)
 
 
 STEPS = st.lists(
@@ -83,13 +92,13 @@ def test_L12_answers_in_columns_are_remembered_as_long_as_others(
     steps: list[tuple[list[int], int]], kind: type[ArrowKeys], at_once: int
 ) -> None:
     clock = ManualClock()
-    memory = Memory(SECONDS, clock)
+    places = remembering(clock)
     ascent = Ascent()
     known: dict[int, int] = {}
     for keys, pause in steps:
         batch, now = batch_of(keys, kind), int(clock())
         ascent.add(batch)
-        left = asked_for(memory, batch)
+        left = places.recall(batch)
         found = plain(batch.found())
         for i, key in enumerate(keys):
             if i in left:
@@ -102,65 +111,64 @@ def test_L12_answers_in_columns_are_remembered_as_long_as_others(
         for start in range(0, len(left), at_once):
             some = left[start : start + at_once]
             learnt = [keys[i] for i in some]
-            memory.learn(kind(pa.array(learnt, pa.int64())), answers_of(learnt, now))
+            learn(places, learnt, now, kind)
             batch.store(some, answers_of(learnt, now))
             known |= dict.fromkeys(learnt, now)
         assert plain(batch.found()) == [plain(answers_of([key], known[key]))[0] for key in keys]
         clock.advance(pause)
 
 
+def limited(patch: pytest.MonkeyPatch, **limits: int) -> None:
+    for name, value in limits.items():
+        patch.setattr(column_memory, name, value)
+
+
 def test_L12_the_memory_of_answers_in_columns_is_bounded_in_keys_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limits in ({"MOST_IN_COLUMNS": 100}, {"MOST_BYTES": 4_000}):
+    for limits in ({"MOST_KEYS": 100}, {"MOST_BYTES": 4_000}):
         with monkeypatch.context() as patch:
-            for name, value in ({"BLOCK_IN_COLUMNS": 10} | limits).items():
-                patch.setattr(module, name, value)
-            memory = Memory(SECONDS, ManualClock())
-            memory.recall(batch_of([1, 0]))
+            limited(patch, BLOCK=10, **limits)
+            patch.setattr(in_columns, "MANY", 10)
+            places = remembering(ManualClock())
+            places.recall(batch_of([1, 0]))
             for start in range(0, 10_000, 10):
-                keys = list(range(start, start + 10))
-                memory.learn(ArrowKeys(pa.array(keys)), answers_of(keys))
+                learn(places, list(range(start, start + 10)))
                 if start % 1_000 == 990:
-                    memory.recall(batch_of([1, 0]))
-            batch = batch_of(list(reversed(range(10_000))))
-            asked = asked_for(memory, batch)
+                    places.recall(batch_of([1, 0]))
+            asked = places.recall(batch_of(list(reversed(range(10_000)))))
             remembered = 10_000 - len(asked)
-            assert remembered == 100 if "MOST_IN_COLUMNS" in limits else 20 <= remembered <= 200
+            assert remembered == 100 if "MOST_KEYS" in limits else 20 <= remembered <= 200
             assert asked == list(range(remembered, 10_000))
 
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True), max_size=30), st.integers(1, 12))
 def test_L12_the_keys_of_answers_in_columns_that_came_last_are_remembered(steps: list[list[int]], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"MOST_IN_COLUMNS": most, "BLOCK_IN_COLUMNS": 3}.items():
-            patch.setattr(module, name, value)
-        patch.setattr(column_memory, "LEAST", 0)
-        memory, last = Memory(SECONDS, ManualClock()), list[int]()
+        limited(patch, MOST_KEYS=most, BLOCK=3, LEAST=0)
+        places, last = remembering(ManualClock()), list[int]()
         for keys in steps:
-            batch = KeyBatch(ArrowKeys(pa.array(keys, pa.int64())), len(keys))
-            asked = [keys[i] for i in asked_for(memory, batch)]
+            asked = [keys[i] for i in places.recall(KeyBatch(ArrowKeys(pa.array(keys, pa.int64())), len(keys)))]
             assert asked == [key for key in keys if key not in last]
-            memory.learn(ArrowKeys(pa.array(asked, pa.int64())), answers_of(asked))
+            learn(places, asked)
             last = [*last, *asked][-most:]
 
 
-@pytest.mark.parametrize("limit", ["MOST_IN_COLUMNS", "MOST_BYTES"])
+@pytest.mark.parametrize("limit", ["MOST_KEYS", "MOST_BYTES"])
 @settings(max_examples=30)
 @given(sizes=st.lists(st.integers(10, 30), min_size=20, max_size=30))
 def test_L13_a_memory_behind_a_cache_has_what_one_without_a_cache_has(limit: str, sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"BLOCK": 4, "BLOCK_IN_COLUMNS": 25, limit: 4_000 if limit == "MOST_BYTES" else 100}.items():
-            patch.setattr(module, name, value)
-        alone, behind = Memory(SECONDS, ManualClock()), Memory(SECONDS, ManualClock(), in_columns=True)
-        alone.recall(batch_of([1, 0]))
+        limited(patch, BLOCK=25, **{limit: 4_000 if limit == "MOST_BYTES" else 100})
+        clock = ManualClock()
+        alone, behind = remembering(clock), remembering(clock, ColumnCache(Cache(max_rows=1), clock))
+        alone.recall(batch_of([1, 0])), behind.recall(batch_of([1, 0]))
         first, left = 0, set[int]()
         for size in sizes:
-            keys = list(range(first, first + size))
-            alone.learn(ArrowKeys(pa.array(keys, pa.int64())), answers_of(keys))
-            behind.learn(keys, answers_of(keys))
+            for places in (alone, behind):
+                learn(places, list(range(first, first + size)))
             first += size
             every = list(reversed(range(first)))
-            left = set(asked_for(alone, batch_of(every)))
-            assert left >= set(asked_for(behind, KeyBatch(every, len(every))))
+            left = {*alone.recall(batch_of(every))}
+            assert left >= {*behind.recall(batch_of(every))}
         assert left
 
 
@@ -168,27 +176,25 @@ def test_L13_a_memory_behind_a_cache_has_what_one_without_a_cache_has(limit: str
 async def test_L13_a_cache_costs_no_calls_of_an_enricher_that_answers_in_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in {"MOST_KEYS": 10, "BLOCK": 4, "BLOCK_IN_COLUMNS": 40}.items():
-        monkeypatch.setattr(module, name, value)
+    limited(monkeypatch, BLOCK=40)
     keys = [key * 7 % 50 for key in range(50)]
     for cache in (None, Cache(max_rows=1)):
         enricher = InColumns()
-        tables = AnswerTables(None, enricher.schema())
-        batches = [batch_of(keys) if cache is None else KeyBatch(keys, 50) for _ in range(2)]
-        check = None if cache is None else CHECK
+        batches, tables = [batch_of(keys) for _ in range(2)], AnswerTables(None, enricher.schema())
+        check = None if cache is None else AnswerCheck(enricher.schema(), in_columns=True)
         done = await look_up(enricher, batches, every=1.0, remember=60.0, cache=cache, tables=tables, check=check)
         assert (enricher.asked, done.figures.calls) == (50, 5)
 
 
 def test_L12_a_key_whose_call_was_in_trouble_is_remembered_beside_those_in_columns() -> None:
-    memory = Memory(SECONDS, ManualClock())
-    memory.recall(batch_of([4, 5]))
-    memory.learn(ArrowKeys(pa.array([4, 5])), answers_of([4, 5]))
+    places = remembering(ManualClock())
+    places.recall(batch_of([4, 5]))
+    learn(places, [4, 5])
     # Its flight has a Python key.
-    memory.learn([7], [answers_of([7])[0]])
-    memory.learn([8, 9], answers_of([8, 9]))
+    places.learn([7], [answers_of([7])[0]], [])
+    places.learn([9], [None], [])
     batch = batch_of([9, 7, 6, 5])
-    assert asked_for(memory, batch) == [2]
+    assert places.recall(batch) == [2]
     assert plain(batch.found()) == [None, {"key": 7, "time": 0, "number": 0}, PENDING, answers_of([5])[0].answer()]
 
 

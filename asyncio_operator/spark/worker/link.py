@@ -24,9 +24,10 @@ from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck, missing_key_error, run_error
 from asyncio_operator.lookup.cache_directories import lent_cache
+from asyncio_operator.lookup.in_columns import ColumnPlaces
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import LookupPipeline, in_arrow, in_slices
+from asyncio_operator.lookup.pipeline import LookupPipeline, in_columns, in_slices
 from asyncio_operator.lookup.places import Kept
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.spark.worker.rows import Enrichment, Layout
@@ -100,7 +101,7 @@ class Link:
         self.task = task
         about = task.options, task.enricher, task.tracing is not None
         whole = in_slices(*about)
-        as_arrow = whole or (not task.layout.optional and in_arrow(*about))
+        self._in_columns = as_arrow = whole or in_columns(*about, optional=bool(task.layout.optional))
         missing = partial(missing_key_error, task.enricher)
         cheap = whole and row_finder(task.enricher) is not None
         self._enrichment = Enrichment(task.layout, self._on_result_error, missing, as_arrow, cheap, held=not whole)
@@ -166,12 +167,15 @@ class Link:
             enter = stack.enter_async_context
             enricher = await enter(process.opened(task.fingerprint, task.enricher))
             if options.cache is not None:
-                lent = lent_cache(process.caches, task.owner, options.cache, task.answers, process.wall)
+                about = task.owner, options.cache, task.answers, process.wall, self._in_columns
+                lent = lent_cache(process.caches, *about)
                 cache = await enter(lent)
             if hedge is not None:
                 hedger = stack.enter_context(process.hedgers.lent((task.fingerprint, hedge), partial(Hedger, hedge)))
             known = () if self._journal is None else (self._journal,)
-            kept = Kept(check=AnswerCheck(task.answers), tables=task.tables, cache=cache, known=known)
+            check = AnswerCheck(task.answers, self._in_columns)
+            places = ColumnPlaces if self._in_columns else None
+            kept = Kept(check=check, tables=task.tables, cache=cache, known=known, in_columns=places)
             limited = Limited(allowance=allowance, hedger=hedger)
             self._pipeline = LookupPipeline(enricher, source, deliver, options, limited, kept, trace)
             if self._reporter is not None:

@@ -129,7 +129,7 @@ def outputs_of(
                 yield output
     # Spark's worker collects garbage next, if it is one that runs several tasks. It throws away one whose task failed.
     if "SPARK_REUSE_WORKER" in os.environ:
-        frozen.look(sum(len(cache) for cache in open_caches(caches) if cache.in_memory))
+        frozen.look(sum(len(cache) for cache in open_caches(caches) if cache.in_memory and cache.has_objects))
 
 
 class TakingThread(threading.Thread):

@@ -70,6 +70,7 @@ class Process:
 async def task(process: Process, first: int | None = None, owner: str = "owner", options: Cache | None = None) -> None:
     async with lent_cache(process.caches, owner, options or Cache(max_rows=KEYS)) as cache:
         if first is not None:
+            assert isinstance(cache, LookupCache)
             fill(cache, first)
     process.frozen.look(sum(len(one) for one in open_caches(process.caches) if one.in_memory))
 
@@ -80,6 +81,7 @@ async def test_a_task_leaves_its_cached_answers_to_no_later_collection() -> None
     await task(process, 0)
     assert answers_looked_at() == 0
     async with lent_cache(process.caches, "owner", Cache(max_rows=KEYS)) as cache:
+        assert isinstance(cache, LookupCache)
         found = cache.get(KEYS - 1)
     assert type(found) is ColumnAnswers
     assert found.answer() == {"number": KEYS - 1}
