@@ -2,7 +2,7 @@
 
 After a refusal nothing starts for as long as the source asks, and nothing is known of it: it may refuse all calls. So
 the next calls start evenly, at the rate of the limit, until the first of them is answered, or for a twentieth of the
-window (law R10). The permits of a budget have a ramp of their own (`budget.resources`), because a coordinator grants
+window (law R10). The permits of a budget have a ramp of their own (`quota.resources`), because a coordinator grants
 them.
 """
 

@@ -1,7 +1,7 @@
 """The permits of one worker: what its coordinator granted, what started, and what to ask next.
 
-    next_start, started, returned, hint      the calls of the worker, between messages, without a wait (law G8)
-    ask_at, message, answered, lost          the exchange of messages, one at a time
+    take, returned, hint                the calls of the worker, between messages, without a wait (law G8)
+    ask_at, message, answered, lost     the exchange of messages, one at a time
 
 The time is passed in: that of the worker's monotonic clock, in seconds. Nothing here waits.
 
