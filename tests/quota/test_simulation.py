@@ -31,7 +31,7 @@ def test_G2_G3_what_is_allowed_is_used_and_no_window_is_exceeded(scenario: Scena
     assert used >= smaller.target * smaller.at_best
 
 
-def test_G3_what_estimates_were_too_high_is_used_in_every_window() -> None:
+def test_G4_G3_what_estimates_were_too_high_is_used_in_every_window() -> None:
     """Units that a call gets back may come from several permits, with which calls of one look have started."""
     budget = Budget("b", Limit(4_000.0, 10.0, "tokens"))
     cluster = Cluster(
