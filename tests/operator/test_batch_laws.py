@@ -395,3 +395,22 @@ async def test_B4_halves_go_before_retries_and_new_input():
     await collect(operator.process(range(6)))
     assert batches.calls[:3] == [[0, 1], [0], [1]]
     assert batches.calls[3][0] == 0
+
+
+@virtual
+async def test_O4_an_element_that_has_left_its_batch_at_its_deadline_does_not_end_again_with_its_batch(mode):
+    class Slow(BatchAsyncFunction[Any, Any]):
+        async def invoke_batch(self, values: Sequence[Any]) -> list[Any]:
+            await asyncio.sleep(1 if values == ["a"] else 2)
+            if values == ["a"]:
+                raise EnricherError("later", retryable=True)
+            return list(values)
+
+    # "a" is called at 0.4 and at 1.9, with "b", whose own time begins then. It ends at 3.4, and their call at 3.9.
+    values = every(1.7, ["a", "b"])
+    operator = AsyncWaitOperator(
+        Slow(), mode=mode, batching=by(2, 0.4), retry=retry(3, 0.5), timeout=3, on_timeout=lambda _: "late"
+    )
+    assert sorted(await collect(operator.process(values))) == ["b", "late"]
+    figures = operator.metrics
+    assert (figures.admitted, figures.emitted, figures.timeouts, figures.in_flight, figures.buffered) == (2, 2, 1, 0, 0)
