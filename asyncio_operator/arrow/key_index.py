@@ -244,9 +244,9 @@ def _taken(parts: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
 
 
 def _equal(parts: Sequence[pa.Array], others: Sequence[pa.Array]) -> Mask:
-    """Whether keys without nulls are equal, key by key."""
+    """Whether keys are equal, key by key. One with a null is equal to none."""
     equal = [pc.equal(_bits(part), _bits(other)) for part, other in zip(parts, others, strict=True)]
-    every: Mask = np.logical_and.reduce([one.to_numpy(zero_copy_only=False) for one in equal])
+    every: Mask = np.logical_and.reduce([one.fill_null(False).to_numpy(zero_copy_only=False) for one in equal])
     return every
 
 
@@ -293,6 +293,14 @@ class ArrowKeys(Sequence[Any]):
             return type(self)(fit_keys(self.array, kind))
         except TypeError:  # Keys of these types are never equal.
             return type(self)(pa.nulls(len(self), kind))
+
+    @property
+    def complete(self) -> Mask:
+        """Whether each key has no null."""
+        every: Mask = np.logical_and.reduce(
+            [part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(self.array)]
+        )
+        return every
 
     def at(self, places: Ints | Sequence[int]) -> ArrowKeys:
         """The keys at these places."""

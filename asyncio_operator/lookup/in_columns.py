@@ -51,7 +51,7 @@ class ColumnAnswersByKey:
 
     def learn(self, keys: ArrowKeys, answers: Any, check: AnswerCheck) -> None:
         """These answers have just come, in columns or as `check` has let them pass."""
-        self._come.append((keys, answers, self._answers.now(), check))
+        self._come.append((self._fitted(keys), answers, self._answers.now(), check))
         self._count += len(keys)
         if self._count >= MANY:
             self._settle()
@@ -117,8 +117,7 @@ class ColumnCache(AnyCache, ColumnAnswersByKey):
         return self._answers.count
 
     def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any) -> None:
-        keys = self._fitted(keys)
-        kept = keys.array.is_valid().to_numpy(zero_copy_only=False)
+        kept = keys.complete
         if not self.options.cache_missing:
             # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now. The last of
             # several answers for a key counts.

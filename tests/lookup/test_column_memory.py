@@ -226,3 +226,25 @@ def test_A4_few_rows_of_a_large_table_are_taken_out_of_it() -> None:
     few = joined(pieces, 5)
     assert few.table.num_rows == 5
     assert plain(few) == [*plain(answers_of([8, 3, 4, 5])), None]
+
+
+KINDS = [pa.int32(), pa.int64(), pa.string(), pa.decimal128(10, 0), pa.decimal128(12, 2), pa.float64()]
+
+
+@pytest.mark.parametrize("pair", [False, True])
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.lists(st.integers(0, 3), min_size=1, unique=True)), max_size=8))
+def test_L8_L10_tasks_whose_keys_have_other_types_share_one_cache_and_get_no_answer_of_another_key(
+    pair: bool, tasks: list[tuple[pa.DataType, list[int]]]
+) -> None:
+    cache = ColumnCache(Cache(), ManualClock())
+    for kind, keys in tasks:
+        array = pa.array(list(map(str, keys))).cast(kind)
+        if pair:
+            array = pa.StructArray.from_arrays([array, pa.array(keys)], names=["0", "1"])
+        places, batch = remembering(ManualClock(), cache), KeyBatch(ArrowKeys(array), len(keys))
+        left = places.recall(batch)
+        if left:
+            answers = answers_of([keys[i] for i in left])
+            places.learn(batch.keys.at(left), answers, [])  # type: ignore[attr-defined]
+            batch.store(left, answers)
+        assert plain(batch.found()) == plain(answers_of(keys))
