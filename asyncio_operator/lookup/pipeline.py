@@ -319,7 +319,7 @@ class LookupPipeline(Asking):
     def _share(self, current: OpenBatch) -> Iterable[OpenBatch]:
         """Let keys wait that are open already. Returns the batches for whose outcomes they wait."""
         batch = current.batch
-        if batch.ascending:
+        if batch.ascending or not current.positions:
             return ()
         self._enter()
         names, running = batch.names, self.pending.running
