@@ -209,7 +209,7 @@ async def test_B2_a_BatchAsyncFunction_has_open_timeout_and_close(mode):
 
 
 @virtual
-async def test_R3_no_call_starts_for_an_element_whose_deadline_passes_while_a_batch_reads_its_input():
+async def test_R3_B2_no_call_starts_for_an_element_whose_deadline_passes_while_a_batch_reads_its_input():
     calls: list[tuple[float, list[str]]] = []
 
     class Half(BatchAsyncFunction[str, str]):
