@@ -117,7 +117,9 @@ def joined(pieces: Sequence[Piece], count: int, needed: Any = None) -> ColumnAns
             starts[places], counts[places] = found.starts + rows, found.counts
             tables.append(found.table)
             rows += found.table.num_rows
-    return ColumnAnswers(tables[0] if len(tables) == 1 else pa.concat_tables(tables), starts, counts)
+    # The tables may differ in which columns may be null.
+    whole = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
+    return ColumnAnswers(whole, starts, counts)
 
 
 def one_after_the_other(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:

@@ -82,8 +82,9 @@ class PlaceTable:
             there = slots[at]
             same = (there >= 0) & (self._hashes[there] == hashes)
             fits = same | (there < 0)
-            slots[at[fits]] = places[fits]
-            # Of several that fit into one slot, one has it now. The others look at it again: they may have its hash.
+            # The first of several that fit into one slot has it now. The others look at it again: those of its hash
+            # replace it, one after the other, so the last one stays.
+            slots[at[fits][::-1]] = places[fits][::-1]
             left = slots[at] != places
             if same.any():
                 replaced = np.concatenate([replaced, there[same & ~left]])

@@ -42,7 +42,7 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _SECRET = np.uint64(int.from_bytes(os.urandom(8)))
-"""The first word of the hashes in every `KeyIndex` of this process."""
+"""The first word of the hashes of `ArrowKeys`, and in every `KeyIndex`, of this process."""
 
 
 def match(asked: pa.Array, rows: pa.Array, optional: Collection[int] = ()) -> Ints:
@@ -270,8 +270,10 @@ class ArrowKeys(Sequence[Any]):
 
     @cached_property
     def hashes(self) -> Words:
-        """A number for each key: equal for equal keys of one type, and hardly ever for others; see `same`."""
-        return key_hashes(self.array)
+        """A well-mixed number for each key: equal for equal keys of one type, and hardly ever for others; see `same`.
+        Keys with a null have any. Another process has others, so that many of one hash cannot be prepared."""
+        hashes, _ = _hashes(key_parts(canonical_array(self.array)), len(self), _SECRET)
+        return _mixed(np.zeros(len(self), dtype=np.uint64), hashes)
 
     @cached_property
     def names(self) -> list[int]:
@@ -286,21 +288,16 @@ class ArrowKeys(Sequence[Any]):
         return type(self)(key_array([fit_values([key[i] for key in keys], part.type) for i, part in enumerate(kind)]))
 
     def fitted(self, kind: pa.DataType) -> ArrowKeys:
-        """The same keys in another type, null where they do not fit it."""
+        """The same keys in another type, null where that cannot hold them exactly: others would be equal there."""
         if self.array.type == kind:
             return self
+        none = pa.nulls(len(self), kind)
         try:
-            return type(self)(fit_keys(self.array, kind))
+            array = fit_keys(self.array, kind)
+            exact = _equal(key_parts(fit_keys(array, self.array.type)), key_parts(self.array))
         except TypeError:  # Keys of these types are never equal.
-            return type(self)(pa.nulls(len(self), kind))
-
-    @property
-    def complete(self) -> Mask:
-        """Whether each key has no null."""
-        every: Mask = np.logical_and.reduce(
-            [part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(self.array)]
-        )
-        return every
+            return type(self)(none)
+        return type(self)(pc.if_else(pa.array(exact), array, none))
 
     def at(self, places: Ints | Sequence[int]) -> ArrowKeys:
         """The keys at these places."""
@@ -343,16 +340,6 @@ class ArrowKeys(Sequence[Any]):
 
 
 # -- hashes
-
-
-def key_hashes(keys: pa.Array) -> Words:
-    """A well-mixed hash of each key: equal for keys that are the same and of one type. Keys with a null have any hash.
-
-    Hashes of one version of this package are alike in all processes. They are not for files.
-    """
-    keys = canonical_array(keys)
-    hashes, _ = _hashes(key_parts(keys), len(keys), np.uint64(0))
-    return _mixed(np.zeros(len(keys), dtype=np.uint64), hashes)
 
 
 def _hashes(parts: Sequence[pa.Array], length: int, start: np.uint64) -> tuple[Words, bool]:

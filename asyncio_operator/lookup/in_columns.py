@@ -5,8 +5,9 @@ No place has an object for a key or an answer (law A4). Single keys, whose calls
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +19,7 @@ from asyncio_operator.arrow import column_memory
 from asyncio_operator.arrow.column_answers import one_after_the_other
 from asyncio_operator.arrow.column_memory import ColumnMemory
 from asyncio_operator.clock import Clock, milliseconds, monotonic
+from asyncio_operator.errors import describe_error
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import AnyCache
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.column_answers import ColumnAnswers, Piece
     from asyncio_operator.arrow.key_index import ArrowKeys, Mask
 
+logger = logging.getLogger("asyncio_operator.cache")
 
 MANY = 256
 """Keys that are learnt together, if no task needs them before."""
@@ -62,13 +65,13 @@ class ColumnAnswersByKey:
             return
         first, *others = [keys for keys, _, _, _ in come]
         answers: list[ColumnAnswers] = []
-        for are_tables, group in groupby(come, lambda one: hasattr(one[1], "table")):
-            pieces = list(group)
-            if are_tables:
-                answers += [some for _, some, _, _ in pieces]
-            else:
-                check = pieces[0][3]
-                answers.append(check.in_table([answer for _, some, _, _ in pieces for answer in some]))
+        try:
+            for check, group in groupby(come, lambda one: None if hasattr(one[1], "table") else one[3]):
+                some = [answers for _, answers, _, _ in group]
+                answers += some if check is None else [check.in_table([*chain.from_iterable(some)])]
+        except Exception as error:  # Their maker has changed one after it was checked.
+            logger.warning("%d answers cannot be kept: %s", len(come), describe_error(error))
+            return
         came = np.repeat([time for _, _, time, _ in come], [len(keys) for keys, _, _, _ in come])
         self._keep(first.joined(others) if others else first, one_after_the_other(answers), came)
 
@@ -117,7 +120,7 @@ class ColumnCache(AnyCache, ColumnAnswersByKey):
         return self._answers.count
 
     def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any) -> None:
-        kept = keys.complete
+        kept = keys.array.is_valid().to_numpy(zero_copy_only=False)
         if not self.options.cache_missing:
             # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now. The last of
             # several answers for a key counts.
@@ -131,12 +134,8 @@ class ColumnCache(AnyCache, ColumnAnswersByKey):
             keys, answers, came = keys.at(places), answers.at(places).compact(), came[places]
         self._answers.learn(keys, answers, came)
 
-    def is_old(self, key: ArrowKeys) -> bool:
-        """Whether the only key has an answer that is due to be refreshed."""
-        return bool(self.are_old(key)[0])
-
-    def are_old(self, keys: ArrowKeys) -> Mask:
-        """The same for each key."""
+    def is_old(self, keys: ArrowKeys) -> Mask:
+        """Whether each key has an answer that is due to be refreshed."""
         self._settle()
         old: Mask = self._answers.came(self._fitted(keys)) + self.fresh_life <= self.now()
         return old
@@ -203,7 +202,7 @@ class ColumnPlaces(Places):
                 for i, answer in zip(here.tolist(), answers, strict=True):
                     self._keep(batch.objects[i], answer)
             if place is self._cache and self.refreshes and self.refresh is not None:
-                for i in here[place.are_old(keys.at(here))].tolist():
+                for i in here[place.is_old(keys.at(here))].tolist():
                     self.refresh(batch.objects[i])
         others = np.flatnonzero(missing).tolist()
         return others if whole else [left[i] for i in others]

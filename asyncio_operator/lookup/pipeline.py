@@ -364,9 +364,9 @@ class LookupPipeline(Asking):
             one = self._ended[0]
             del self._opened[one]
             self._apart.pop(one, None)
-            # Some may be open for another batch by now.
+            # Some may be open for another batch by now, and two may have one name.
             for name in [name for name in one.entered if running.get(name) is one]:
-                del running[name]
+                running.pop(name, None)
             self._delivery.end(one.batch)
             one.pass_on()
             self._ended.popleft()

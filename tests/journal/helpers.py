@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order
 from asyncio_operator.arrow.key_arrays import key_array
-from asyncio_operator.arrow.key_index import key_hashes
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.clock import Clock, wall
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.compaction import TRIES, Compacted, Compactor, is_compact
@@ -74,7 +74,7 @@ def _compact(compactor: Compactor, description: Description, grace: float, bucke
         return Compacted(len(inputs), 0, deleted, 0, 0)
     table = pa.concat_tables([table for name in inputs for table in compactor.read(name)])
     keys = key_array([column.combine_chunks() for column in table.columns[: len(description.keys)]])
-    bucket = key_hashes(keys) % np.uint64(buckets)
+    bucket = ArrowKeys(keys).hashes % np.uint64(buckets)
     written = [compactor.write(table.filter(pa.array(bucket == number))) for number in range(buckets)]
     names = [name for name, _ in written if name is not None]
     compactor.commit(names, inputs)

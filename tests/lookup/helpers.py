@@ -274,7 +274,7 @@ class OneByOne:
         return answers, [i for i, answer in enumerate(answers) if answer is absent]
 
     def is_old(self, key: Any) -> bool:
-        return bool(self.cache.are_old(_in_arrow(key))[0])
+        return bool(self.cache.is_old(_in_arrow(key))[0])
 
     def stale(self, key: Any) -> Any:
         answer = self.cache.stale(_in_arrow(key))

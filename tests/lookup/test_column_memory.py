@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from asyncio_operator import Cache, Enricher
 from asyncio_operator.arrow import column_memory
 from asyncio_operator.arrow.answer_tables import AnswerTables
-from asyncio_operator.arrow.column_answers import ColumnAnswers, joined
+from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order, joined
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup import in_columns
@@ -27,6 +27,8 @@ from tests.lookup.helpers import look_up
 from tests.operator.helpers import virtual
 
 SECONDS = 60
+
+SCHEMA_OF_X = pa.schema([("x", pa.int64())])
 
 
 class Alike(ArrowKeys):
@@ -56,7 +58,7 @@ class InColumns(Enricher):
     asked = 0
 
     def schema(self) -> pa.Schema:
-        return pa.schema([("x", pa.int64())])
+        return SCHEMA_OF_X
 
     async def lookup_columns(self, keys: pa.Array) -> pa.Table:
         self.asked += len(keys)
@@ -196,6 +198,63 @@ def test_L12_a_key_whose_call_was_in_trouble_is_remembered_beside_those_in_colum
     batch = batch_of([9, 7, 6, 5])
     assert places.recall(batch) == [2]
     assert plain(batch.found()) == [None, {"key": 7, "time": 0, "number": 0}, PENDING, answers_of([5])[0].answer()]
+
+
+@virtual
+async def test_L2_two_keys_of_one_batch_may_have_one_hash() -> None:
+    batch, tables = batch_of([5, 3, 4], Alike), AnswerTables(None, SCHEMA_OF_X)
+    check = AnswerCheck(SCHEMA_OF_X, in_columns=True)
+    await look_up(InColumns(), [batch, batch_of([3, 4], Alike)], cache=Cache(), tables=tables, check=check)
+    assert plain(batch.found()) == [{"x": 5}, {"x": 3}, {"x": 4}]
+
+
+def recalled(cache: ColumnCache, keys: pa.Array) -> dict[int, Any]:
+    """The positions of the keys that a cache has, and their answers."""
+    pieces = cache.recall(ArrowKeys(keys))
+    return {i: plain([one])[0] for places, found in pieces for i, one in zip(places.tolist(), found, strict=True)}
+
+
+def test_L2_of_several_answers_for_a_key_the_one_that_came_last_is_kept() -> None:
+    cache, check = ColumnCache(Cache(), ManualClock()), AnswerCheck(SCHEMA_OF_X, in_columns=True)
+    for answer in (None, {"x": 1}, {"x": 2}):
+        cache.learn(ArrowKeys(pa.array([1])), [answer], check)
+    assert recalled(cache, pa.array([1])) == {0: {"x": 2}}
+
+
+def pairs(kind: pa.DataType, *keys: Any) -> pa.Array:
+    return pa.StructArray.from_arrays([pa.array(keys, kind), pa.array(keys, kind)], names=["0", "1"])
+
+
+OTHER_TYPES = {
+    "beyond a double": (pa.array([2.0**53]), pa.array([2**53, 2**53 + 1])),
+    "a part beyond an integer": (pairs(pa.int32(), 0), pairs(pa.int64(), 0, 2**40)),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_TYPES)
+def test_L10_a_key_that_the_type_of_a_cache_cannot_hold_is_not_there(kind: str) -> None:
+    (first, later), check = OTHER_TYPES[kind], AnswerCheck(SCHEMA_OF_X, in_columns=True)
+    cache = ColumnCache(Cache(), ManualClock())
+    cache.learn(ArrowKeys(first), [{"x": 0}], check)
+    for x in (0, 1):
+        assert recalled(cache, later) == {0: {"x": x}}
+        cache.learn(ArrowKeys(later), [{"x": x + 1}, {"x": 9}], check)
+
+
+def test_L3_an_answer_that_its_maker_spoils_after_the_call_is_asked_for_again() -> None:
+    schema = pa.schema([("x", pa.list_(pa.int64()))])
+    cache, values = ColumnCache(Cache(), ManualClock()), list[Any]([1])
+    cache.learn(ArrowKeys(pa.array([1])), [{"x": values}], AnswerCheck(schema, in_columns=True))
+    values.append("text")
+    assert recalled(cache, pa.array([1])) == {}
+
+
+def test_A4_answers_in_tables_and_in_rows_are_kept_together_where_a_column_is_declared_without_nulls() -> None:
+    cache, check = ColumnCache(Cache(), ManualClock()), AnswerCheck(SCHEMA_OF_X, in_columns=True)
+    strict = pa.schema([SCHEMA_OF_X.field("x").with_nullable(False)])
+    cache.learn(ArrowKeys(pa.array([1])), in_order(pa.table([[1]], schema=strict)), check)
+    cache.learn(ArrowKeys(pa.array([2])), [{"x": 2}], check)
+    assert recalled(cache, pa.array([1, 2])) == {0: {"x": 1}, 1: {"x": 2}}
 
 
 @pytest.mark.parametrize("kind", [ArrowKeys, Alike])
