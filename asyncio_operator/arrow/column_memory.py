@@ -229,8 +229,7 @@ class ColumnMemory:
         if came is None:
             came = np.full(len(keys), self.now(), np.float64)
         first, self._end = self._end, self._end + len(keys)
-        row, miss = self._lives
-        ends = np.where(answers.counts != 0, row, miss) + came
+        ends = np.where(answers.counts != 0, *self._lives) + came
         until = ends if self._idle is None else np.minimum(ends, came + self._idle)
         values = {"_live": True, "_came": came, "_ends": ends, "_until": until, "_used": 0}
         for name, value in values.items():
@@ -238,13 +237,8 @@ class ColumnMemory:
             array[first : self._end] = value
             setattr(self, name, array)
         self._use(np.arange(first, self._end))
-        block = self._blocks[-1] if self._blocks else None
-        # Few blocks: each costs a batch one step for every column.
-        is_full = block is None or block.count >= max(BLOCK, self.count // 8)
-        if block is None or is_full or block.bytes * 4 >= self._most_bytes or came[0] - block.begun > self._span:
-            self._blocks.append(block := Block(first, float(came[0])))
         keys = keys.copied()
-        self._bytes += block.add(keys, answers, float(ends.max()))
+        self._bytes += self._block(first, float(came[0]), 1, self._span).add(keys, answers, float(ends.max()))
         self._unhashed.append(keys)
         self.count += len(keys)
         while self._bytes > self._most_bytes:
@@ -253,6 +247,15 @@ class ColumnMemory:
             # What they replace does not count.
             self._hash()
         self._shrink()
+
+    def _block(self, first: int, begun: float, more: int, span: float = inf) -> Block:
+        """The block for the next keys."""
+        block = self._blocks[-1] if self._blocks else None
+        # Few blocks: each costs a batch one step for every column. But Arrow cannot join 2**31 bytes of text.
+        room = max(BLOCK, self.count // 8), min(self._most_bytes / 4, 4 * MOST_BYTES)
+        if block is None or block.count + more > room[0] or block.bytes >= room[1] or begun - block.begun > span:
+            self._blocks.append(block := Block(first, begun))
+        return block
 
     def _hash(self) -> None:
         for some in self._unhashed:
@@ -306,9 +309,6 @@ class ColumnMemory:
             keys, answers = block.whole()
             if len(kept) < block.count:
                 keys, answers = keys.at(kept), answers.at(kept).compact()
-            last = self._blocks[-1] if self._blocks else None
-            if last is None or last.count + len(kept) > max(BLOCK, self.count // 8):
-                self._blocks.append(last := Block(first, block.begun))
-            self._bytes += last.add(keys, answers, block.until)
+            self._bytes += self._block(first, block.begun, len(kept)).add(keys, answers, block.until)
             self._unhashed.append(keys)
             first += len(kept)

@@ -241,6 +241,16 @@ def test_L10_a_key_that_the_type_of_a_cache_cannot_hold_is_not_there(kind: str) 
         cache.learn(ArrowKeys(later), [{"x": x + 1}, {"x": 9}], check)
 
 
+def test_A4_large_answers_are_in_blocks_that_arrow_can_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(monkeypatch, MOST_BYTES=250, LEAST=0)
+    cache, keys = ColumnCache(Cache(max_rows=300), ManualClock()), pa.array(range(1_000))
+    check = AnswerCheck(SCHEMA_OF_X, in_columns=True)
+    for start in range(0, 1_000, 50):
+        cache.learn(ArrowKeys(keys[start : start + 50]), in_order(pa.table({"x": keys[start : start + 50]})), check)
+        assert all(found.table.nbytes <= 1_600 for _, found in cache.recall(ArrowKeys(keys)))
+    assert sorted(recalled(cache, keys)) == [*range(700, 1_000)]
+
+
 def test_L3_an_answer_that_its_maker_spoils_after_the_call_is_asked_for_again() -> None:
     schema = pa.schema([("x", pa.list_(pa.int64()))])
     cache, values = ColumnCache(Cache(), ManualClock()), list[Any]([1])
