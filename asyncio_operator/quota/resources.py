@@ -195,10 +195,10 @@ class Stock(Resource):
 
     def flush(self, last_start: float, clock: ClockBounds) -> None:
         """Note for a report what has started since the last look."""
-        units = self.given - self.ready
-        if not units:
+        units, self.given = self.given - self.ready, self.ready
+        # Before the first start it is the rounding error of a call that was not let start.
+        if not units or last_start == -math.inf:
             return
-        self.given = self.ready
         self._used_since_message += units
         entry = rounded(clock.at_most(last_start), self._grain)
         for permit in self.permits:
