@@ -440,7 +440,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/operator": 1_707,
     "asyncio_operator/policies": 1_276,
     "asyncio_operator/queues": 409,
-    "asyncio_operator/quota": 4_101,
+    "asyncio_operator/quota": 4_100,
     "asyncio_operator/services": 1_360,
     "asyncio_operator/spark": 8_295,
     "asyncio_operator/state": 7_315,
