@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.options import Called, CallOptions
     from asyncio_operator.engine.timers import Timers
 
-
 logger = logging.getLogger("asyncio_operator.calls")
 
 
@@ -342,8 +341,9 @@ class Attempts:
                 self._failing.end()
             if not self._satisfied:
                 verdicts = list(map(self._is_last, call.values, results))
+            counted = call.counted  # The source may count it now, and end its elements.
             if all(verdicts) and self._source.store(call, results, now):
-                if call.counted:
+                if counted:
                     self._schedule.unfinished -= call.count
                     if not self._schedule.unfinished or self._schedule.forming:
                         # No element may be left that could join a batch, or none at all: else the seeker sleeps on.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asyncio_operator import Cache, ConfigurationError, EnricherError, Hedge
+from asyncio_operator import Cache, ConfigurationError, EnricherError, Hedge, ResultError
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Answer
-from tests.lookup.helpers import Recorded, batches_of, look_up, now
+from tests.lookup.helpers import CHECK, Recorded, batches_of, look_up, now
 from tests.operator.helpers import virtual
 
 ALL = Hedge(2.0, extra=0.5)
@@ -109,3 +110,15 @@ def test_H2_an_enricher_whose_calls_must_not_be_repeated_refuses_hedge() -> None
     with pytest.raises(ConfigurationError, match=r"hedge is Hedge.*, and Slow has idempotent = False; hedge"):
         Lookup(enricher, hedge=ALL)
     Lookup(enricher)
+
+
+@virtual
+async def test_L9_O5_a_run_ends_whose_hedged_call_gave_an_answer_that_a_cache_on_disk_cannot_keep(
+    tmp_path: Path,
+) -> None:
+    async def wrong(key: Any) -> Any:
+        return {"x": "no number"}
+
+    cache = Cache(store="rocksdb", directory=tmp_path)
+    done = await look_up(Recorded(wrong), [[1], [2]], cache=cache, check=CHECK, hedge=Hedge(), timed=True)
+    assert [type(outcome.error) for batch in done.batches for outcome in batch.outcomes] == [ResultError] * 2
