@@ -34,7 +34,7 @@ BLOCK = 25_000
 """Keys from which a block takes no more, unless there are many: a batch takes rows of each column from each block."""
 
 LEAST = 1_000
-"""Places that are free of keys, up to which they are left: fewer are not worth the copy of all others."""
+"""Places without a key. Fewer are not worth a copy of all others."""
 
 
 class PlaceTable:
@@ -107,7 +107,7 @@ class Block:
     Attributes:
         first: the place of its first key.
         begun: when its first answer came.
-        until: when the last one is no more used.
+        until: when the last of them expires.
     """
 
     def __init__(self, first: int, begun: float) -> None:
@@ -142,10 +142,10 @@ class ColumnMemory:
     Args:
         now: returns the time.
         lives: how long rows and misses are used after they came, in the unit of the time.
-        most_keys: the keys that are kept. When there are more, those go that came first.
+        most_keys: the keys that are kept. When there are more, the least recently used go.
         most_bytes: bytes of keys and answers above which the oldest block goes.
         span: the time that a block may span.
-        idle: how long an answer is used after its last use; None: uses do not count, neither for `most_keys`.
+        idle: how long an answer is used after its last use; None: only its arrival counts as a use.
         keeps_expired: expired answers stay, until there are too many.
     """
 
@@ -222,12 +222,10 @@ class ColumnMemory:
         places = self._places(keys)
         self._forget(places[places >= 0])
 
-    def learn(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any = None) -> None:
-        """Keep the answers of keys, which have come at these times; None: now. Times ascend."""
+    def learn(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any) -> None:
+        """Keep the answers of keys, which have come at these times. Times ascend."""
         if not len(keys):
             return
-        if came is None:
-            came = np.full(len(keys), self.now(), np.float64)
         first, self._end = self._end, self._end + len(keys)
         ends = np.where(answers.counts != 0, *self._lives) + came
         until = ends if self._idle is None else np.minimum(ends, came + self._idle)

@@ -104,6 +104,14 @@ Piece = tuple[Owner, Sequence[Any]]
 """An owner, and positions of elements in it."""
 
 
+def joined(pieces: Sequence[Any]) -> Sequence[Any]:
+    """Values that come in pieces, of Python or in Arrow, one after the other."""
+    first, *others = pieces
+    if others and hasattr(first, "joined"):
+        return first.joined(others)  # type: ignore[no-any-return]
+    return [value for values in pieces for value in values] if others else first
+
+
 class Call:
     """A call for one element, or for those of a batch. It is what the gate lets start, and hears of.
 
@@ -193,12 +201,7 @@ class Call:
         """What its elements are called with."""
         if not self.pieces:
             return [flight.value for flight in self._flights]
-        first, *others = [owner.values(positions) for owner, positions in self.pieces]
-        if not others:
-            return first
-        if hasattr(first, "joined"):
-            return first.joined(others)  # type: ignore[no-any-return]
-        return [*first, *(value for values in others for value in values)]
+        return joined([owner.values(positions) for owner, positions in self.pieces])
 
     @property
     def awaited(self) -> bool:

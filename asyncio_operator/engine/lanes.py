@@ -49,8 +49,6 @@ present_run: ContextVar[object] = ContextVar("present_run")
 because these have a copy of its context."""
 
 FAILED = "failed"
-
-
 IDLE: Any = object()
 
 

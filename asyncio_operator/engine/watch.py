@@ -36,7 +36,6 @@ _LIBRARIES = ("aiohttp", "asyncpg", "numpy", "opentelemetry", "pyarrow", "redis"
 
 _warned: set[str] = set()
 
-
 _runs: dict[object, LoopWatch] = {}
 """The runs of this process that are watched."""
 

@@ -96,8 +96,8 @@ class AnswerCheck:
         from asyncio_operator.arrow.column_answers import ColumnAnswers, one_after_the_other
         from asyncio_operator.arrow.columns import array_of, collected, row_reader
 
-        self.schema = schema
-        self.in_columns = in_columns
+        self._schema = schema
+        self._in_columns = in_columns
         self._collected = collected
         self._joined = one_after_the_other
         self._row = row_reader(schema)
@@ -123,12 +123,12 @@ class AnswerCheck:
 
     def many(self, answers: Sequence[Any]) -> Sequence[Found]:
         """The same for several answers."""
-        if self.in_columns and hasattr(answers, "table"):
+        if self._in_columns and hasattr(answers, "table"):
             return answers
-        if self.in_columns and len(answers) >= FEW:
+        if self._in_columns and len(answers) >= FEW:
             if {dict, type(None), self._in_table}.issuperset(map(type, answers)):
                 with suppress(Exception):
-                    return self._collected(answers, self.schema)
+                    return self._collected(answers, self._schema)
             return self.in_table(list(map(self, answers)))
         # Those of a call in columns become one for each key, as a cache keeps them.
         answers = list(answers)
@@ -146,10 +146,10 @@ class AnswerCheck:
     def in_table(self, answers: Sequence[Any]) -> ColumnAnswers:
         """Answers that this has converted, in one table."""
         try:
-            return self._collected(answers, self.schema)
+            return self._collected(answers, self._schema)
         except Exception:
             # Each of them fits alone.
-            return self._joined([self._collected([answer], self.schema) for answer in answers])
+            return self._joined([self._collected([answer], self._schema) for answer in answers])
 
 
 def valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:

@@ -138,7 +138,7 @@ async def lent_cache(
     """The cache of an owner, while it is entered. The arguments are those of `open_cache`.
 
     Args:
-        in_columns: it is in memory, and keeps answers in columns (`lookup.in_columns`).
+        in_columns: it is in memory, and keeps answers in columns (`lookup.column_places`).
 
     Raises:
         ConfigurationError: the cache cannot be opened.
@@ -146,7 +146,7 @@ async def lent_cache(
     name = cache_name(owner, options)
     make: Callable[[], AnyCache] = partial(open_cache, options, owner, clock, schema)
     if in_columns:
-        make = partial(member("asyncio_operator.lookup.in_columns", "ColumnCache"), options, clock)
+        make = partial(member("asyncio_operator.lookup.column_places", "ColumnCache"), options, clock)
     # In a thread: a disk may be slow, and all tasks of this process share this loop.
     opening = caches.borrow(name, lambda: start_task(asyncio.to_thread(make)))
     is_open = False

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Input
-from asyncio_operator.engine.flights import Call
+from asyncio_operator.engine.flights import Call, joined
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.options import Called
@@ -142,7 +142,6 @@ class LookupPipeline(Asking):
         single: bool = False,
     ) -> None:
         self._options = options
-        self._kept = kept
         self._name = describe(enricher)
         self._single = single
         self.timers = Timers(clock_of(asyncio.get_running_loop()))
@@ -157,7 +156,7 @@ class LookupPipeline(Asking):
         self.in_arrow = in_arrow(options, enricher, traced=trace is not None)
         if sliced and options.batching is None:
             options = replace(options, batching=Batching(1))
-        make, remember = kept.in_columns or Places, 0.0 if sliced else options.remember
+        make, remember = kept.places or Places, 0.0 if sliced else options.remember
         self.places = places = make(self._counted, kept, remember, clock, options.timed)
         # An answer of a batch that is not kept is checked later, when its columns are built.
         check = kept.check if places.keeps or single else None
@@ -403,10 +402,8 @@ class LookupPipeline(Asking):
                 owner.arrived(call, results[0], call.started)
             return True
         about = repeat(weights_of(call)), repeat(call.http_status)
-        keys: Any = call.values
-        if self._kept.in_columns and not self.in_arrow:
-            first, *others = [owner.keys(positions) for owner, positions in call.pieces]  # type: ignore[attr-defined]
-            keys = first.joined(others) if others else first
+        pieces: Any = call.pieces
+        keys = joined([owner.keys(positions) for owner, positions in pieces])
         outcomes = self.pending.outcomes(keys, results, repeat(latency), *about)
         if outcomes is None:
             return False

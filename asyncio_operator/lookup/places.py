@@ -37,14 +37,14 @@ class Kept:
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         tables: what the tables of an enricher that answers in columns look like; None: it does not.
         cache, known: the cache, and the places behind, after those behind the cache.
-        in_columns: the places of a task whose keys are in Arrow (`lookup.in_columns`); None: they are not.
+        places: the class of them: `ColumnPlaces` for keys in Arrow; None: `Places`.
     """
 
     check: AnswerCheck | None = None
     tables: AnswerTables | None = None
     cache: AnyCache | None = None
     known: Sequence[KnownAnswers] = ()
-    in_columns: type[Places] | None = None
+    places: type[Places] | None = None
 
 
 class Places:

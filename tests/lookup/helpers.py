@@ -18,7 +18,7 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import AnyCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.in_columns import ColumnCache, ColumnPlaces
+from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
@@ -242,7 +242,7 @@ def lookups_of(
     consumer = Consumer(made, chosen.ordered, pause)
     consumer.opened = opened
     source = Source(made, source_pause) if every is None else Trickle(made, every)
-    kept = Kept(cache=used, in_columns=ColumnPlaces if arrow else None, **parts)
+    kept = Kept(cache=used, places=ColumnPlaces if arrow else None, **parts)
     consumer.pipeline = LookupPipeline(
         enricher, source, consumer.deliver, chosen, Limited(allowance=meter), kept, trace
     )

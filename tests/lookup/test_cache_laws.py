@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import multiprocessing
@@ -26,6 +27,7 @@ from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.testing import ManualClock
 from tests.lookup.helpers import OneByOne
+from tests.operator.helpers import virtual
 
 Make = Callable[..., LookupCache]
 ROW = {"name": "Ada", "born": 1815}
@@ -337,3 +339,16 @@ def test_a_cache_whose_files_are_gone_closes_and_gives_its_place_back(tmp_path):
     cache = on_disk(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["0"]
     cache.close()
+
+
+@virtual
+async def test_X7_a_task_that_fails_gives_its_cache_back() -> None:
+    caches = cache_directories.new_caches()
+    with pytest.raises(ZeroDivisionError):
+        async with cache_directories.lent_cache(caches, "owner", Cache()):
+            raise ZeroDivisionError
+    for other in range(cache_directories.UNUSED):
+        async with cache_directories.lent_cache(caches, f"other {other}", Cache()):
+            pass
+    await asyncio.sleep(0)
+    assert len(caches.all()) == cache_directories.UNUSED

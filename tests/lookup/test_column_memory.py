@@ -17,9 +17,9 @@ from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order, joined
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup import in_columns
+from asyncio_operator.lookup import column_places
 from asyncio_operator.lookup.answers import AnswerCheck
-from asyncio_operator.lookup.in_columns import ColumnCache, ColumnPlaces
+from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Failure, KeyBatch
 from asyncio_operator.lookup.places import Kept
 from asyncio_operator.testing import ManualClock
@@ -76,7 +76,7 @@ SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64()), ("number", pa.int
 def remembering(clock: ManualClock, cache: ColumnCache | None = None) -> ColumnPlaces:
     """What a task remembers, behind a cache if there is one."""
     check = AnswerCheck(SCHEMA, in_columns=True)
-    return ColumnPlaces(Figures(), Kept(check=check, cache=cache, in_columns=ColumnPlaces), SECONDS, clock)
+    return ColumnPlaces(Figures(), Kept(check=check, cache=cache, places=ColumnPlaces), SECONDS, clock)
 
 
 def learn(places: ColumnPlaces, keys: list[int], time: int = 0, kind: type[ArrowKeys] = ArrowKeys) -> None:
@@ -129,7 +129,7 @@ def test_L12_the_memory_of_answers_in_columns_is_bounded_in_keys_and_in_bytes(mo
     for limits in ({"MOST_KEYS": 100}, {"MOST_BYTES": 4_000}):
         with monkeypatch.context() as patch:
             limited(patch, BLOCK=10, **limits)
-            patch.setattr(in_columns, "MANY", 10)
+            patch.setattr(column_places, "MANY", 10)
             places = remembering(ManualClock())
             places.recall(batch_of([1, 0]))
             for start in range(0, 10_000, 10):

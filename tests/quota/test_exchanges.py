@@ -47,6 +47,16 @@ def test_G7_nothing_starts_without_a_grant_nor_after_its_end(budget: Budget) -> 
     assert permits.next_start({"usd": 1.0}, 1.01) == math.inf
 
 
+def test_G2_a_call_that_was_not_let_start_leaves_nothing_to_report() -> None:
+    coordinator, permits = granted(Budget("b", Limit(100, unit="tokens"), spend={"usd": 1.0}), 1)
+    # Sums have rounding errors: what a call has taken of its tokens, and given back, is not exactly the same.
+    for tokens in (number / 97 for number in range(1, 150)):
+        assert may_start(permits, 0.1, {"tokens": 1.0})
+        assert permits.take({"tokens": tokens, "usd": 0.999}, 0.1) > 0.1
+    exchange(coordinator, permits, 0.2)
+    assert may_start(permits, 0.2, {"tokens": 1.0})
+
+
 def test_G7_a_reply_to_an_earlier_message_is_not_used() -> None:
     coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100)), "w")
     permits.next_start({}, 0.0)

@@ -24,7 +24,7 @@ from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck, missing_key_error, run_error
 from asyncio_operator.lookup.cache_directories import lent_cache
-from asyncio_operator.lookup.in_columns import ColumnPlaces
+from asyncio_operator.lookup.column_places import ColumnPlaces
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline, in_columns, in_slices
@@ -175,7 +175,7 @@ class Link:
             known = () if self._journal is None else (self._journal,)
             check = AnswerCheck(task.answers, self._in_columns)
             places = ColumnPlaces if self._in_columns else None
-            kept = Kept(check=check, tables=task.tables, cache=cache, known=known, in_columns=places)
+            kept = Kept(check=check, tables=task.tables, cache=cache, known=known, places=places)
             limited = Limited(allowance=allowance, hedger=hedger)
             self._pipeline = LookupPipeline(enricher, source, deliver, options, limited, kept, trace)
             if self._reporter is not None:

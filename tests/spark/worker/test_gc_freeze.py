@@ -22,7 +22,6 @@ from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import UNUSED, lent_cache, new_caches, open_caches
 from asyncio_operator.spark.worker.task_frame import LEAST, Frozen
-from tests.operator.helpers import virtual
 
 KEYS = 2 * LEAST
 
@@ -162,16 +161,3 @@ async def test_caches_on_disk_or_with_few_keys_need_no_further_collection() -> N
 async def test_the_first_task_leaves_what_the_process_has_loaded_to_no_later_collection() -> None:
     await task(Process())
     assert not any(one is pa for one in gc.get_objects())
-
-
-@virtual
-async def test_X7_a_task_that_fails_gives_its_cache_back() -> None:
-    caches = new_caches()
-    with pytest.raises(ZeroDivisionError):
-        async with lent_cache(caches, "owner", Cache()):
-            raise ZeroDivisionError
-    for other in range(UNUSED):
-        async with lent_cache(caches, f"other {other}", Cache()):
-            pass
-    await asyncio.sleep(0)
-    assert len(caches.all()) == UNUSED

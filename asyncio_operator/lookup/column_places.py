@@ -38,9 +38,9 @@ MANY = 256
 """Keys that are learnt together, if no task needs them before."""
 
 
-class ColumnAnswersByKey:
-    """What a task remembers, or what a cache holds. Answers are learnt when they are needed: a few cost as much as
-    many."""
+class ColumnStore:
+    """What a task remembers, or what a cache holds. New answers wait until a task asks, because to store a few costs as
+    much as to store many."""
 
     def __init__(self, answers: ColumnMemory) -> None:
         self._answers = answers
@@ -53,7 +53,7 @@ class ColumnAnswersByKey:
         return self._answers.recall(self._fitted(keys))
 
     def learn(self, keys: ArrowKeys, answers: Any, check: AnswerCheck) -> None:
-        """These answers have just come, in columns or as `check` has let them pass."""
+        """These answers have just come: in columns, or as `check` returned them."""
         self._come.append((self._fitted(keys), answers, self._answers.now(), check))
         self._count += len(keys)
         if self._count >= MANY:
@@ -69,7 +69,7 @@ class ColumnAnswersByKey:
             for check, group in groupby(come, lambda one: None if hasattr(one[1], "table") else one[3]):
                 some = [answers for _, answers, _, _ in group]
                 answers += some if check is None else [check.in_table([*chain.from_iterable(some)])]
-        except Exception as error:  # Their maker has changed one after it was checked.
+        except Exception as error:  # The enricher has changed one after it was checked.
             logger.warning("%d answers cannot be kept: %s", len(come), describe_error(error))
             return
         came = np.repeat([time for _, _, time, _ in come], [len(keys) for keys, _, _, _ in come])
@@ -92,7 +92,7 @@ class ColumnAnswersByKey:
         self._answers.clear()
 
 
-class ColumnCache(AnyCache, ColumnAnswersByKey):
+class ColumnCache(AnyCache, ColumnStore):
     """The answers of one specification in memory, in columns. The first keys decide the type of all: others that do not
     fit it are not here.
 
@@ -112,7 +112,7 @@ class ColumnCache(AnyCache, ColumnAnswersByKey):
             idle=inf if options.expire_after_access is None else self.idle_life,
             keeps_expired=options.stale_if_error,
         )
-        ColumnAnswersByKey.__init__(self, answers)
+        ColumnStore.__init__(self, answers)
         self._kind: pa.DataType | None = None
 
     def __len__(self) -> int:
@@ -231,4 +231,4 @@ class ColumnPlaces(Places):
     def _remembering(now: Callable[[], float], life: float, lives: Sequence[float]) -> list[Any]:
         row, miss = min(life, lives[0]), min(life, lives[-1])
         limits = column_memory.MOST_KEYS, column_memory.MOST_BYTES
-        return [ColumnAnswersByKey(ColumnMemory(now, (row, miss), *limits, span=column_memory.SPAN * row))]
+        return [ColumnStore(ColumnMemory(now, (row, miss), *limits, span=column_memory.SPAN * row))]
