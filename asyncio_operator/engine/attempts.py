@@ -21,13 +21,7 @@ from random import random
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.contracts import Endings, Source, Window
-from asyncio_operator.engine.failures import (
-    FailingBatches,
-    aligned,
-    element_error,
-    ends_the_run,
-    is_ordinary,
-)
+from asyncio_operator.engine.failures import FailingBatches, aligned, element_error, ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import SLACK, Call, Flight
 from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate, Limited
 from asyncio_operator.engine.hedging import Hedging
@@ -264,13 +258,15 @@ class Attempts:
         try:
             start = gate.start(call, now)
         except REFUSED as error:
+            unmade = isinstance(error, BudgetExceeded | ResultError)
             # One element may be what weighs too much.
-            if call.count > 1 and isinstance(error, BudgetExceeded | ResultError):
+            if call.count > 1 and unmade:
                 self._schedule.split_unstarted(call)
             else:
-                # It counts as a failed attempt, so retries and back-off bridge an open circuit.
+                # An open circuit counts as a failed attempt, so retries and back-off bridge it. Of a call that is not
+                # made only the one before it counts, if this is a half of that.
                 self.begun(call, now)
-                self._fail(self._flights(call), error, now)
+                self._fail(self._flights(call), error, now, call.half or not unmade)
             return False
         if start <= now:
             return True
@@ -472,14 +468,14 @@ class Attempts:
         """An element has reached its deadline, and no attempt runs for it."""
         self._end(flight, now, self._endings.timed_out, flight.attempts)
 
-    def _fail(self, flights: list[Flight], error: BaseException, now: float) -> None:
+    def _fail(self, flights: list[Flight], error: BaseException, now: float, counts: bool = True) -> None:
         for flight in flights:
             self.recorder.attempt_ended(flight, "error", now, error)
-            self._judge(flight, error, now)
+            self._judge(flight, error, now, counts)
 
-    def _judge(self, flight: Flight, error: BaseException, now: float) -> None:
-        """An attempt has failed: wait for the next, or end the element with its error."""
-        flight.attempts += 1
+    def _judge(self, flight: Flight, error: BaseException, now: float, counts: bool = True) -> None:
+        """An attempt has failed, which counts or not: wait for the next, or end the element with its error."""
+        flight.attempts += counts
         hidden = is_ordinary(error) and not ends_the_run(error)
         again = hidden and not self._is_last(flight.value, error, flight.attempts, "on")
         start = self._next_start(flight, error, now) if again else None

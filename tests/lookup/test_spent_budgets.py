@@ -14,7 +14,7 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.quota.share import shares
 from tests.lookup import helpers
-from tests.lookup.helpers import Recorded, at_once, now
+from tests.lookup.helpers import Recorded, at_once, forever, now
 from tests.operator.helpers import collect, virtual
 
 NUMBERS = itertools.count()
@@ -112,6 +112,58 @@ async def test_G12_what_is_refused_is_not_remembered_or_cached():
     assert (shown(first), shown(again)) == ([3], [3])
     refused, again = await look_up(budget(usd=2.0), [[3], [3]], remember=60.0)
     assert (shown(refused), shown(again)) == ([NO], [NO])
+
+
+class Halved(Paid):
+    """A call with several keys fails, with an error that each of them may be the cause of."""
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Any:
+        if len(keys) > 1:
+            raise ValueError("too many keys")
+        return await super().lookup_many(keys)
+
+
+class Weighs(Paid):
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        return {"usd": 1 / (5 - max(keys))}
+
+
+LATE = {"attempt_timeout": 1.0, "retry": Retry(3, FixedBackoff(1.0))}
+
+
+@pytest.mark.parametrize(
+    ("enricher", "spend", "options", "expected"),
+    [
+        # A call that the budget refuses is not made.
+        (Paid(), {"usd": 10}, {}, [1, 1, 0, 1]),
+        (Paid(4), {"usd": 10}, {}, [1, 1, 0, 1]),
+        # A batch and its halves are one attempt: of [4, 5] and [4, 5, 3, 1], which were called, halves are refused.
+        (Halved(2), {"usd": 10}, {}, [1, 1, 0, 1]),
+        (Halved(4), {"usd": 20}, {}, [1, 1, 1, 1]),
+        # The first call had no result in time, and the budget has nothing for the second one.
+        (Recorded(lambda key: forever()), {"calls": 6}, LATE, [2, 2, 1, 1]),
+        # What cannot be weighed is not called for.
+        (Weighs(), {"usd": 10}, {}, [1, 0, 1, 1]),
+    ],
+)
+@virtual
+async def test_R5_a_status_counts_the_calls_that_were_made_and_not_the_one_that_was_refused(
+    enricher: Recorded, spend: dict[str, float], options: dict[str, Any], expected: list[int]
+) -> None:
+    reservation = shares.allowance(Budget(f"spent {next(NUMBERS)}", spend=spend, on_spent="null"))
+    done = await helpers.look_up(enricher, [[4, 5, 3, 1]], meter=reservation, timed=True, **options)
+    await reservation.settled()
+    assert [outcome.attempts for outcome in done.batches[0].outcomes] == expected
+
+
+@virtual
+async def test_R5_an_expired_answer_for_want_of_money_took_no_attempt() -> None:
+    cache = Cache(expire_after_write=5.0, stale_if_error=True)
+    reservation = shares.allowance(budget(usd=1.0))
+    done = await helpers.look_up(Paid(), [[1], [1]], every=10.0, meter=reservation, cache=cache, timed=True)
+    await reservation.settled()
+    told = [batch.outcomes[0] for batch in done.batches]
+    assert [(one.answer, one.source, one.attempts) for one in told] == [({"x": 1}, "call", 1), ({"x": 1}, "stale", 0)]
 
 
 @virtual

@@ -137,9 +137,7 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
     if isinstance(outcome, Failure):
         status["status"] = "timed_out" if outcome.timed_out else "failed"
         if is_over_budget(outcome.error):
-            # The refused call was not made.
             status["status"] = "over_budget"
-            status["attempts"] -= 1
     else:
         status["status"] = "found" if kind == FOUND else "missing"
         status["http_status"] = outcome.http_status

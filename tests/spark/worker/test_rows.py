@@ -62,7 +62,7 @@ def test_L9_what_python_cannot_hold_is_a_key_that_no_row_has(array: pa.Array) ->
 
 FAILED = Failure(ValueError("no"), 0.25)
 LATE = Failure(ElementTimeoutError("late"), 1.0, timed_out=True)
-SPENT = Failure(BudgetExceeded("spent", on_spent="null"), 0.0)
+SPENT = Failure(BudgetExceeded("spent", on_spent="null"), 0.0, attempts=0)
 
 ROW = st.fixed_dictionaries(
     {"x": st.integers(0, 9)}, optional={"y": st.sampled_from(["p", "q"]), "ignored": st.just(1)}
