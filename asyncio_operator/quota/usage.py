@@ -98,11 +98,10 @@ running: ContextVar[RunningCall] = ContextVar("asyncio_operator_running_call")
 """The call under a budget that runs in this context."""
 
 
-def settle(weights: Weights) -> None:
-    """Say what the running call really weighed, instead of the estimate of `Enricher.weigh`.
+def settle(weights: Weights) -> bool:
+    """Say what the running call really weighed, and not its estimate. Returns whether a budget counts it.
 
-    Several reports of one call are added up, so that each of several requests can settle its own. Units that are not
-    settled keep their estimate. Call it before the call returns.
+    Several reports of one call are added up. Units without one keep their estimate. Call it before the call returns.
 
     Args:
         weights: amounts by unit, from 0 to 1e15; not "calls" and "keys", which are counted.
@@ -111,8 +110,9 @@ def settle(weights: Weights) -> None:
         ConfigurationError: a unit or an amount is wrong.
     """
     checked = checked_weights("settle(weights)", weights)
-    if (call := running.get(None)) is not None:
+    if (call := running.get(None)) is not None and checked:
         call.settle(checked)
+    return call is not None
 
 
 def billed(whether: bool) -> None:

@@ -79,22 +79,22 @@ class Reports:
         """Settle what an answer to keys weighed. Units that it does not report keep their estimates.
 
         Args:
-            required: whether it is logged if the answer does not report a unit.
+            required: whether it is logged if the answer does not report a unit, and a budget keeps its estimate.
         """
-        weights = {}
+        weights, problems = {}, {}
         for unit, read in self._usage.items():
             try:
                 value = read(parsed)
                 if (amount := _amount(value)) is not None:
                     weights[unit] = amount
                     continue
-                problem = f"it is {self._secrets.show(value, SHOWN)}, and must be a number from 0 to {LARGEST_NUMBER:g}"
+                shown = self._secrets.show(value, SHOWN)
+                problems[unit] = f"it is {shown}, and must be a number from 0 to {LARGEST_NUMBER:g}"
             except AsyncOperatorError as error:
-                problem = self._secrets.line(str(error), SHOWN)
-            if required:
+                problems[unit] = self._secrets.line(str(error), SHOWN)
+        if settle(weights) and required:
+            for unit, problem in problems.items():
                 self._log(f"usage {unit}", f"usage[{unit!r}] is ignored, and the estimate counts: {problem}")
-        if weights:
-            settle(weights)
 
     def _log(self, what: str, problem: str) -> None:
         if what not in self._logged:

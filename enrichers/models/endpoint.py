@@ -110,7 +110,7 @@ class _Reports(Reports):
             settle(tokens.weights(self._enricher.price))
             if keys:
                 self._enricher.estimates.learn(self._enricher.length(keys), len(keys), tokens)
-        elif required:
+        elif required and settle({}):
             self._log("usage", "answers do not say how many tokens were used, and the estimate counts")
 
 

@@ -435,3 +435,10 @@ async def test_G4_usage_that_cannot_be_read_keeps_the_estimate_and_is_logged_onc
     assert len(messages) == 2
     assert "usage['tokens'] is ignored, and the estimate counts: it is " in messages[0]
     assert "usage['usd'] is ignored, and the estimate counts: the path 'usage.cost' leads nowhere" in messages[1]
+
+
+async def test_G4_without_a_budget_nothing_is_said_of_an_estimate(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeService() as service, asked(service, usage={"usd": "usage.cost"}) as enricher:
+        service.answer_next(FakeAnswer({"a": 1}))
+        assert await enricher.lookup("x") == {"a": 1}
+    assert caplog.text == ""

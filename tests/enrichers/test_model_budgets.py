@@ -186,13 +186,16 @@ def test_M3_tokens_are_read_from_the_usage_of_an_answer(usage: Any, tokens: Toke
 async def test_M3_an_answer_without_usage_keeps_the_estimate_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Without a budget no estimate counts."""
     shared = budget(spend={"tokens": 1e6})
-    async with (
-        FakeService(handler=lambda _: completion({"mood": "ok"})) as service,
-        Lookup(model(service), budget=shared) as lookup,
-    ):
-        for text in ("a", "b"):
-            await lookup.get(text)
+    for limits in (None, shared):
+        assert caplog.text == ""
+        async with (
+            FakeService(handler=lambda _: completion({"mood": "ok"})) as service,
+            Lookup(model(service), budget=limits) as lookup,
+        ):
+            for text in ("a", "b"):
+                await lookup.get(text)
     assert shared.statistics().units["tokens"].used > 40
     assert caplog.text.count("answers do not say how many tokens were used") == 1
 
