@@ -431,11 +431,7 @@ class Lanes:
                     ended(now, started)
             elif late is FAILED:
                 self.latency.add(now - started)
-            elif lane.apart is apart:
-                # Its duration was counted when it was cut.
-                continue
-            else:
-                break
+            # Else its duration was counted when it was cut.
             if may_stand or now > turn_ends:
                 turn_ends = self._turn_end(now, started)
                 if now > turn_ends or lane.apart is not apart:

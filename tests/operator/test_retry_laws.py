@@ -182,6 +182,16 @@ async def test_R8_when_it_is_due_it_goes_before_new_input():
     assert script.starts == [(0, 0), (1, 0), (0, 4), (2, 4), (3, 8)]
 
 
+@pytest.mark.parametrize("deaf", [0.0, 3.0])
+@virtual
+async def test_R8_it_goes_before_new_input_also_after_a_call_that_was_cut(deaf):
+    script = Script({0: [BAD, OK], 1: [Act(100.0, deaf=deaf), OK]})
+    operator = AsyncWaitOperator(script, mode="unordered", capacity=1, attempt_timeout=4.0, retry=retry(delay=1.0))
+    await collect(operator.process(range(3)))
+    end = 4 + deaf
+    assert script.starts[:4] == [(0, 0), (1, 0), (0, end), (1, end) if deaf else (2, end)]
+
+
 @virtual
 async def test_R8_those_that_are_due_go_in_the_order_they_became_so():
     script = Script({value: [Act(error=EnricherError("", retry_after=9 - value)), OK] for value in range(4)})
