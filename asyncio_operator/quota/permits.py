@@ -97,7 +97,7 @@ class Permits:
 
     def take(self, weights: Mapping[str, float], now: float) -> float:
         """Start a call of these weights, if it may start now. Returns when it may, as `next_start` does."""
-        if self._lent:
+        if self._lent or self.free.ended:
             self.collect()
         if self._starts > 0 and now < self._valid_until:
             for one, unit, default, floor in self._weighed:

@@ -70,7 +70,7 @@ KEPT_CALLS = 2
 SMOOTHING = 8
 """The number of calls whose mean latency is known."""
 
-SHORTEST_CALL = 1e-3
+SHORTEST_CALL = 1e-4
 """Seconds. Shorter calls count as so long."""
 
 LEAST_OF_WINDOW = 1e-6

@@ -105,3 +105,11 @@ def test_G3_a_worker_with_one_slot_has_permits_when_its_call_returns() -> None:
     cluster = Cluster(Budget("b", Limit(10_000), in_flight=10), 10, work=always, latency=0.05)
     cluster.run(2.0)
     assert len(cluster.starts) >= 0.9 * 10 / 0.05 * 2.0
+
+
+def test_G3_a_worker_whose_calls_are_short_has_permits_for_all_of_them() -> None:
+    cluster = Cluster(Budget("b", Limit(10_000_000), in_flight=10), 1, work=always, latency=2e-4, capacity=10)
+    cluster.run(1.0)
+    before = len(cluster.starts)
+    cluster.run(0.5)
+    assert len(cluster.starts) - before >= 0.95 * 10 / 2e-4 * 0.5
