@@ -204,12 +204,6 @@ class AsyncWaitOperator:
         check_hedge(options.hedge, self._function)
         self._options = replace(options, batching=checked_batching(self._function, options.batching))
         self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
-        if on_timeout is not None and timeout is None:
-            # Seconds of 0 say openly that there is none, and are None in the options.
-            raise ConfigurationError(
-                "on_timeout is given, and timeout is not; on_timeout is for elements that pass their deadline, so set "
-                "the deadline with timeout= (attempt_timeout limits one call, and passing it is an error of that call)"
-            )
         self._window = ProcessWindow(options.rate_limit)
         self._cache: ResultCache | None = None
         if self._options.cache is not None:

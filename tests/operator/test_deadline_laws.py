@@ -11,6 +11,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.engine import timing
+from asyncio_operator.errors import ElementTimeoutError
 from tests.operator.attempts import BAD, Act, Script, retry
 from tests.operator.helpers import (
     REAL_LOOPS,
@@ -103,7 +104,8 @@ async def test_R4_a_result_that_is_there_at_the_deadline_or_when_the_attempt_is_
 @virtual
 async def test_R9_no_timeout_is_none_and_retries_need_none(mode, name, none):
     script = Script({1: [Act(1e6, error=ValueError())]})
-    assert await process(script, [1], mode=mode, retry=retry(delay=1e6), **{name: none}) == [1]
+    options = {name: none, "on_timeout": pytest.fail}
+    assert await process(script, [1], mode=mode, retry=retry(delay=1e6), **options) == [1]
     assert now() == 2e6
 
 
@@ -166,3 +168,11 @@ async def test_R1_the_hooks_are_for_the_deadline_only(mode):
     assert script.times(1) == [0, 3, 6]
     assert hooked == [7.0]
     assert operator.metrics.timeouts == 1
+
+
+@virtual
+async def test_R1_R9_without_a_deadline_the_hook_is_never_asked(mode):
+    script = Script(lambda value, attempt: Act(9.0))
+    options = {"attempt_timeout": 2.0, "retry": retry(2), "on_timeout": pytest.fail, "on_error": lambda v, e: type(e)}
+    assert await process(script, [1], mode=mode, **options) == [ElementTimeoutError]
+    assert script.times(1) == [0, 3]

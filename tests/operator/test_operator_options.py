@@ -136,16 +136,6 @@ def test_options_that_do_not_fit_are_refused(options, says):
         AsyncWaitOperator(same, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"attempt_timeout": 1.0}])
-def test_R2_on_timeout_is_for_a_deadline(options):
-    """That there may be none, 0 says openly."""
-    with pytest.raises(
-        ConfigurationError, match=r"on_timeout is given, and timeout is not; .* set the deadline with timeout="
-    ):
-        AsyncWaitOperator(same, on_timeout=plain, **options)
-    AsyncWaitOperator(same, on_timeout=plain, timeout=0, **options)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -156,6 +146,8 @@ def test_R2_on_timeout_is_for_a_deadline(options):
         {"buffer": 1, "capacity": AdaptiveCapacity()},
         {"retry": Retry(), "rate_limit": RateLimit(100), "circuit_breaker": CircuitBreaker()},
         {"on_timeout": plain, "timeout": 1.0},
+        {"on_timeout": plain, "attempt_timeout": 1.0},
+        {"on_timeout": plain, "timeout": None},
         {"key": hash, "mode": "key_ordered"},
     ],
 )
