@@ -58,7 +58,7 @@ class Hedge:
     Attributes:
         after: how long a call runs before it is made a second time: seconds, a timedelta, or a percentile of the latest
             latencies, from "p50" to "p99.9".
-        extra: the share of all calls that may be second ones: more than 0, and at most 0.5.
+        extra: the share of all calls that may be second ones: more than 0, and at most 1.
         floor: the shortest time that a percentile counts as, in seconds or as a timedelta.
         cap: the longest time that a percentile counts as; `after` in seconds must not be more. With a cap, calls are
             made again also before there are enough latencies for the percentile: after that time. None: 4 times the
@@ -78,9 +78,8 @@ class Hedge:
             _rank(self.after)
         else:
             object.__setattr__(self, "after", positive_duration("after", self.after))
-        extra = number("extra", self.extra, "of more than 0 and at most 0.5", lambda share: 0 < share <= 0.5)
+        object.__setattr__(self, "extra", number("extra", self.extra, "over 0 and at most 1", lambda x: 0 < x <= 1))
         floor = duration("floor", self.floor)
-        object.__setattr__(self, "extra", extra)
         object.__setattr__(self, "floor", floor)
         if self.cap is not None:
             cap = positive_duration("cap", self.cap)

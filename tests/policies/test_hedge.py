@@ -118,6 +118,14 @@ def test_H1_the_whole_share_may_be_used(extra):
     assert len(copies) == math.floor(extra * made)
 
 
+def test_H1_with_extra_of_one_every_slow_call_has_its_copy():
+    hedger = Hedger(Hedge(1.0, extra=1.0))
+    for _ in range(1000):
+        hedger.called()
+        assert hedger.next_copy(5.0) == 5.0
+        hedger.copied()
+
+
 @pytest.mark.parametrize("extra", [0.5, 0.02])
 def test_H1_what_a_quiet_time_did_not_use_is_lost(extra):
     """After 100,000 good calls everything is slow: the copies that follow are a share of the calls that follow."""
