@@ -438,7 +438,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/lookup": 4_485,
     "asyncio_operator/loop": 849,
     "asyncio_operator/operator": 1_701,
-    "asyncio_operator/policies": 1_276,
+    "asyncio_operator/policies": 1_275,
     "asyncio_operator/queues": 409,
     "asyncio_operator/quota": 4_100,
     "asyncio_operator/services": 1_360,
