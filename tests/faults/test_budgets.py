@@ -53,7 +53,7 @@ def logged(path, latency, throttled):
         from asyncio_operator.quota.usage import running
         from asyncio_operator.enricher import hint
 
-        begun = running.get()._call.admitted
+        begun = running.get().let_start
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(file, f"start {begun} {os.getpid()} {key}\\n".encode())
@@ -68,7 +68,9 @@ def logged(path, latency, throttled):
     return look
 
 
-lookup = FunctionEnricher(logged(job["log"], job["latency"], job["throttled"]), "answer long")
+# With weights of its own each call has an object, which knows when it was let start.
+calls = logged(job["log"], job["latency"], job["throttled"])
+lookup = FunctionEnricher(calls, "answer long", weigh=lambda keys: {"watched": 1.0})
 limit, patience = Limit(job["rate"], job["per"], "calls"), job["patience"]
 budget = Budget("shared", limit, in_flight=job["in_flight"], coordinator=job["at"], patience=patience)
 rows = spark.range(0, job["rows"], 1, job["partitions"])

@@ -31,7 +31,7 @@ def logged(path):
         from asyncio_operator.quota.usage import running
 
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(file, f"start {running.get()._call.admitted} {os.getpid()} {key}\\n".encode())
+        os.write(file, f"start {running.get().let_start} {os.getpid()} {key}\\n".encode())
         os.close(file)
         await asyncio.sleep(0.02)
         return {"answer": -key}
@@ -42,7 +42,8 @@ def logged(path):
 spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
 assert type(spark).__module__.startswith("pyspark.sql.connect"), type(spark)
 budget = Budget("on Connect", Limit(rate, per), coordinator=at)
-lookup = FunctionEnricher(logged(log), "answer long")
+# With weights of its own each call has an object, which knows when it was let start.
+lookup = FunctionEnricher(logged(log), "answer long", weigh=lambda keys: {"watched": 1.0})
 keys = spark.range(0, rows, 1, 4)
 for _ in range(2):
     found = enrich(keys, lookup, on="id", budget=budget, timeout=120, remember=None).collect()
