@@ -22,7 +22,7 @@ from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher
 
 log, at, rate, per, rows = sys.argv[1], sys.argv[2] or None, int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
-logging.basicConfig(stream=sys.stdout, format="%(message)s")
+logging.basicConfig(stream=sys.stdout, format="%(message)s", force=True)
 
 
 def logged(path):
