@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
 from time import process_time
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ from redis.asyncio import Redis
 
 from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.enricher import as_schema
-from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.spark.worker.answers import read_answers
 from asyncio_operator.spark.worker.output_batches import columns_of
 from asyncio_operator.spark.worker.rows import Enrichment, Layout
@@ -33,8 +32,7 @@ TURNS = 9
 
 def composite() -> Rows:
     """The keys of batches of 10,000 rows that are a text and a time, CPU for a row, compared with the same pairs as one
-    text. First those of the flights, 600 in a batch, then keys of which each is there once. In Arrow, as enrichers in
-    memory take keys, and as Python objects."""
+    text. First those of the flights, 600 in a batch, then keys of which each is there once."""
     flights = read_data()["flights"].select(["origin", "time_hour"]).slice(0, BATCH * BATCHES)
     hours = pa.array(np.arange(BATCH * BATCHES) * 3_600_000_000).view(pa.timestamp("us", "UTC"))
     once = pa.table({"origin": pa.array([f"N{i}" for i in range(BATCH * BATCHES)]), "time_hour": hours})
@@ -44,23 +42,21 @@ def composite() -> Rows:
         texts = pc.binary_join_element_wise(rows["origin"], rows["time_hour"].cast(pa.string()), " ")
         table = rows.append_column("pair", texts).combine_chunks()
         batches = table.to_batches(max_chunksize=BATCH)
-        for in_arrow, target in ((True, "<= 2"), (False, "")):
-            times = [[_seconds_of_keys(batches, columns, in_arrow) for columns in ([0, 1], [2])] for _ in range(TURNS)]
-            pair, text = (median(seconds) / (BATCH * BATCHES) * 1e9 for seconds in zip(*times, strict=True))
-            form = "in Arrow" if in_arrow else "as objects"
-            yield (
-                "",
-                f"a row's key, text and timestamptz / text: {what}, {form}",
-                f"{pair:.0f} ns",
-                f"{text:.0f} ns",
-                pair / text,
-                target,
-            )
+        times = [[_seconds_of_keys(batches, columns) for columns in ([0, 1], [2])] for _ in range(TURNS)]
+        pair, text = (median(seconds) / (BATCH * BATCHES) * 1e9 for seconds in zip(*times, strict=True))
+        yield (
+            "",
+            f"a row's key, text and timestamptz / text: {what}",
+            f"{pair:.0f} ns",
+            f"{text:.0f} ns",
+            pair / text,
+            "<= 2",
+        )
 
 
-def _seconds_of_keys(batches: Sequence[pa.RecordBatch], columns: Sequence[int], in_arrow: bool) -> float:
+def _seconds_of_keys(batches: Sequence[pa.RecordBatch], columns: Sequence[int]) -> float:
     layout = Layout(tuple(columns), pa.schema([]))
-    enrichment = Enrichment(layout, lambda _key, _outcome, error: Failure(error, 0.0), in_arrow=in_arrow)
+    enrichment = Enrichment(layout)
     started = process_time()
     for batch in batches:
         enrichment.keys_of(batch)
@@ -148,11 +144,7 @@ async def _kinds_of_redis(server: Any, url: str) -> list[tuple[str | float, ...]
 
 def _output(answers: Sequence[Any], schema: pa.Schema) -> None:
     """The columns of answers, as a task makes them."""
-    columns_of(read_answers(range(KEYS), list(answers), schema, on_result_error=_no_error).table, schema.names)
-
-
-def _no_error(_key: Any, _outcome: Any, error: Exception) -> NoReturn:
-    raise error
+    columns_of(read_answers(list(answers), schema).table, schema.names)
 
 
 async def _cpu(side: Callable[[], Awaitable[Any]]) -> float:

@@ -18,11 +18,15 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import AdaptiveCapacity, CircuitBreaker, Enricher, RateLimit
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import as_input
+from asyncio_operator.figures import Figures
+from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.column_places import ColumnPlaces
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
 from asyncio_operator.quota.account import answer
 from asyncio_operator.quota.permits import Permits
 from asyncio_operator.quota.share import own_allowance
@@ -85,7 +89,10 @@ def _key(options: dict[str, Any]) -> float:
     """Microseconds of CPU for a key of a lookup with these options."""
     budget = options.get("budget")
     enricher = _Weighing() if budget is not None and len(budget.limits) > 1 else _Echo()
-    batches = [KeyBatch(list(range(at, at + BATCH)), BATCH, None, True) for at in range(0, WARM * BATCH + KEYS, BATCH)]
+    batches = [
+        KeyBatch(ArrowKeys(pa.array(range(at, at + BATCH))), BATCH, None, True)
+        for at in range(0, WARM * BATCH + KEYS, BATCH)
+    ]
     gc.collect()
     with worker_loop() as runner:
         return runner.run(_looked_up(enricher, batches, LookupOptions(remember=60.0, **options))) / KEYS * 1e6
@@ -109,10 +116,12 @@ async def _looked_up(enricher: Enricher, batches: list[KeyBatch], options: Looku
         yield from batches[WARM:]
 
     allowance = own_allowance(options.budget, "the lookup", enricher.weigh)
-    pipeline = LookupPipeline(enricher, as_input(read()), deliver, options, limited=Limited(allowance=allowance))
+    check = AnswerCheck(enricher.schema(), in_columns=True)
+    kept = Kept(check, ColumnPlaces(Figures(), check, remember=options.remember, clock=loop.time))
+    pipeline = LookupPipeline(enricher, as_input(read()), deliver, options, kept, Limited(allowance=allowance))
     await pipeline.run()
     passed = process_time() - started
-    assert batches[-1].outcomes[-1] == {"x": pipeline.figures.calls - 1}
+    assert batches[-1].found()[-1].answer() == {"x": pipeline.figures.calls - 1}
     if allowance is not None:
         await allowance.settled()
     return passed

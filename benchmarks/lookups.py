@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 from time import process_time
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import numpy as np
@@ -24,14 +24,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Batching, Cache, Enricher, Retry
+from asyncio_operator.arrow.key_arrays import key_array
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.contracts import Input
+from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck
-from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache import AnyCache, LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.lookup.places import Kept
+from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from benchmarks import Rows
 from benchmarks.measuring import seconds_of
@@ -54,7 +57,7 @@ def keys() -> Rows:
     at_once, many = _AtOnce(), _AtOnce(max_batch=1000)
     hits, misses = _kept(), _cache(1)
     batching = Batching(1000)
-    sides: dict[str, tuple[Enricher, LookupOptions, LookupCache | None]] = {
+    sides: dict[str, tuple[Enricher, LookupOptions, AnyCache | None]] = {
         "hit": (at_once, LookupOptions(cache=Cache()), hits),
         "hit, composite key": (at_once, LookupOptions(cache=Cache()), _kept(composite=True)),
         "hit on disk": (at_once, LookupOptions(cache=Cache()), _kept(tempfile.mkdtemp())),
@@ -68,7 +71,7 @@ def keys() -> Rows:
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _turn in range(TURNS):
         for name, (enricher, options, cache) in sides.items():
-            batches = [KeyBatch(_keys(name, number), BATCH) for number in range(BATCHES)]
+            batches = [KeyBatch(_in_arrow(_keys(name, number)), BATCH) for number in range(BATCHES)]
             times[name].append(asyncio.run(_timed(enricher, options, cache, batches)))
     for cache in (sides["hit on disk"][2], hits):
         if cache is not None:
@@ -93,7 +96,7 @@ def redis_cache() -> Rows:
             server.flushall()
             for name, options in (("called for", memory), ("called for, and written", shared), ("found", shared)):
                 cache = open_cache(options, "benchmark", None, many.schema())
-                batches = [KeyBatch(_keys(name, number), BATCH) for number in range(BATCHES)]
+                batches = [KeyBatch(_in_arrow(_keys(name, number)), BATCH) for number in range(BATCHES)]
                 lookups = LookupOptions(cache=options, batching=batching)
                 times.setdefault(name, []).append(asyncio.run(_shared(many, lookups, cache, batches)))
         stored = server.dbsize()
@@ -208,9 +211,7 @@ def _keys(name: str, number: int) -> list[Any]:
     return [(f"N{i}", i) for i in keys] if "composite" in name else [f"N{i}" for i in keys]
 
 
-async def _timed(
-    enricher: Enricher, options: LookupOptions, cache: LookupCache | None, batches: list[KeyBatch]
-) -> float:
+async def _timed(enricher: Enricher, options: LookupOptions, cache: AnyCache | None, batches: list[KeyBatch]) -> float:
     """Microseconds per key."""
     pipeline: LookupPipeline
     loop = asyncio.get_running_loop()
@@ -222,24 +223,34 @@ async def _timed(
         loop.call_soon(pipeline.emitted, new, batch if batch.ended else None)
 
     options = replace(options, buffer=20 * BATCH, timeout=30.0)
-    kept = Kept(check=AnswerCheck(enricher.schema()), cache=cache)
-    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, kept=kept)
+    check = AnswerCheck(enricher.schema(), in_columns=cache is None or not cache.has_objects)
+    places = ColumnPlaces(Figures(), check, None, cache, remember=options.remember, clock=loop.time)
+    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, Kept(check, places))
     started = process_time()
     await pipeline.run()
     return (process_time() - started) / sum(len(batch.keys) for batch in batches) * 1e6
 
 
-def _cache(max_rows: int, directory: str | None = None) -> LookupCache:
-    store = {} if directory is None else {"store": "rocksdb", "directory": directory}
-    return open_cache(Cache(max_rows, expire_after_write=3600, **store), "benchmark")  # type: ignore[arg-type]
+def _in_arrow(keys: list[Any]) -> ArrowKeys:
+    parts = list(zip(*keys, strict=True)) if type(keys[0]) is tuple else [keys]
+    return ArrowKeys(key_array(list(map(pa.array, parts))))
 
 
-def _kept(directory: str | None = None, composite: bool = False) -> LookupCache:
+def _cache(max_rows: int, directory: str | None = None) -> AnyCache:
+    if directory is None:
+        return ColumnCache(Cache(max_rows, expire_after_write=3600), None)
+    return open_cache(Cache(max_rows, expire_after_write=3600, store="rocksdb", directory=directory), "benchmark")
+
+
+def _kept(directory: str | None = None, composite: bool = False) -> AnyCache:
     """A cache that contains every key."""
-    cache = _cache(BATCH * BATCHES, directory)
+    cache, check = _cache(BATCH * BATCHES, directory), AnswerCheck(_AtOnce().schema())
     for number in range(BATCHES):
-        for key in _keys("composite" if composite else "", number):
-            cache.put(key, ROW)
+        keys = _keys("composite" if composite else "", number)
+        if isinstance(cache, ColumnCache):
+            cache.learn(_in_arrow(keys), [ROW] * len(keys), check)
+        else:
+            cast("LookupCache", cache).learn(keys, [ROW] * len(keys))
     return cache
 
 

@@ -33,6 +33,9 @@ SPAN = 0.01
 BLOCK = 25_000
 """Keys from which a block takes no more, unless there are many: a batch takes rows of each column from each block."""
 
+ABOUT = np.dtype([("attempts", np.int32), ("latency", np.float64), ("http_status", np.float64)])
+"""What the call of an answer took. NaN: there is none."""
+
 LEAST = 1_000
 """Places without a key. Fewer are not worth a copy of all others."""
 
@@ -96,7 +99,7 @@ def grown(array: Any, size: int) -> Any:
     """The array, or a copy with room for more."""
     if size <= len(array):
         return array
-    larger = np.empty(max(size, 2 * len(array)), array.dtype)
+    larger = np.empty(max(size, len(array) * 3 // 2), array.dtype)
     larger[: len(array)] = array
     return larger
 
@@ -172,13 +175,14 @@ class ColumnMemory:
         """Forget everything."""
         self._blocks: list[Block] = []
         self._bytes = self._tick = 0
-        self._number(np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64))
+        self._number(np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64), np.empty(0, ABOUT))
 
-    def _number(self, came: Any, ends: Any, until: Any, used: Ints) -> None:
+    def _number(self, came: Any, ends: Any, until: Any, used: Ints, about: Any) -> None:
         """Number the places anew: each has a key, which is not in the table yet."""
         # Of each place: whether it has a key, when its answer came, when its life ends, when it would expire without
-        # another use, and its number in the order of use.
+        # another use, its number in the order of use, and what its call took.
         self._live, self._came, self._ends, self._until, self._used = np.ones(len(used), bool), came, ends, until, used
+        self._about = about
         self._end = self.count = len(used)
         self._table = PlaceTable()
         # Keys whose hashes were not needed yet.
@@ -217,19 +221,23 @@ class ColumnMemory:
         places = self._places(keys)
         return np.where(places < 0, np.nan, np.append(self._came[: self._end], np.nan)[places])
 
+    def about(self, keys: ArrowKeys) -> Any:
+        """What the calls of keys that are here took: an array of `ABOUT`."""
+        return self._about[self._places(keys)]
+
     def forget(self, keys: ArrowKeys) -> None:
         """Forget the answers of keys."""
         places = self._places(keys)
         self._forget(places[places >= 0])
 
-    def learn(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any) -> None:
+    def learn(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any = 0) -> None:
         """Keep the answers of keys, which have come at these times. Times ascend."""
         if not len(keys):
             return
         first, self._end = self._end, self._end + len(keys)
         ends = np.where(answers.counts != 0, *self._lives) + came
         until = ends if self._idle is None else np.minimum(ends, came + self._idle)
-        values = {"_live": True, "_came": came, "_ends": ends, "_until": until, "_used": 0}
+        values = {"_live": True, "_came": came, "_ends": ends, "_until": until, "_used": 0, "_about": about}
         for name, value in values.items():
             array = grown(getattr(self, name), self._end)
             array[first : self._end] = value
@@ -282,7 +290,9 @@ class ColumnMemory:
             some, self._queue = self._queue[:over], self._queue[over:]
             # Others were used since then.
             self._forget(some[self._used[some] < self._queued])
-        if self._end - self.count > max(self.count, LEAST):
+        while self._blocks and not self._live[(block := self._blocks[0]).first : block.first + block.count].any():
+            self._forget_block()
+        if self._end - self.count > max(self.count // 2, LEAST):
             self._pack()
 
     def _forget_block(self) -> None:
@@ -298,7 +308,8 @@ class ColumnMemory:
     def _pack(self) -> None:
         """Copy what is left into fewer blocks."""
         live, blocks = self._live[: self._end], self._blocks
-        self._number(*[array[: self._end][live] for array in (self._came, self._ends, self._until, self._used)])
+        arrays = self._came, self._ends, self._until, self._used, self._about
+        self._number(*[array[: self._end][live] for array in arrays])
         self._blocks, self._bytes, first = [], 0, 0
         for block in blocks:
             kept = np.flatnonzero(live[block.first : block.first + block.count])

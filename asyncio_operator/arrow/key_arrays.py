@@ -1,8 +1,7 @@
 """The keys of Arrow columns: the rule of `keys`, applied to whole columns.
 
 `canonical_array` gives equal keys equal bytes. So Arrow's `dictionary_encode`, `index_in` and joins compare keys by the
-same rule as dictionaries of canonical keys. Types with one spelling per value cost nothing. `distinct_keys` converts
-columns of rows to Python keys. Only distinct values become Python objects.
+same rule as dictionaries of canonical keys. Types with one spelling per value cost nothing.
 """
 
 from __future__ import annotations
@@ -63,32 +62,12 @@ def key_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return list(map(_python_key, column))
 
 
-def distinct_keys(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[list[Any], Ints]:
-    """The distinct keys of rows, and for every row the number of its key, or -1 if a part of the key is null.
-
-    Keys are in the order of their first row. Keys of several columns are tuples. A value that Python cannot hold counts
-    as null, because no source can have it.
-
-    Args:
-        optional: positions of the columns whose nulls are values: None in a key, equal to each other.
-    """
-    keys, codes = distinct(columns, optional)
-    try:
-        return python_keys(keys), codes
-    except (ValueError, OverflowError):
-        keys, codes = _distinct_held(columns, optional)
-        return python_keys(keys), codes
-
-
 def distinct_held(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
-    """The same as an array. No Python object is made for a key, unless there are values that Python cannot hold."""
-    columns = list(map(canonical_array, columns))
-    return distinct(columns, optional) if all(map(_is_held, columns)) else _distinct_held(columns, optional)
-
-
-def _distinct_held(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
-    """The distinct keys of rows without values that Python cannot hold."""
+    """See `distinct`. A value that Python cannot hold counts as null, because no source can have it. Only where there
+    are such values is a Python object made for a key."""
     arrays = list(map(canonical_array, columns))
+    if all(map(_is_held, arrays)):
+        return distinct(arrays, optional)
     held = [pa.array(map(_python_key, array), array.type) for array in arrays]
     lost = [pc.and_(one.is_null(), array.is_valid()) for one, array in zip(held, arrays, strict=True)]
     unheld = np.logical_or.reduce([one.to_numpy(zero_copy_only=False) for one in lost])
@@ -141,14 +120,6 @@ def distinct(
         rows = pa.array(first[:-1])
         arrays = [array.take(rows) for array in arrays]
     return key_array(arrays), codes
-
-
-def with_duplicates(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
-    """Like `distinct`, but keeps duplicates unless there are nulls: no search for them."""
-    arrays = list(map(canonical_array, columns))
-    if any(array.null_count for array in arrays):
-        return distinct(arrays, optional)
-    return key_array(arrays), np.arange(len(arrays[0]))
 
 
 def ascend(columns: Sequence[pa.Array]) -> bool:

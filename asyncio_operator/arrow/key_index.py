@@ -250,6 +250,16 @@ def _equal(parts: Sequence[pa.Array], others: Sequence[pa.Array]) -> Mask:
     return every
 
 
+def _same(keys: pa.Array, others: pa.Array) -> Mask:
+    """Whether keys are equal, key by key. A null part is a value. A key that is null as a whole is equal to none."""
+    if not any(part.null_count for part in key_parts(keys)):
+        return _equal(key_parts(keys), key_parts(others))
+    pairs = zip(key_parts(keys), key_parts(others), strict=True)
+    equal = [pc.coalesce(pc.equal(*map(_bits, pair)), pc.and_(*[part.is_null() for part in pair])) for pair in pairs]
+    tests = [one.to_numpy(zero_copy_only=False) for one in (keys.is_valid(), others.is_valid(), *equal)]
+    return np.logical_and.reduce(tests)  # type: ignore[no-any-return]
+
+
 def _bits(array: pa.Array) -> pa.Array:
     """Floats as their bits: a NaN is not equal to itself."""
     if kinds.is_floating(array.type):
@@ -271,7 +281,7 @@ class ArrowKeys(Sequence[Any]):
     @cached_property
     def hashes(self) -> Words:
         """A well-mixed number for each key: equal for equal keys of one type, and hardly ever for others; see `same`.
-        Keys with a null have any. Another process has others, so that many of one hash cannot be prepared."""
+        Keys that are null have any. Another process has others, so that many of one hash cannot be prepared."""
         hashes, _ = _hashes(key_parts(canonical_array(self.array)), len(self), _SECRET)
         return _mixed(np.zeros(len(self), dtype=np.uint64), hashes)
 
@@ -294,7 +304,7 @@ class ArrowKeys(Sequence[Any]):
         none = pa.nulls(len(self), kind)
         try:
             array = fit_keys(self.array, kind)
-            exact = _equal(key_parts(fit_keys(array, self.array.type)), key_parts(self.array))
+            exact = _same(fit_keys(array, self.array.type), self.array)
         except TypeError:  # Keys of these types are never equal.
             return type(self)(none)
         return type(self)(pc.if_else(pa.array(exact), array, none))
@@ -313,7 +323,7 @@ class ArrowKeys(Sequence[Any]):
 
     def same(self, places: Ints | Sequence[int], others: ArrowKeys, other_places: Ints | Sequence[int]) -> Mask:
         """Whether the keys at places are those of others at theirs."""
-        return _equal(key_parts(self.at(places).array), key_parts(others.at(other_places).array))
+        return _same(self.at(places).array, others.at(other_places).array)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -343,7 +353,7 @@ class ArrowKeys(Sequence[Any]):
 
 
 def _hashes(parts: Sequence[pa.Array], length: int, start: np.uint64) -> tuple[Words, bool]:
-    """A hash of each key, and whether different keys have different hashes. Keys with a null have any hash.
+    """A hash of each key, and whether different keys have different hashes. Keys that are null have any hash.
 
     Hashes begin with the word `start`, except those of keys that are their own hash.
     """
@@ -352,11 +362,16 @@ def _hashes(parts: Sequence[pa.Array], length: int, start: np.uint64) -> tuple[W
         return words[0][0], True
     hashes: Words = np.full(length, start)
     for part, own in zip(parts, words, strict=True):
+        before = hashes
         if own is None:
             hashes = _with_bytes(hashes, part)
         else:
             for word in own:
                 hashes = _mixed(hashes, word)
+        if part.null_count:
+            # Whatever bytes are there. No value has this word, but by chance.
+            nulls = part.is_null().to_numpy(zero_copy_only=False)
+            hashes = np.where(nulls, _mixed(before, np.full(length, _SECRET)), hashes)
     return hashes, False
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.engine.flights import Call, Owner
+from asyncio_operator.engine.flights import Call
 from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
 from asyncio_operator.quota.usage import FreeStarts
 
@@ -20,21 +20,20 @@ if TYPE_CHECKING:
 
 
 class CallWindow:
-    """A `Window`, but for what a subclass says: `results`, `complete`, and what it hands out.
+    """A `Window`, but for what a subclass says: `owner` of the elements, `results`, `complete`, and what it hands out.
 
     Args:
-        owner: of the elements.
         plain: nothing is to be done with a call but to store its result: slots are places of the owner.
         final: see `Window`.
     """
 
+    owner: Any
     instant = True
     results: list[Any] | None = None
 
-    def __init__(self, owner: Owner, attempts: Attempts, plain: bool, final: bool) -> None:
+    def __init__(self, attempts: Attempts, plain: bool, final: bool) -> None:
         self.working = 0
         self.final = final
-        self._owner = owner
         self.attempts = attempts
         self._plain = plain
         self.begin: Callable[[Any, float], float] | None = None if plain else attempts.begin
@@ -89,7 +88,7 @@ class CallWindow:
         return call
 
     def _call(self, slot: Any) -> Call:
-        call = Call(((self._owner, (slot,)),))
+        call = Call(((self.owner, (slot,)),))
         call.counted = False
         return call
 

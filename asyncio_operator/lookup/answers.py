@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from operator import itemgetter
+from sys import getsizeof
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -83,24 +85,44 @@ def rows_of(answer: Any) -> Sequence[Row]:
     raise ResultError(f"the answer is of type {type(answer).__name__}: {describe(answer)}; {_SHAPES}")
 
 
+def size_of(answers: Sequence[Any]) -> int:
+    """The bytes of answers, about: mappings, lists of them, `ColumnAnswers` and None."""
+    # Asking a table takes longer than all the rest of an answer, so each is asked once.
+    tables = {id(answer.table): answer.table for answer in answers if hasattr(answer, "table")}
+    rows = {name: table.nbytes / table.num_rows for name, table in tables.items()}
+    return sum(
+        int(rows[id(answer.table)] * answer.counts) if hasattr(answer, "table") else _inside(answer)
+        for answer in answers
+    )
+
+
+def _inside(value: Any) -> int:
+    """The bytes of the values in a row, a list of rows, or a nested value."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return 0
+    return sum(getsizeof(item) + _inside(item) for item in value)
+
+
 class AnswerCheck:
     """Converts answers to the form in which they are cached and returned: new dictionaries with the schema's columns.
 
     Args:
         schema: the columns that every row must fit.
         in_columns: the form of many is rows of a table.
+        declared: the names that a row may have; None: those of the schema.
     """
 
-    def __init__(self, schema: pa.Schema, in_columns: bool = False) -> None:
+    def __init__(self, schema: pa.Schema, in_columns: bool = False, declared: Sequence[str] | None = None) -> None:
         # Imported here: the module loads pyarrow, and a caller that has a schema has loaded it already.
         from asyncio_operator.arrow.column_answers import ColumnAnswers, one_after_the_other
         from asyncio_operator.arrow.columns import array_of, collected, row_reader
 
-        self._schema = schema
         self._in_columns = in_columns
-        self._collected = collected
+        self._collected = partial(collected, schema=schema, declared=declared)
         self._joined = one_after_the_other
-        self._row = row_reader(schema)
+        self._row = row_reader(schema, declared)
         self._columns = [(itemgetter(field.name), field.type) for field in schema]
         self._array_of = array_of
         self._in_table = ColumnAnswers
@@ -128,7 +150,7 @@ class AnswerCheck:
         if self._in_columns and len(answers) >= FEW:
             if {dict, type(None), self._in_table}.issuperset(map(type, answers)):
                 with suppress(Exception):
-                    return self._collected(answers, self._schema)
+                    return self._collected(answers)
             return self.in_table(list(map(self, answers)))
         # Those of a call in columns become one for each key, as a cache keeps them.
         answers = list(answers)
@@ -146,10 +168,10 @@ class AnswerCheck:
     def in_table(self, answers: Sequence[Any]) -> ColumnAnswers:
         """Answers that this has converted, in one table."""
         try:
-            return self._collected(answers, self._schema)
+            return self._collected(answers)
         except Exception:
             # Each of them fits alone.
-            return self._joined([self._collected([answer], self._schema) for answer in answers])
+            return self._joined([self._collected([answer]) for answer in answers])
 
 
 def valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:

@@ -20,6 +20,7 @@ from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.timing import clock_of, close_within
 from asyncio_operator.enricher import Enricher, Found, optional_parts, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, StateError, describe, describe_error
+from asyncio_operator.figures import Figures
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import named_options
 from asyncio_operator.lookup.answers import ATOMIC, AnswerCheck, copied, valid
@@ -27,8 +28,8 @@ from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
-from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.lookup.places import Kept
+from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
+from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -297,8 +298,8 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
 
         # Keys of unknown type have Python's types.
         tables = AnswerTables(enricher.key_schema(), schema, optional=optional_parts(enricher))
-    kept = Kept(check=check, tables=tables, cache=cache)
-    pipeline = LookupPipeline(enricher, as_input(()), lambda *_: None, options, limited, kept, single=True)
+    kept = Kept(check, Places(Figures(), cache), tables)
+    pipeline = LookupPipeline(enricher, as_input(()), lambda *_: None, options, kept, limited, single=True)
     return _Engine(enricher, cache, limited.allowance, pipeline)
 
 

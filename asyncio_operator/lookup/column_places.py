@@ -1,15 +1,19 @@
-"""The places of a task whose keys are in Arrow: answers stay in columns, in what the task remembers and in a cache.
+"""The places of a task: a memory of what it was answered, a cache, and places behind. Answers stay in columns in the
+memory, and in a cache in memory, where no key and no answer has an object (law A4).
 
-No place has an object for a key or an answer (law A4). Single keys, whose calls were in trouble, become Arrow here.
+The places at hand are asked for all keys of a batch at once, and learn the answers of calls at once. Laws: a key that
+the task was told is not called for again (L12); a cache never costs calls, because the memory has what the cache has
+dropped (L13); a key that one place knows touches no later one (L14).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from itertools import chain, groupby
-from math import inf
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from itertools import chain, compress, groupby, islice, repeat
+from math import inf, isnan
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,20 +21,22 @@ import pyarrow.types as kinds
 
 from asyncio_operator.arrow import column_memory
 from asyncio_operator.arrow.column_answers import one_after_the_other
-from asyncio_operator.arrow.column_memory import ColumnMemory
+from asyncio_operator.arrow.column_memory import ABOUT, ColumnMemory
 from asyncio_operator.clock import Clock, milliseconds, monotonic
 from asyncio_operator.errors import describe_error
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import AnyCache
-from asyncio_operator.lookup.key_batch import Answer, KeyBatch
-from asyncio_operator.lookup.places import Kept, Places
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Answer, KeyBatch
+from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.column_answers import ColumnAnswers, Piece
     from asyncio_operator.arrow.key_index import ArrowKeys, Mask
+    from asyncio_operator.lookup.answers import AnswerCheck
+    from asyncio_operator.lookup.cache import LookupCache
+    from asyncio_operator.lookup.known import KnownAnswers
 
 logger = logging.getLogger("asyncio_operator.cache")
 
@@ -38,13 +44,36 @@ MANY = 256
 """Keys that are learnt together, if no task needs them before."""
 
 
+class Come(NamedTuple):
+    """Answers that have come.
+
+    Attributes:
+        like: some keys of the type of those that are no `ArrowKeys`.
+        answers: in columns, or as `check` returned them.
+        time: when they came.
+        about: what their calls took, if that is asked for.
+    """
+
+    keys: Any
+    like: ArrowKeys | None
+    answers: Any
+    check: AnswerCheck | None
+    time: float
+    about: Any
+
+
 class ColumnStore:
     """What a task remembers, or what a cache holds. New answers wait until a task asks, because to store a few costs as
-    much as to store many."""
+    much as to store many.
+
+    Attributes:
+        now: gives the time.
+    """
 
     def __init__(self, answers: ColumnMemory) -> None:
+        self.now = answers.now
         self._answers = answers
-        self._come: list[tuple[ArrowKeys, Any, float, AnswerCheck]] = []
+        self._come: list[Come] = []
         self._count = 0
 
     def recall(self, keys: ArrowKeys) -> list[Piece]:
@@ -52,9 +81,16 @@ class ColumnStore:
         self._settle()
         return self._answers.recall(self._fitted(keys))
 
-    def learn(self, keys: ArrowKeys, answers: Any, check: AnswerCheck) -> None:
-        """These answers have just come: in columns, or as `check` returned them."""
-        self._come.append((self._fitted(keys), answers, self._answers.now(), check))
+    def about(self, keys: ArrowKeys) -> Any:
+        """What the calls of keys that are here took: see `ColumnMemory.about`."""
+        return self._answers.about(self._fitted(keys))
+
+    def learn(
+        self, keys: Any, answers: Any, check: AnswerCheck, like: ArrowKeys | None = None, about: Any = None
+    ) -> None:
+        """These answers have just come: see `Come`."""
+        kind = None if hasattr(keys, "array") else like
+        self._come.append(Come(keys, kind, answers, None if hasattr(answers, "table") else check, self.now(), about))
         self._count += len(keys)
         if self._count >= MANY:
             self._settle()
@@ -63,28 +99,29 @@ class ColumnStore:
         come, self._come, self._count = self._come, [], 0
         if not come:
             return
-        first, *others = [keys for keys, _, _, _ in come]
+        keys: list[ArrowKeys] = []
         answers: list[ColumnAnswers] = []
         try:
-            for check, group in groupby(come, lambda one: None if hasattr(one[1], "table") else one[3]):
-                some = [answers for _, answers, _, _ in group]
+            for like, group in groupby(come, lambda one: one.like):
+                some = [one.keys for one in group]
+                keys += some if like is None else [like.like([*chain.from_iterable(some)])]
+            for check, group in groupby(come, lambda one: one.check):
+                some = [one.answers for one in group]
                 answers += some if check is None else [check.in_table([*chain.from_iterable(some)])]
         except Exception as error:  # The enricher has changed one after it was checked.
             logger.warning("%d answers cannot be kept: %s", len(come), describe_error(error))
             return
-        came = np.repeat([time for _, _, time, _ in come], [len(keys) for keys, _, _, _ in come])
-        self._keep(first.joined(others) if others else first, one_after_the_other(answers), came)
+        sizes = [len(one.keys) for one in come]
+        about = 0 if come[0].about is None else np.concatenate([one.about for one in come])
+        came = np.repeat([one.time for one in come], sizes)
+        first, *others = map(self._fitted, keys)
+        self._keep(first.joined(others) if others else first, one_after_the_other(answers), came, about)
 
-    def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any) -> None:
-        self._answers.learn(keys, answers, came)
+    def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any) -> None:
+        self._answers.learn(keys, answers, came, about)
 
     def _fitted(self, keys: ArrowKeys) -> ArrowKeys:
         return keys
-
-    def forget(self, keys: ArrowKeys) -> None:
-        """Ask for the keys again."""
-        self._settle()
-        self._answers.forget(keys)
 
     def clear(self) -> None:
         """Release the memory."""
@@ -95,18 +132,14 @@ class ColumnStore:
 class ColumnCache(AnyCache, ColumnStore):
     """The answers of one specification in memory, in columns. The first keys decide the type of all: others that do not
     fit it are not here.
-
-    Attributes:
-        now: the time in milliseconds.
     """
 
     has_objects = False
 
     def __init__(self, options: Cache, clock: Clock | None) -> None:
         AnyCache.__init__(self, options)
-        self.now = milliseconds(clock)
         answers = ColumnMemory(
-            self.now,
+            milliseconds(clock),
             (self.row_life, self.miss_life),
             options.max_rows,
             idle=inf if options.expire_after_access is None else self.idle_life,
@@ -119,7 +152,7 @@ class ColumnCache(AnyCache, ColumnStore):
         self._settle()
         return self._answers.count
 
-    def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any) -> None:
+    def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any) -> None:
         kept = keys.array.is_valid().to_numpy(zero_copy_only=False)
         if not self.options.cache_missing:
             # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now. The last of
@@ -132,6 +165,7 @@ class ColumnCache(AnyCache, ColumnStore):
         if not kept.all():
             places = np.flatnonzero(kept)
             keys, answers, came = keys.at(places), answers.at(places).compact(), came[places]
+        # A hit of a cache says nothing about a call.
         self._answers.learn(keys, answers, came)
 
     def is_old(self, keys: ArrowKeys) -> Mask:
@@ -163,72 +197,152 @@ class ColumnCache(AnyCache, ColumnStore):
 
 
 class ColumnPlaces(Places):
-    """See `Places`. All batches have keys in Arrow, of one type."""
+    """The places of a task, for keys in Arrow of one type: see `Places`.
+
+    Args:
+        check: made the answers that come without columns.
+        wanted: the same for the columns that rows get, which the task remembers.
+        remember: seconds for which it does; 0: never.
+        clock: returns the time.
+    """
 
     def __init__(
-        self, figures: Figures, kept: Kept, remember: float, clock: Clock = monotonic, timed: bool = False
+        self,
+        figures: Figures,
+        check: AnswerCheck,
+        wanted: AnswerCheck | None = None,
+        cache: AnyCache | None = None,
+        known: Sequence[KnownAnswers] = (),
+        timed: bool = False,
+        remember: float = 0.0,
+        clock: Clock = monotonic,
     ) -> None:
-        super().__init__(figures, kept, remember, clock, timed)
+        super().__init__(figures, cache, known, timed)
         self._keys: ArrowKeys | None = None
-        self._check = kept.check
-        if self._check is None and kept.tables is not None:
-            self._check = AnswerCheck(kept.tables.empty.schema, in_columns=True)
+        self._check, self._wanted = check, wanted or check
+        # In the order in which they are asked: what the first one has touches no other (law L14).
+        self._memory: ColumnStore | None = None
+        self._at_hand: list[Any] = [] if cache is None else [cache]
+        if remember:
+            # Behind a cache it has what the cache has dropped, as long as the cache would use it.
+            now, unit, lives = (clock, 1, (inf,)) if cache is None else (cache.now, 1000, cache.lives)
+            row, miss = min(unit * remember, lives[0]), min(unit * remember, lives[-1])
+            limits = column_memory.MOST_KEYS, column_memory.MOST_BYTES
+            self._memory = ColumnStore(ColumnMemory(now, (row, miss), *limits, span=column_memory.SPAN * row))
+            # Each use of a cache counts where answers expire after their last one.
+            counts = cache is not None and cache.options.expire_after_access is not None
+            self._at_hand.insert(len(self._at_hand) if counts else 0, self._memory)
+
+    # -- before a call
 
     def recall(self, batch: KeyBatch) -> Sequence[int]:
-        self._keys = cast("ArrowKeys", batch.keys)
-        return super().recall(batch)
+        """Set the outcomes of the keys that a place at hand has. Returns the positions of the others."""
+        if self._keys is None:
+            self._keys = cast("ArrowKeys", batch.keys)[:0].copied()
+        left: Sequence[int] = range(len(batch.keys))
+        if batch.known:
+            self.figures.journal_hits += batch.known
+            left = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
+        for place in self._at_hand:
+            if left and not (batch.ascending and place is self._memory):
+                left = self._recall(place, batch, left)
+        return left
 
-    def _recall(self, place: Any, batch: KeyBatch, left: Sequence[int], is_cache: bool) -> Sequence[int]:
-        if batch.ascending and place is not self._cache:
-            return left
+    def _recall(self, place: Any, batch: KeyBatch, left: Sequence[int]) -> Sequence[int]:
+        """The same for one place, which is asked for the keys at some positions."""
         whole, keys = len(left) == len(batch.keys), cast("ArrowKeys", batch.keys)
         missing = np.ones(len(left), bool)
-        for positions, answers in place.recall(keys if whole else keys.at(left)):
+        some = keys if whole else keys.at(left)
+        has_objects = place is self._cache and place.has_objects
+        for positions, answers in _living(place, some) if has_objects else place.recall(some):
             here = positions if whole else np.asarray(left)[positions]
             missing[positions] = False
-            # A miss that the cache does not take is the task's.
-            own = place is not self._cache and is_cache and not self._cache.options.cache_missing
-            if own:
-                misses = int(np.count_nonzero(answers.counts == 0))
-                self.figures.cache_hits -= misses
-                self.figures.shared += misses
-            if self._timed:
-                miss = Answer(None, "shared", 1, None) if own else Answer(None, "cache", 0, None)
-                hits = [miss if answer is None else Answer(answer, "cache", 0, None) for answer in answers]
-                batch.store(here.tolist(), hits)
-            else:
-                batch.store(here, answers)
-            if place is self._cache and self._kept is not None:
-                for i, answer in zip(here.tolist(), answers, strict=True):
-                    self._keep(batch.objects[i], answer)
-            if place is self._cache and self.refreshes and self.refresh is not None:
-                for i in here[place.is_old(keys.at(here))].tolist():
-                    self.refresh(batch.objects[i])
+            self._recalled(place, batch, here, answers)
         others = np.flatnonzero(missing).tolist()
         return others if whole else [left[i] for i in others]
 
-    def in_cache(self, key: Any) -> ArrowKeys:
+    def _recalled(self, place: Any, batch: KeyBatch, here: Any, answers: Any) -> None:
+        """A place has the answers of keys at some positions."""
+        cache, keys = self._cache, cast("ArrowKeys", batch.keys)
+        # By law L12 what a memory has of what the cache keeps too counts as a hit of the cache.
+        hits = len(here) if cache is not None else 0
+        if place is self._memory and cache is not None and not cache.options.cache_missing:
+            hits = int(np.count_nonzero(answers.counts))
+        self.figures.cache_hits += hits
+        self.figures.shared += len(here) - hits
+        told = None
+        if self._timed:
+            bare = repeat(IN_COLUMNS) if hasattr(answers, "table") else answers
+            told = [Answer(one, "cache", 0, None) for one in islice(bare, len(here))]
+            if hits < len(here):
+                took = place.about(keys.at(here)).tolist()
+                is_hit = repeat(False) if cache is None else (answers.counts != 0).tolist()
+                told = [one if hit else _shared(*about) for one, hit, about in zip(told, is_hit, took, strict=False)]
+        batch.store(here, answers, told)
+        if place is not cache or (self._kept is None and not self.refreshes):
+            return
+        places, objects = here.tolist(), batch.objects
+        if self._kept is not None:
+            for i, answer in zip(places, answers, strict=True):
+                self._keep(objects[i], answer)
+        if self.refreshes and self.refresh is not None:
+            old = map(cache.is_old, [objects[i] for i in places]) if cache.has_objects else cache.is_old(keys.at(here))
+            for i in compress(places, old):
+                self.refresh(objects[i])
+
+    def in_cache(self, key: Any) -> Any:
+        return key if self._cache.has_objects else self._like(key)
+
+    def name(self, key: Any) -> int:
+        return self._like(key).names[0]
+
+    def _like(self, key: Any) -> ArrowKeys:
         assert self._keys is not None
         return self._keys.like([key])
 
-    def name(self, key: Any) -> int:
-        return self.in_cache(key).names[0]
+    def clear(self) -> None:
+        if self._memory is not None:
+            self._memory.clear()
 
-    def forget(self, key: Any, outcome: Any) -> None:
-        for memory in self._memories:
-            memory.forget(self.in_cache(key))
+    # -- after a call
 
     def _learn(self, keys: Any, answers: Any, outcomes: Any) -> None:
-        assert self._keys is not None
-        assert self._check is not None
-        keys = keys if hasattr(keys, "array") else self._keys.like(keys)
-        for memory in self._memories:
-            memory.learn(keys, answers, self._check)
-        if self._cache is not None:
-            self._cache.learn(keys, answers, self._check)
+        cache = self._cache
+        # The memory first, so that it never counts an answer as younger than the cache does.
+        self._remember(keys, answers, outcomes)
+        if cache is not None and cache.has_objects:
+            cache.learn(list(keys), list(answers))
+        elif cache is not None:
+            cache.learn(keys, answers, self._check, self._keys)
 
-    @staticmethod
-    def _remembering(now: Callable[[], float], life: float, lives: Sequence[float]) -> list[Any]:
-        row, miss = min(life, lives[0]), min(life, lives[-1])
-        limits = column_memory.MOST_KEYS, column_memory.MOST_BYTES
-        return [ColumnStore(ColumnMemory(now, (row, miss), *limits, span=column_memory.SPAN * row))]
+    def _remember(self, keys: Any, answers: Any, outcomes: Any) -> None:
+        if self._memory is not None:
+            about = _about(outcomes) if self._timed else None
+            self._memory.learn(keys, answers, self._wanted, self._keys, about)
+
+    def found(self, keys: Sequence[Any], answers: Sequence[Any], source: str, awaited: bool = True) -> list[Any]:
+        outcomes = super().found(keys, answers, source, awaited)
+        # An answer from a store behind the cache is older than it looks here, and only the cache knows its age.
+        if self._cache is None:
+            self._remember(keys, answers, outcomes)
+        return outcomes
+
+
+def _living(cache: LookupCache, keys: ArrowKeys) -> list[tuple[Any, list[Any]]]:
+    """The same as `ColumnStore.recall`, of a cache with objects."""
+    answers, missing = cache.get_many(list(keys), PENDING)
+    return [(np.delete(np.arange(len(answers)), missing), [one for one in answers if one is not PENDING])]
+
+
+def _about(outcomes: Sequence[Answer]) -> Any:
+    about = np.empty(len(outcomes), ABOUT)
+    for name in ABOUT.names or ():
+        # None becomes NaN.
+        about[name] = np.array(list(map(attrgetter(name), outcomes)), np.float64)
+    return about
+
+
+def _shared(attempts: int, latency: float, http_status: float) -> Answer:
+    """The outcome of an answer in columns that the task remembers."""
+    status = None if isnan(http_status) else int(http_status)
+    return Answer(IN_COLUMNS, "shared", attempts, None if isnan(latency) else latency, None, status)

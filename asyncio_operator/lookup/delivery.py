@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.key_batch import Failure, KeyBatch, answer_of
+from asyncio_operator.lookup.key_batch import KeyBatch
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.timers import Timers
@@ -111,14 +111,6 @@ class Delivery:
         while self.batches and self.batches[0].ended:
             first = self.batches.popleft()
             self._hand_over(first, len(first.keys))
-
-    def replace(self, key: Any, outcome: Any, failure: Failure) -> None:
-        """Put a failure in the place of an answer that is of no use, in batches that have not ended. Otherwise the
-        answer would be taken over by later batches, and remembered at the end of its own."""
-        for batch in self.batches:
-            place = batch.places.get(key)
-            if place is not None and answer_of(batch.outcomes[place]) is answer_of(outcome):
-                batch.outcomes[place] = failure
 
     def flush(self) -> None:
         """Deliver all ready outcomes, of incomplete batches too, and do it again after a delay."""

@@ -4,16 +4,16 @@ A `KeyBatch` holds the distinct keys of one batch of rows and, by position, thei
 answer, an `Answer` if the caller wants its source and latency, a `Failure`, or still `PENDING`. Answers of many keys in
 columns are kept as they came, and their keys have no object each (`IN_COLUMNS`).
 
-Law: an outcome is written once, except that a failure may replace an answer that turns out to be of no use.
+Law: an outcome is written once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.column_answers import Piece
@@ -62,6 +62,7 @@ class Failure:
     attempts: int = 1
     source: str = "call"
     traceback: TracebackType | None = field(init=False)
+    http_status: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         self.traceback = self.error.__traceback__
@@ -77,6 +78,13 @@ def shared(outcome: Any) -> Any:
     if type(outcome) is Failure:
         return Failure(outcome.error, outcome.latency, outcome.timed_out, outcome.attempts, "shared")
     return outcome
+
+
+def _in_full(outcome: Any, answer: Any) -> Any:
+    """An outcome with its answer, which may be in columns."""
+    if answer_of(outcome) is not IN_COLUMNS:
+        return outcome
+    return replace(outcome, answer=answer) if type(outcome) is Answer else answer
 
 
 def answer_of(outcome: Any) -> Any:
@@ -161,12 +169,17 @@ class KeyBatch:
         keys: Any = self.keys
         return list(compress(pairs, keys.same(positions, other.keys, others)) if self.in_arrow else pairs)
 
-    def store(self, positions: Sequence[int], outcomes: Any) -> None:
-        """These keys have their outcomes."""
-        if hasattr(outcomes, "table"):
+    def store(self, positions: Sequence[int], answers: Any, told: Sequence[Any] | None = None) -> None:
+        """These keys have their answers, or their outcomes.
+
+        Args:
+            told: their outcomes, of which the answers in columns are `IN_COLUMNS`.
+        """
+        outcomes = told or answers
+        if hasattr(answers, "table"):
             # First: another thread reads outcomes.
-            self._pieces.append(outcomes.piece(positions))
-            outcomes = [IN_COLUMNS] * len(outcomes)
+            self._pieces.append(answers.piece(positions))
+            outcomes = told or [IN_COLUMNS] * len(answers)
             if hasattr(positions, "tolist"):
                 # They ascend, so one step does for those that follow each other. To read an array number by number
                 # takes several times as long.
@@ -181,7 +194,7 @@ class KeyBatch:
                 mine[i] = outcome
 
     def found(self, positions: Sequence[int] | None = None) -> Sequence[Any]:
-        """The outcomes of the keys at some positions; None: of all. `ColumnAnswers` if they are all in columns."""
+        """The outcomes of the keys at some positions; None: of all. `ColumnAnswers` if all answers are in columns."""
         outcomes, pieces = self.outcomes, self._pieces
         if positions is not None:
             outcomes = [outcomes[i] for i in positions]
@@ -197,9 +210,9 @@ class KeyBatch:
             in_columns = joined(pieces, count, positions)
         if positions is not None:
             in_columns = in_columns.at(positions).compact()
-        if outcomes.count(IN_COLUMNS) == len(outcomes):
+        if outcomes.count(IN_COLUMNS) == len(outcomes) or all(answer_of(one) is IN_COLUMNS for one in outcomes):
             return in_columns
-        return [one if outcome is IN_COLUMNS else outcome for one, outcome in zip(in_columns, outcomes, strict=True)]
+        return [_in_full(*one) for one in zip(outcomes, in_columns, strict=True)]
 
     def ready(self) -> int:
         """The number of leading keys that all have an outcome."""

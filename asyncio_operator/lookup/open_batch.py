@@ -10,17 +10,27 @@ call in trouble gives its keys a flight each (`open_keys`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress, repeat
+from operator import not_
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.window import CallWindow
+from asyncio_operator.lookup.answers import FEW
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, shared
 from asyncio_operator.lookup.open_keys import OpenKey, weights_of
+from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
 if TYPE_CHECKING:
     from asyncio_operator.lookup.asking import Asking
+
+
+AT_ONCE = 1_000
+"""Calls whose results wait. Their objects start the garbage collector, which takes the longer the more there are."""
+
+Come = tuple[int, Any, float, Any]
+"""A position, the result that has come for it, the seconds of its call, and the call, if there is one."""
 
 
 class OpenBatch(CallWindow):
@@ -41,22 +51,24 @@ class OpenBatch(CallWindow):
         gate, final = source.attempts.gate, not (source.judges or source.slices)
         # A place keeps what calls have weighed.
         plain = final and not (source.timed or gate.listens or (gate.weighs and source.keeps))
-        super().__init__(self, source.attempts, plain, final)
+        # In no cycle, in which its answers would wait for the garbage collector.
+        super().__init__(source.attempts, plain, final)
         self.batch = batch
         self.positions = positions
         self.missing = len(positions)
         self.entered: Sequence[Any] = ()
         self.followers: list[tuple[OpenBatch, list[tuple[int, int]]]] = []
         self.eager = source.eager
-        # If nothing keeps the result of a plain call, the lane stores it.
-        self.results = batch.outcomes if self._plain and not source.keeps else None
-        # Results that have come and that no place has learnt, by slot, and the seconds of their calls. An object for
-        # each would start the garbage collector, which walks through all that a cache holds.
+        # If nothing keeps the result of a plain call beyond the task, the lane stores it.
+        self.results = [PENDING] * len(batch.keys) if self._plain and not source.keeps else None
+        # Results that have come and are no outcomes yet, by slot, and the seconds of their calls. An object for each
+        # would start the garbage collector, which walks through all that a cache holds.
         self._come: dict[Any, Any] = {}
         self._latencies: list[float] = []
-        self.complete: Callable[[Any, Any, float], object] = source.attempts.complete
-        if self.final:
-            self.complete = self.arrived if self._plain else self._arrived_heard
+        # The same of runs: positions, results, latencies and calls, and their number.
+        self._runs: list[tuple[Iterable[Any], ...]] = []
+        self._waiting = 0
+        self._partly = False  # Whether some results of the present window are outcomes already.
         self._now = source.attempts.now
         self._source = source
         self._as_objects = not source.in_arrow
@@ -67,6 +79,12 @@ class OpenBatch(CallWindow):
         self._left: Any = iter(())
         self._range: Iterator[tuple[Any, Any]] = iter(())
         self._troubled: set[int] = set()
+
+    @property
+    def complete(self) -> Callable[[Any, Any, float], object]:
+        if not self.final:
+            return self.attempts.complete
+        return self.arrived if self._plain else self._arrived_heard
 
     @property
     def is_cut(self) -> bool:
@@ -122,9 +140,9 @@ class OpenBatch(CallWindow):
         keys = self.batch.objects
         return [self._source.pending.want(keys[i], self, i) for i in positions]
 
-    def store(self, positions: Sequence[int], outcomes: Sequence[Any]) -> None:
-        """These keys have their outcomes."""
-        self.batch.store(positions, outcomes)
+    def store(self, positions: Sequence[int], answers: Sequence[Any], told: Sequence[Any] | None = None) -> None:
+        """See `KeyBatch.store`."""
+        self.batch.store(positions, answers, told)
         self._answered(len(positions))
 
     def answer(self, position: int, outcome: Any) -> None:
@@ -148,6 +166,8 @@ class OpenBatch(CallWindow):
         self.missing -= count
         if not self.missing:
             self._source.answered(self)
+        elif self.missing == self._waiting:
+            self.settle()
 
     # -- batches that wait for keys of this one
 
@@ -165,8 +185,14 @@ class OpenBatch(CallWindow):
             if len(come) < len(pairs):
                 self.followers.append((follower, [pair for pair in pairs if outcomes[pair[1]] is PENDING]))
             if come:
-                found = self.batch.found([place for _, place in come])
-                follower.store([i for i, _ in come], found if hasattr(found, "table") else list(map(shared, found)))
+                places = [place for _, place in come]
+                found, told = self.batch.found(places), [shared(outcomes[place]) for place in places]
+                in_columns = hasattr(found, "table")
+                follower.store(
+                    [i for i, _ in come],
+                    found if in_columns else list(map(shared, found)),
+                    told if in_columns else None,
+                )
 
     # -- the window of the lanes
 
@@ -210,15 +236,24 @@ class OpenBatch(CallWindow):
         return super().hold(slot, refusal)
 
     def arrived(self, slot: Any, result: Any, started: float) -> None:
-        """A result has come that is kept. Places learn it with all others of this turn of the loop."""
+        """A result has come. If it is kept, places learn it with all others of this turn of the loop."""
         self._come[slot] = result
         self._latencies.append(self._now() - started)
-        if self._source.pending.places.survives:
-            self._settle_now()
-        elif len(self._latencies) == 1:
-            asyncio.get_running_loop().call_soon(self._settle_now, context=self._source.context)
+        if self._source.pending.places.survives or len(self._latencies) == AT_ONCE:
+            self.settle_now()
+        elif self._source.keeps and len(self._latencies) == 1:
+            asyncio.get_running_loop().call_soon(self.settle_now, context=self._source.context)
 
-    def _settle_now(self) -> None:
+    def came(self, positions: Sequence[int], results: Sequence[Any], latency: float, call: Call) -> None:
+        """The results of a run have come. They become outcomes with all others: a few cost as much as many."""
+        count = len(positions)
+        self._runs.append((positions, results, repeat(latency, count), repeat(call, count)))
+        self._waiting += count
+        if self._waiting == self.missing:
+            self.settle()
+
+    def settle_now(self) -> None:
+        """The same as `settle`, outside of the lanes."""
         try:
             self.settle()
         except BaseException as error:
@@ -229,36 +264,83 @@ class OpenBatch(CallWindow):
         self.attempts.gate.ended(call, self._now())
         self.arrived(call, result, started)
 
-    def learn(self) -> list[tuple[Any, Any, float]]:
-        """Store and keep the results that have come. Returns those that are no outcomes, with the slots and the seconds
-        of their calls."""
-        come, latencies, self._come, self._latencies = self._come, self._latencies, {}, []
-        if not come or self._learnt(list(come), list(come.values()), latencies):
-            return []
-        # Each by itself: the others are kept before the first wrong one may end the run.
-        each = zip(come, come.values(), latencies, strict=True)
-        return [one for one in each if not self._learnt([one[0]], [one[1]], [one[2]])]
+    def learn(self, over: bool = False) -> list[Come]:
+        """Store and keep the results of the window that have come. Returns those that are no outcomes.
 
-    def _learnt(self, slots: list[Any], results: list[Any], latencies: list[float]) -> bool:
+        Args:
+            over: all of the window have come.
+        """
+        if self.results is not None:
+            slots, results = self._stored(self.results, over)
+            return self._kept(slots, results, [0.0] * len(slots))
+        come, latencies, self._come, self._latencies = self._come, self._latencies, {}, []
+        if self._plain:
+            return self._kept(list(come), list(come.values()), latencies)
+        return self._kept([call.pieces[0][1][0] for call in come], list(come.values()), latencies, list(come))
+
+    def _kept(
+        self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call] | None = None
+    ) -> list[Come]:
+        """Store and keep the results of keys. Returns those that are no outcomes."""
+        if not positions or self._learnt(positions, results, latencies, calls):
+            return []
+        # The others are kept before the first wrong one may end the run.
+        fit = list(map(self._source.pending.fits, results))
+        every = list(zip(positions, results, latencies, calls or repeat(None), strict=False))
+        if any(fit):
+            right, answers, seconds, of_calls = map(list, zip(*compress(every, fit), strict=True))
+            self._learnt(right, answers, seconds, calls and of_calls)
+        return list(compress(every, map(not_, fit)))
+
+    def _stored(self, results: list[Any], over: bool) -> tuple[Sequence[int], list[Any]]:
+        """The positions and the results that lanes have stored since the last time."""
+        slots = self._admitted
+        if not over or self._partly or self._troubled:
+            slots = [i for i in slots if results[i] is not PENDING]
+        self._partly = not over
+        if type(slots) is range:
+            some = results[slots.start : slots.stop]
+            results[slots.start : slots.stop] = repeat(PENDING, len(slots))
+        else:
+            some = [results[i] for i in slots]
+            for i in slots:
+                results[i] = PENDING
+        return slots, some
+
+    def _learnt(
+        self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call] | None
+    ) -> bool:
         """Store and keep these results, or none of them, if one of them is no outcome."""
-        positions, about = slots, list[Any]()
-        if not self._plain:
-            positions = [call.pieces[0][1][0] for call in slots]
-            weights = list(map(weights_of, slots)) if self._source.keeps else repeat(None)
-            about = [weights, [call.http_status for call in slots]]
-        outcomes = self._source.pending.outcomes(self.keys(positions), results, latencies, *about)
+        about = list[Any]()
+        if calls is not None:
+            weights = list(map(weights_of, calls)) if self._source.keeps else repeat(None)
+            about = [weights, [call.http_status for call in calls]]
+        # As objects, which are there: to take a few keys of an array costs more than to read them.
+        few = self._as_objects and len(positions) < FEW
+        keys = self._some(self.batch.objects, positions) if few else self.keys(positions)
+        outcomes = self._source.pending.outcomes(keys, results, latencies, *about)
         if outcomes is not None:
-            self.batch.store(positions, outcomes)
+            self.batch.store(positions, *outcomes)
         return outcomes is not None
 
-    def settle(self) -> None:
-        """The same, and end the keys whose results are no outcomes."""
-        for slot, result, latency in self.learn():
-            call = self._call(slot) if self._plain else slot
-            self.attempts.begun(call, self._now() - latency)
-            for flight in call.flights:
+    def settle(self, over: bool = False) -> None:
+        """Store and keep the results that have come, and end the keys whose results are no outcomes."""
+        runs, self._runs, self._waiting = self._runs, [], 0
+        positions, results, latencies, calls = [*map(list, map(chain.from_iterable, zip(*runs, strict=True)))] or [
+            []
+        ] * 4
+        wrong = self._kept(positions, results, latencies, calls)
+        if len(wrong) < len(positions):
+            self._answered(len(positions) - len(wrong))
+        for position, result, latency, call in wrong + self.learn(over):
+            # One that counts its keys takes all of them off when it has returned.
+            alone = self._call(position) if call is None or call.counted else call
+            if call is not None and call.http_status is not None:
+                alone.note({HTTP_STATUS: call.http_status})
+            self.attempts.begun(alone, self._now() - latency)
+            for flight in alone.flights:
                 cast("OpenKey", flight).latency = latency
-            self.attempts.complete_each(call, (result,), (True,))
+            self.attempts.complete_each(alone, (result,), (True,))
 
     def value_of(self, slot: Any) -> Any:
         return self.batch.objects[slot] if self._plain else slot.values[0]
@@ -266,15 +348,9 @@ class OpenBatch(CallWindow):
     def left(self) -> None:
         if self.left_over():
             return
-        self.settle()
-        answered, self._admitted = self._admitted, ()
+        self.settle(over=True)
+        answered, self._admitted, self._range = self._admitted, (), iter(())
         if self._troubled:
             answered = [i for i in answered if i not in self._troubled]
-        if answered and self.results is not None:
-            outcomes = self.batch.outcomes
-            whole = len(answered) == len(outcomes)
-            some = outcomes if whole else [outcomes[i] for i in answered]
-            keys = self.batch.keys if whole else self.keys(answered)
-            self._source.pending.places.learn(keys, some, some)
         if answered:
             self._answered(len(answered))

@@ -20,7 +20,7 @@ from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.errors import ElementTimeoutError, ResultError, count_kind, describe
 from asyncio_operator.lookup.answers import check_failure, valid
-from asyncio_operator.lookup.key_batch import Answer, Failure
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, Answer, Failure
 from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.quota.usage import COUNTED
 from asyncio_operator.state.entries import ABSENT
@@ -163,13 +163,12 @@ class PendingKeys(OpenKeys):
         options: LookupOptions,
         places: Places,
         clock: Callable[[], float],
-        check: AnswerCheck | None,
+        check: AnswerCheck,
         recorder: Recorder,
         *,
         single: bool,
     ) -> None:
-        # Keys of one type are their own names.
-        super().__init__(places.figures, clock, recorder, name_of=identity if single else places.name)
+        super().__init__(places.figures, clock, recorder, name_of=places.name)
         self.places = places
         places.refresh = lambda key: self.refresh(key, key)
         self._enricher = enricher
@@ -221,13 +220,12 @@ class PendingKeys(OpenKeys):
     # -- how flights end
 
     def complete(self, pending: OpenKey, answer: Any, attempts: int) -> str:
-        if self._check is not None:
-            try:
-                answer = valid(self._check, pending.value, answer) if self._single else self._check(answer)
-            except ResultError as error:
-                if pending.call is not None:
-                    answered_with(error, pending.call.http_status)
-                return self.failed(pending, error, attempts)
+        try:
+            answer = valid(self._check, pending.value, answer) if self._single else self._check(answer)
+        except ResultError as error:
+            if pending.call is not None:
+                answered_with(error, pending.call.http_status)
+            return self.failed(pending, error, attempts)
         call, latency = pending.call, self._latency(pending)
         attempts += pending.copies
         outcome = answer
@@ -247,20 +245,30 @@ class PendingKeys(OpenKeys):
         latencies: Iterable[float],
         weights: Iterable[Mapping[str, float] | None] = repeat(None),
         http_statuses: Iterable[int | None] = repeat(None),
-    ) -> Sequence[Any] | None:
-        """The outcomes of keys whose first calls have given these answers, which places learn; None, and nothing is
-        learnt, if an answer has to be judged with its key alone."""
-        if self._check is not None:
-            try:
-                answers = self._check.many(answers)
-            except ResultError:
-                return None
-        outcomes = answers
+    ) -> tuple[Sequence[Any], list[Answer] | None] | None:
+        """What `KeyBatch.store` takes of keys whose first calls have given these answers, which places learn; None, and
+        nothing is learnt, if an answer has to be judged with its key alone."""
+        try:
+            answers = self._check.many(answers)
+        except ResultError:
+            return None
+        told = None
         if self._timed:
-            about = zip(answers, latencies, http_statuses, strict=False)
-            outcomes = [Answer(answer, "call", 1, latency, None, status) for answer, latency, status in about]
-        self.places.learn(keys, answers, outcomes, 1, latencies, weights)
-        return outcomes
+            in_columns = hasattr(answers, "table")
+            about = zip(
+                repeat(IN_COLUMNS, len(answers)) if in_columns else answers, latencies, http_statuses, strict=False
+            )
+            told = [Answer(answer, "call", 1, latency, None, status) for answer, latency, status in about]
+        self.places.learn(keys, answers, told or answers, 1, latencies, weights)
+        return answers, told
+
+    def fits(self, answer: Any) -> bool:
+        """Whether an answer is right."""
+        try:
+            self._check(answer)
+        except ResultError:
+            return False
+        return True
 
     def end_uncalled(self, pending: OpenKey, outcome: Any) -> None:
         """No call is made for the key."""

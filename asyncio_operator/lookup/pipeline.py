@@ -12,9 +12,9 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.engine.attempts import Attempts
@@ -31,20 +31,36 @@ from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.asking import Asking, Piece
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import Ascent, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import Ascent, KeyBatch
 from asyncio_operator.lookup.open_batch import OpenBatch
 from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.places import Kept, Places
+from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.quota.usage import overridden
 from asyncio_operator.telemetry.calls import counted, observed
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
+    from asyncio_operator.lookup.answers import AnswerCheck
+    from asyncio_operator.lookup.column_places import ColumnPlaces
     from asyncio_operator.trace.trace import Trace
 
-UNLIMITED, NOTHING_KEPT = Limited(), Kept()
+UNLIMITED = Limited()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What answers look like, and where they may be.
+
+    Attributes:
+        check: converts an answer to the form that is kept, or raises what is wrong with it.
+        tables: what the tables of an enricher that answers in columns look like; None: it does not.
+    """
+
+    check: AnswerCheck
+    places: Places
+    tables: AnswerTables | None = None
 
 
 def called_by(
@@ -83,18 +99,6 @@ def called_by(
     )
 
 
-def in_columns(options: LookupOptions, enricher: Enricher, traced: bool, optional: bool) -> bool:
-    """Whether the batches of a task have their keys in Arrow, and answers are kept in columns.
-
-    Args:
-        optional: whether parts of a key may be null.
-    """
-    if optional:
-        return False
-    # Whatever else is wanted: all tasks with one cache have answers of one form in it.
-    return in_arrow(options, enricher, traced) if options.cache is None else options.cache.store == "heap"
-
-
 def in_arrow(options: LookupOptions, enricher: Enricher, traced: bool) -> bool:
     """Whether keys go into calls as Arrow has them: no option needs a key, or its answer, as an object."""
     weighed = options.budget and overridden(enricher.weigh, Enricher.weigh)
@@ -117,7 +121,7 @@ class LookupPipeline(Asking):
         enricher: already open.
         source: gives `KeyBatch` objects.
         deliver: see `Delivery`.
-        kept: has a cache if ``options.cache`` is set.
+        kept: its places have a cache if ``options.cache`` is set.
         trace: records every call. Its elements are the called keys, which leave when they have their outcome.
         single: keys come one by one, to `pending`, and their types may differ. An invalid answer is named with its key.
 
@@ -136,8 +140,8 @@ class LookupPipeline(Asking):
         source: Input,
         deliver: Callable[[KeyBatch, int], None],
         options: LookupOptions,
+        kept: Kept,
         limited: Limited = UNLIMITED,
-        kept: Kept = NOTHING_KEPT,
         trace: Trace | None = None,
         single: bool = False,
     ) -> None:
@@ -146,7 +150,6 @@ class LookupPipeline(Asking):
         self._single = single
         self.timers = Timers(clock_of(asyncio.get_running_loop()))
         clock = self.timers.clock
-        self._counted = Figures()
         self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
         self._delivery.settle = self._settle
         self.emitted, self.wait = self._delivery.emitted, self._delivery.wait
@@ -156,11 +159,9 @@ class LookupPipeline(Asking):
         self.in_arrow = in_arrow(options, enricher, traced=trace is not None)
         if sliced and options.batching is None:
             options = replace(options, batching=Batching(1))
-        make, remember = kept.places or Places, 0.0 if sliced else options.remember
-        self.places = places = make(self._counted, kept, remember, clock, options.timed)
-        # An answer of a batch that is not kept is checked later, when its columns are built.
-        check = kept.check if places.keeps or single else None
-        super().__init__(PendingKeys(enricher, options, places, clock, check, recorder, single=single))
+        self.places = places = kept.places
+        self._counted = places.figures
+        super().__init__(PendingKeys(enricher, options, places, clock, kept.check, recorder, single=single))
         # Refreshes of a cache leave a scarce budget to new keys.
         yields = limited.allowance is not None and places.refreshes
         self.eager = trace is not None
@@ -232,11 +233,6 @@ class LookupPipeline(Asking):
         if failure is not None:
             raise failure
 
-    def forget(self, key: Any, outcome: Any, failure: Failure) -> None:
-        """Ask for the key again in later batches: this answer is of no use, and `failure` says why."""
-        self.places.forget(key, outcome)
-        self._delivery.replace(key, outcome, failure)
-
     # -- the source of the lanes
 
     @property
@@ -296,17 +292,18 @@ class LookupPipeline(Asking):
 
     def _read(self) -> None:
         """Open batches of the input until there is a key to cut off."""
+        places = cast("ColumnPlaces", self.places)  # Only a task has batches.
         while self._current is None and self._delivery.takes_a_batch():
             batch: KeyBatch = self._reader.read()
             if batch is NOTHING:
                 return
             if not self.slices:
                 self._ascent.add(batch)
-            self._current = current = OpenBatch(batch, self.places.recall(batch), self)
+            self._current = current = OpenBatch(batch, places.recall(batch), self)
             earlier = () if self.slices else self._share(current)
             self._delivery.take(batch, not current.missing)
             self._opened[current] = self._apart[current] = None
-            if self.places.refreshes:
+            if places.refreshes:
                 # A refresh looks for open keys too.
                 self._enter()
             self._pass(current)
@@ -324,6 +321,10 @@ class LookupPipeline(Asking):
         names, running = batch.names, self.pending.running
         following: dict[OpenBatch, list[int]] = {}
         if running and not running.keys().isdisjoint(names):
+            if not self._remembers:
+                # What has come is no answer to a later question.
+                for opened in list(self._opened):
+                    opened.settle_now()
             left: list[int] = []
             for i in current.positions:
                 present = running.get(names[i])
@@ -373,7 +374,8 @@ class LookupPipeline(Asking):
             self.attempts.news()
 
     def _settle(self) -> None:
-        for opened in [one for one in self._opened if one.followers]:
+        for opened in list(self._opened):
+            opened.settle_now()
             opened.pass_on()
 
     def _pass(self, current: OpenBatch) -> None:
@@ -401,20 +403,23 @@ class LookupPipeline(Asking):
             else:
                 owner.arrived(call, results[0], call.started)
             return True
+        owners: Any = call.pieces
+        ends = list(accumulate(len(positions) for _, positions in owners))
+        parts = [(*piece, slice(end - len(piece[1]), end)) for piece, end in zip(owners, ends, strict=True)]
+        if not (self.keeps or hasattr(results, "table")):
+            self.pending.figures.latency.add_many(latency, call.count)
+            for owner, positions, part in parts:
+                owner.came(positions, results[part], latency, call)
+            return True
         about = repeat(weights_of(call)), repeat(call.http_status)
-        pieces: Any = call.pieces
-        keys = joined([owner.keys(positions) for owner, positions in pieces])
+        keys = joined([owner.keys(positions) for owner, positions in owners])
         outcomes = self.pending.outcomes(keys, results, repeat(latency), *about)
         if outcomes is None:
             return False
         self.pending.figures.latency.add_many(latency, call.count)
-        start = 0
-        for owner, positions in call.pieces:
-            assert isinstance(owner, OpenBatch)
-            stop = start + len(positions)
-            some = outcomes if len(call.pieces) == 1 else outcomes[start:stop]
-            owner.store(positions, some)
-            start = stop
+        answers, told = outcomes
+        for owner, positions, part in parts:
+            owner.store(positions, answers[part], told and told[part])
         return True
 
     def is_full(self) -> bool:

@@ -24,7 +24,7 @@ from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.answers import copied
 from asyncio_operator.lookup.cache_directories import open_cache, open_own_cache
 from asyncio_operator.lookup.open_keys import OpenKey, OpenKeys
-from asyncio_operator.lookup.places import Kept, Places
+from asyncio_operator.lookup.places import Places
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.keys import serialize_key
 
@@ -127,7 +127,7 @@ class CachedOutcomes(OpenKeys):
 
     async def open(self) -> None:
         await self._function.open()
-        self._places = Places(self.figures, Kept(cache=await self._cache.open()))
+        self._places = Places(self.figures, await self._cache.open())
         self._places.refresh = lambda key: self.refresh(key, self._value)
 
     async def close(self) -> None:

@@ -112,8 +112,8 @@ class ElementSource(CallWindow):
         self._admission: Iterator[tuple[Any, Any]] | None = None
         attempts = Attempts(self, reader, cached or outcomes, options, called, limited, timers, recorder)
         judges = self._eager or options.hedge is not None or options.judges
-        super().__init__(Admitted(self, inf), attempts, plain=not (judges or attempts.gate.listens), final=not judges)
-        self.instant = reader.instant
+        super().__init__(attempts, plain=not (judges or attempts.gate.listens), final=not judges)
+        self.owner, self.instant = Admitted(self, inf), reader.instant
         self.complete: Callable[[Any, Any, float], object] = attempts.complete
         if self.final:
             self.complete = outcomes.answered if self._plain else self._complete

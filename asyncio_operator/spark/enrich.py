@@ -140,8 +140,8 @@ def enrich(
         tasks_at_once: on Spark Connect, the number of tasks that share `rate_limit` and `budget`. Default: as many as
             the cluster has slots. Required there if the number of executors changes. Elsewhere it changes nothing.
         remember: seconds (or a timedelta) for which a task reuses an answer; None or 0: not at all. At most the last
-            100,000 keys, or 64 MB of answers, are remembered. The default is short for tables that change by the hour,
-            and long for keys that come in every batch. A `cache` is searched first, and its times limit this one.
+            250,000 keys, or 64 MB, are remembered. The default is short for tables that change by the hour, and long
+            for keys that come in every batch. A `cache` is searched first, and its times limit this one.
         journal: keeps every answer in files, for all later tasks and jobs: see `Journal`. Known answers are joined
             with the rows, and a lookup that finds some begins a Python stage of its own. With "ordered" and a journal
             that is too large for a broadcast join, Spark sorts the rows.

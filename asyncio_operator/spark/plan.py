@@ -14,14 +14,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from asyncio_operator.arrow import column_memory
+from asyncio_operator.arrow.column_memory import MOST_KEYS
 from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.checks import Duration, of_kind, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics
 from asyncio_operator.hints import refuse_unknown
-from asyncio_operator.lookup.memory import MOST_KEYS
 from asyncio_operator.policies.adaptive_capacity import calls_at_most
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.quota.permits import Permits
@@ -156,9 +155,7 @@ def _planned(
     # Without a latency no time is shown. Tasks must still be dealt out to workers, so calls are taken to last a second.
     pace = Pace(calls_at_once, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
-    remembered = 0
-    if lookups.remember:
-        remembered = MOST_KEYS if task.tables is None else column_memory.MOST_KEYS
+    remembered = MOST_KEYS if lookups.remember else 0
     # Without a cache, the plan shows what one of the default size would save.
     cache_rows = (options.cache or Cache()).max_rows
     # Within a task its memory is behind the cache (law L13).

@@ -17,8 +17,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.arrow.key_arrays import distinct, distinct_keys
+from asyncio_operator.arrow.key_arrays import distinct, distinct_held
 from asyncio_operator.arrow.key_identity import canonical_optional, storable
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
@@ -484,7 +485,8 @@ VALUES = {
 )
 def test_L1_rows_with_a_null_in_an_optional_part_have_one_key(rows: list[tuple[Any, ...]], optional: set[int]) -> None:
     columns = [pa.array([row[i] for row in rows], kind) for i, (kind, _) in enumerate(VALUES.values())]
-    keys, codes = distinct_keys(columns, sorted(optional))
+    array, codes = distinct_held(columns, sorted(optional))
+    keys = [*ArrowKeys(array)]
     wanted = [canonical_optional(row, optional) for row in rows]
     assert [None if code < 0 else keys[code] for code in codes] == wanted
     assert len(keys) == len(set(keys)) == len(set(wanted) - {None})
@@ -494,8 +496,8 @@ def test_L1_rows_with_a_null_in_an_optional_part_have_one_key(rows: list[tuple[A
 
 def test_L1_a_value_that_python_cannot_hold_is_no_null_of_an_optional_part() -> None:
     days = pa.array([1, 2**30, None, 1], pa.int32()).cast(pa.date32())
-    keys, codes = distinct_keys([pa.array([7, 7, 7, 7]), days], (1,))
-    assert keys == [(7, datetime.date(1970, 1, 2)), (7, None)]
+    array, codes = distinct_held([pa.array([7, 7, 7, 7]), days], (1,))
+    assert (keys := [*ArrowKeys(array)]) == [(7, datetime.date(1970, 1, 2)), (7, None)]
     assert codes.tolist() == [0, -1, 1, 0]
     batch = pa.record_batch({"a": pa.array([7, 7, 7, 7]), "b": days})
     assert list(key_batch(batch, (0, 1), optional=(1,)).keys) == keys

@@ -6,11 +6,14 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from asyncio_operator import Cache, Enricher
+from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.arrow.key_arrays import key_array
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.gate import Limited
@@ -19,13 +22,15 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import AnyCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
-from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch, answer_of
+from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.lookup.places import Kept
+from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
 from asyncio_operator.state.entries import ABSENT
 
-CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
+SCHEMA = pa.schema([("x", pa.int64())])
+
+CHECK = AnswerCheck(SCHEMA)
 
 
 def now() -> float:
@@ -133,7 +138,13 @@ def _ascend(keys: Sequence[Any]) -> bool:
 def batch_of(keys: Iterable[Any]) -> KeyBatch:
     """A batch of distinct keys, one row each, which says whether they ascend, as those of a task do."""
     keys = list(keys)
-    return KeyBatch(keys, len(keys), None, _ascend(keys))
+    return KeyBatch(in_arrow(*keys), len(keys), None, _ascend(keys))
+
+
+def in_arrow(*keys: Any) -> ArrowKeys:
+    if keys and all(isinstance(key, tuple) for key in keys):
+        return ArrowKeys(key_array([pa.array(part) for part in zip(*keys, strict=True)]))
+    return ArrowKeys(pa.array(keys, pa.int64()) if set(map(type, keys)) <= {int} else pa.array(keys))
 
 
 def batches_of(*sizes: int) -> list[KeyBatch]:
@@ -143,6 +154,18 @@ def batches_of(*sizes: int) -> list[KeyBatch]:
         batches.append(batch_of(range(start, start + size)))
         start += size
     return batches
+
+
+def outcomes_of(batch: KeyBatch) -> list[Any]:
+    """The outcomes of a batch, with answers as Python has them."""
+    return [
+        replace(outcome, answer=_plain(answer_of(found))) if type(outcome) is Answer else _plain(found)
+        for outcome, found in zip(batch.outcomes, batch.found(), strict=True)
+    ]
+
+
+def _plain(answer: Any) -> Any:
+    return answer.answer() if hasattr(answer, "table") else answer
 
 
 class Consumer:
@@ -226,27 +249,37 @@ def lookups_of(
         pause: seconds that the consumer takes for a delivery.
         cache: one without a time of its own, or the one that is used.
         meter: what the calls may take of a budget.
-        options: of lookups, `trace`, and `check`, `tables`, `known` of `Kept`.
+        options: of lookups, `trace`, `check`, `tables`, and `known` places.
     """
     made = [one if isinstance(one, KeyBatch) else batch_of(one) for one in batches]
     trace = options.pop("trace", None)
-    parts = {name: options.pop(name) for name in ("check", "tables", "known") if name in options}
+    tables, known = options.pop("tables", None), options.pop("known", ())
     batching = batching_of(enricher, options.pop("batching", None))
-    arrow = any(one.in_arrow for one in made)
     opened: AnyCache | None = None
     if isinstance(cache, Cache):
-        opened = ColumnCache(cache, now) if arrow else open_cache(cache, "s", now)
+        opened = ColumnCache(cache, now) if cache.store == "heap" else open_cache(cache, "s", now)
     used = cache if isinstance(cache, AnyCache) else opened
     spec = None if used is None else used.options
+    in_columns = used is None or not used.has_objects
+    check = options.pop("check", None) or AnswerCheck(enricher.schema(), in_columns)
     chosen = LookupOptions(**{"fail": False, "batching": batching, "cache": spec} | options)
     consumer = Consumer(made, chosen.ordered, pause)
     consumer.opened = opened
     source = Source(made, source_pause) if every is None else Trickle(made, every)
-    kept = Kept(cache=used, places=ColumnPlaces if arrow else None, **parts)
-    consumer.pipeline = LookupPipeline(
-        enricher, source, consumer.deliver, chosen, Limited(allowance=meter), kept, trace
-    )
+    kept, limited = kept_of(chosen, check, used, known, tables), Limited(allowance=meter)
+    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, chosen, kept, limited, trace)
     return consumer
+
+
+def kept_of(
+    options: LookupOptions,
+    check: AnswerCheck | None = None,
+    cache: AnyCache | None = None,
+    known: Sequence[KnownAnswers] = (),
+    tables: AnswerTables | None = None,
+) -> Kept:
+    check = check or AnswerCheck(SCHEMA, in_columns=True)
+    return Kept(check, ColumnPlaces(Figures(), check, None, cache, known, options.timed, options.remember, now), tables)
 
 
 class OneByOne:
@@ -261,28 +294,24 @@ class OneByOne:
         return len(self.cache)
 
     def put(self, key: Any, answer: Any) -> None:
-        self.cache.learn(_in_arrow(key), [answer], self._check)
+        self.cache.learn(in_arrow(key), [answer], self._check)
 
     def get(self, key: Any) -> Any:
         return self.get_many([key], ABSENT)[0][0]
 
     def get_many(self, keys: list[Any], absent: Any) -> tuple[list[Any], list[int]]:
         answers = [absent] * len(keys)
-        for positions, found in self.cache.recall(_in_arrow(*keys)):
+        for positions, found in self.cache.recall(in_arrow(*keys)):
             for i, answer in zip(positions.tolist(), found, strict=True):
                 answers[i] = None if answer is None else answer.answer()
         return answers, [i for i, answer in enumerate(answers) if answer is absent]
 
     def is_old(self, key: Any) -> bool:
-        return bool(self.cache.is_old(_in_arrow(key))[0])
+        return bool(self.cache.is_old(in_arrow(key))[0])
 
     def stale(self, key: Any) -> Any:
-        answer = self.cache.stale(_in_arrow(key))
+        answer = self.cache.stale(in_arrow(key))
         return answer.answer() if hasattr(answer, "table") else answer
-
-
-def _in_arrow(*keys: Any) -> ArrowKeys:
-    return ArrowKeys(pa.array(keys))
 
 
 async def look_up(enricher: Enricher, batches: Sequence[KeyBatch | Iterable[Any]], **options: Any) -> Consumer:

@@ -16,7 +16,7 @@ from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.shared_cache import Format, SharedCache
-from tests.lookup.helpers import CHECK, Recorded, look_up
+from tests.lookup.helpers import CHECK, Recorded, look_up, outcomes_of
 from tests.redis_service import RedisServer
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -53,7 +53,9 @@ class Worker:
     ) -> tuple[list[list[tuple[Any, str]]], LookupPipeline]:
         """Run batches of these keys; for each key its answer and where that came from."""
         done = await look_up(enricher, keys, every=pause, cache=self.cache, check=CHECK, **{"timed": True} | options)
-        outcomes = [[(getattr(one, "answer", None), one.source) for one in batch.outcomes] for batch in done.batches]
+        outcomes = [
+            [(getattr(one, "answer", None), one.source) for one in outcomes_of(batch)] for batch in done.batches
+        ]
         return outcomes, done.pipeline
 
     async def close(self) -> None:

@@ -23,7 +23,7 @@ from asyncio_operator import (
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from tests.lookup import helpers
-from tests.lookup.helpers import Recorded, at_once, now
+from tests.lookup.helpers import Recorded, at_once, now, outcomes_of
 from tests.operator.helpers import virtual
 from tests.operator.meter import Meter
 
@@ -55,7 +55,7 @@ async def test_G1_keys_of_calls_count_and_those_that_are_shared_do_not():
     batches = await look_up(enricher, meter, [[1, 2, 3], [3, 2, 1, None], [4, 5, 6]], remember=60.0)
     assert enricher.calls == [1, 2, 3, 4, 5, 6]
     assert meter.times == [0, 0, 0, 0, 0, 10]
-    assert batches[1].outcomes[:3] == [{"x": 3}, {"x": 2}, {"x": 1}]
+    assert outcomes_of(batches[1])[:3] == [{"x": 3}, {"x": 2}, {"x": 1}]
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -101,7 +101,7 @@ async def test_G4_a_key_that_cannot_be_weighed_fails_alone(error):
 
     enricher = Picky(max_batch=4)
     (batch,) = await look_up(enricher, Meter(), [[1, 0, 2, 3]])
-    outcomes = dict(zip(batch.keys, batch.outcomes, strict=True))
+    outcomes = dict(zip(batch.keys, outcomes_of(batch), strict=True))
     assert type(outcomes.pop(0)) is Failure
     assert outcomes == {1: {"x": 1}, 2: {"x": 2}, 3: {"x": 3}}
     async with Lookup(enricher, budget=Budget("picky", Limit(9, unit="tokens"))) as lookup:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Cache, EnricherError, FixedBackoff, Hedge, ResultError, Retry
+from asyncio_operator.arrow.column_memory import MOST_KEYS
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.memory import MOST_KEYS
 from enrichers import TableEnricher
 from tests.lookup import helpers
-from tests.lookup.helpers import CHECK, Consumer, Recorded, at_once, in_a_second, now
+from tests.lookup.helpers import CHECK, Consumer, Recorded, at_once, in_a_second, now, outcomes_of
 from tests.operator.helpers import virtual
 
 
@@ -112,7 +112,7 @@ async def test_L6_what_stands_in_for_a_failure_is_told_as_stale_to_all_and_the_f
     enricher = Recorded(once)
     cache = Cache(expire_after_write=1, stale_if_error=True)
     done = await look_up(enricher, [[1], [1], [1]], cache, every=2.4, retry=Retry(2, FixedBackoff(1.0)))
-    stale = [batch.outcomes[0] for batch in done.batches[1:]]
+    stale = [outcomes_of(batch)[0] for batch in done.batches[1:]]
     assert [(told.answer, told.source, told.attempts, str(told.error)) for told in stale] == [
         ({"x": 1}, "stale", 2, "down"),
         ({"x": 1}, "shared", 2, "down"),
@@ -130,7 +130,7 @@ async def test_H3_L6_a_stale_answer_says_that_two_calls_have_failed() -> None:
 
     cache, hedge = Cache(expire_after_write=1, stale_if_error=True), Hedge(0.5, extra=0.5)
     done = await look_up(Recorded(once), [[1], [1]], cache, every=2.4, hedge=hedge)
-    stale = done.batches[1].outcomes[0]
+    stale = outcomes_of(done.batches[1])[0]
     assert (stale.answer, stale.source, stale.attempts) == ({"x": 1}, "stale", 2)
 
 
@@ -147,7 +147,7 @@ async def test_L6_L9_a_wrong_answer_is_never_kept_and_an_old_one_stands_in_for_i
     ):
         enricher = Recorded(once)
         done = await look_up(enricher, [[1], [1], [1]], cache, every=2.0)
-        outcomes = [batch.outcomes[0] for batch in done.batches]
+        outcomes = [outcomes_of(batch)[0] for batch in done.batches]
         assert [outcome.answer for outcome in outcomes] == [{"x": 1}] * 3
         assert [outcome.source for outcome in outcomes] == told
         assert len(enricher.calls) == 3
@@ -213,11 +213,11 @@ async def test_L13_a_small_cache_costs_no_calls(cache: Cache, missing: bool, tmp
     keys = [list(range(30)), list(range(29, -1, -1)), list(range(30))]
     done = await look_up(enricher, keys, cache, remember=60.0, every=1.0)
     assert sorted(enricher.calls) == list(range(30))
-    assert {one.source for batch in done.batches[1:] for one in batch.outcomes} <= {"cache", "shared"}
+    assert {one.source for batch in done.batches[1:] for one in outcomes_of(batch)} <= {"cache", "shared"}
 
 
-def test_L13_the_default_of_a_cache_is_what_a_task_remembers() -> None:
-    assert Cache().max_rows == MOST_KEYS == 100_000
+def test_L12_L13_a_task_remembers_what_a_cache_holds_unless_told_otherwise() -> None:
+    assert Cache().max_rows == 100_000 <= MOST_KEYS
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from asyncio_operator.lookup import column_places
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Failure, KeyBatch
-from asyncio_operator.lookup.places import Kept
 from asyncio_operator.testing import ManualClock
 from tests.lookup.helpers import look_up
 from tests.operator.helpers import virtual
@@ -76,7 +75,7 @@ SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64()), ("number", pa.int
 def remembering(clock: ManualClock, cache: ColumnCache | None = None) -> ColumnPlaces:
     """What a task remembers, behind a cache if there is one."""
     check = AnswerCheck(SCHEMA, in_columns=True)
-    return ColumnPlaces(Figures(), Kept(check=check, cache=cache, places=ColumnPlaces), SECONDS, clock)
+    return ColumnPlaces(Figures(), check, cache=cache, remember=SECONDS, clock=clock)
 
 
 def learn(places: ColumnPlaces, keys: list[int], time: int = 0, kind: type[ArrowKeys] = ArrowKeys) -> None:
@@ -198,6 +197,44 @@ def test_L12_a_key_whose_call_was_in_trouble_is_remembered_beside_those_in_colum
     batch = batch_of([9, 7, 6, 5])
     assert places.recall(batch) == [2]
     assert plain(batch.found()) == [None, {"key": 7, "time": 0, "number": 0}, PENDING, answers_of([5])[0].answer()]
+
+
+PARTS = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["", "a", "b"]))
+
+
+def optional_keys(keys: list[tuple[int | None, str | None]], bytes_of_nulls: str) -> ArrowKeys:
+    """Keys whose null texts have bytes, as those of a column that was masked."""
+    numbers, texts = zip(*keys, strict=True)
+    held = pa.array([bytes_of_nulls if text is None else text for text in texts])
+    masked = pa.StringArray.from_buffers(
+        len(held), *held.buffers()[1:], pa.array([t is not None for t in texts]).buffers()[1]
+    )
+    return ArrowKeys(pa.StructArray.from_arrays([pa.array(numbers, pa.int64()), masked], ["0", "1"]))
+
+
+@given(
+    st.lists(st.lists(PARTS, min_size=1, max_size=6, unique=True), min_size=2, max_size=5), st.sampled_from(["", "b"])
+)
+def test_L1_L12_the_nulls_of_optional_parts_are_values_of_their_own(
+    batches: list[list[tuple[int | None, str | None]]], bytes_of_nulls: str
+) -> None:
+    memory, cache = remembering(ManualClock()), ColumnCache(Cache(), ManualClock())
+    known: dict[Any, int] = {}
+    for time, keys in enumerate(batches):
+        some = optional_keys(keys, bytes_of_nulls if time % 2 else "")
+        batch = KeyBatch(some, len(keys))
+        assert [keys[i] for i in memory.recall(batch)] == [key for key in keys if key not in known]
+        in_cache = recalled(cache, some.array)
+        assert {keys[i]: answer["number"] for i, answer in in_cache.items()} == {
+            k: known[k] for k in keys if k in known
+        }
+        assert [one["number"] for one in plain(batch.found()) if one is not PENDING] == [
+            *map(known.get, filter(known.get, keys))
+        ]
+        numbers = [known.setdefault(key, 1 + len(known)) for key in keys]
+        answers = in_order(pa.table({"key": numbers, "time": numbers, "number": numbers}))
+        memory.learn(some, answers, answers)
+        cache.learn(some, answers, AnswerCheck(SCHEMA, in_columns=True))
 
 
 @virtual

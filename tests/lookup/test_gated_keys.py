@@ -19,7 +19,7 @@ from asyncio_operator import (
 )
 from asyncio_operator.enricher import hint
 from asyncio_operator.quota.share import own_allowance
-from tests.lookup.helpers import Recorded, batch_of, look_up, lookups_of, now
+from tests.lookup.helpers import Recorded, batch_of, look_up, lookups_of, now, outcomes_of
 from tests.lookup.test_budget_laws import Weighing
 from tests.lookup.test_budget_laws import look_up as look_up_under
 from tests.lookup.test_known import Elsewhere
@@ -88,7 +88,7 @@ async def test_R10_an_open_circuit_refuses_keys_and_lets_one_try_it():
     breaker = CircuitBreaker(failure_ratio=0.5, minimum_calls=2, open_for=10.0)
     consumer = await look_up(enricher, batches, circuit_breaker=breaker, capacity=1, buffer=100)
     assert enricher.calls == [0, 1]
-    kinds = [type(outcome.error) for outcome in batch.outcomes]
+    kinds = [type(outcome.error) for outcome in outcomes_of(batch)]
     assert kinds == [ConnectionError] * 2 + [CircuitOpenError] * 7
     assert consumer.pipeline.figures.calls == 2
 

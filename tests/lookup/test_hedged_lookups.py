@@ -11,7 +11,7 @@ import pytest
 from asyncio_operator import Cache, ConfigurationError, EnricherError, Hedge, ResultError
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Answer
-from tests.lookup.helpers import CHECK, Recorded, batches_of, look_up, now
+from tests.lookup.helpers import CHECK, Recorded, batches_of, look_up, now, outcomes_of
 from tests.operator.helpers import virtual
 
 ALL = Hedge(2.0, extra=0.5)
@@ -38,7 +38,7 @@ async def test_H3_the_status_counts_both_calls(max_batch: int) -> None:
     batches = batches_of(3)
     enricher = Slow(max_batch=max_batch)
     consumer = await look_up(enricher, batches, timed=True, hedge=ALL, capacity=4, ordered=False)
-    outcomes = batches[0].outcomes
+    outcomes = outcomes_of(batches[0])
     assert all(type(outcome) is Answer and outcome.source == "call" for outcome in outcomes)
     assert [outcome.attempts for outcome in outcomes] == ([2, 1, 1] if max_batch == 1 else [2, 2, 2])
     assert outcomes[0].latency == 3.0
@@ -121,4 +121,4 @@ async def test_L9_O5_a_run_ends_whose_hedged_call_gave_an_answer_that_a_cache_on
 
     cache = Cache(store="rocksdb", directory=tmp_path)
     done = await look_up(Recorded(wrong), [[1], [2]], cache=cache, check=CHECK, hedge=Hedge(), timed=True)
-    assert [type(outcome.error) for batch in done.batches for outcome in batch.outcomes] == [ResultError] * 2
+    assert [type(outcome.error) for batch in done.batches for outcome in outcomes_of(batch)] == [ResultError] * 2

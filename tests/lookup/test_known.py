@@ -17,7 +17,7 @@ from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.trace import Trace
 from tests.lookup import helpers
-from tests.lookup.helpers import CHECK, Consumer, Recorded, in_a_second, now
+from tests.lookup.helpers import CHECK, Consumer, Recorded, in_a_second, now, outcomes_of
 from tests.operator.helpers import virtual
 
 
@@ -87,7 +87,7 @@ async def test_L3_L9_a_wrong_answer_among_others_of_its_turn_is_the_failure_of_i
 
     elsewhere = Elsewhere({})
     done = await look_up(Recorded(answer), [[1, 2, 3]], elsewhere, cache=Cache(), timed=False)
-    one, wrong, three = done.batches[0].outcomes
+    one, wrong, three = outcomes_of(done.batches[0])
     assert (one, three) == ({"x": 1}, {"x": 3})
     assert isinstance(wrong.error, ResultError)
     assert (wrong.latency, wrong.attempts) == (pytest.approx(1), 1)
@@ -132,7 +132,7 @@ async def test_L1_what_is_known_elsewhere_is_not_called_for(ordered: bool, max_b
     elsewhere = Elsewhere({2: {"x": 20}, 3: None})
     enricher = Recorded(in_a_second, max_batch)
     done = await look_up(enricher, [[1, 2, 3, 4]], elsewhere, ordered=ordered)
-    assert [outcome.answer for outcome in done.batches[0].outcomes] == [{"x": 1}, {"x": 20}, None, {"x": 4}]
+    assert [outcome.answer for outcome in outcomes_of(done.batches[0])] == [{"x": 1}, {"x": 20}, None, {"x": 4}]
     assert done.sources() == [["call", "cache", "cache", "call"]]
     assert enricher.calls == ([1, 4] if max_batch == 1 else [[1, 4]])
     assert (done.figures.cache_hits, done.figures.calls, done.figures.shared) == (2, len(enricher.calls), 0)
@@ -160,7 +160,7 @@ async def test_keys_are_asked_for_in_groups_and_no_lane_is_taken_meanwhile() -> 
     assert (done.figures.calls, done.figures.cache_hits) == (1000, 1000)
     # Two questions at a time, two rounds, and the calls of the first round meanwhile.
     assert now() <= 1 + 2.4
-    assert [outcome.answer["x"] for outcome in done.batches[0].outcomes] == keys
+    assert [outcome.answer["x"] for outcome in outcomes_of(done.batches[0])] == keys
 
 
 @virtual
@@ -193,7 +193,7 @@ async def test_J2_a_journal_gets_each_answer_of_the_cache_once_with_the_time_whe
     place, enricher = journal(), Recorded(in_a_second)
     for _ in range(2):
         done = await look_up(enricher, [[1, 2], [2, 4], [1, 4]], place, every=5.0, cache=cache)
-        assert [[outcome.answer["x"] for outcome in batch.outcomes] for batch in done.batches] == [
+        assert [[outcome.answer["x"] for outcome in outcomes_of(batch)] for batch in done.batches] == [
             [1, 2],
             [2, 4],
             [1, 4],

@@ -32,8 +32,11 @@ from tests.lookup.helpers import (
     batch_of,
     batches_of,
     forever,
+    in_arrow,
+    kept_of,
     look_up,
     now,
+    outcomes_of,
 )
 from tests.operator.helpers import virtual
 
@@ -61,7 +64,7 @@ async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_of_its_batch(or
     batches = batches_of(40)
     await look_up(enricher, batches, ordered=ordered, capacity=2, retry=Retry(2, FixedBackoff(2.5)))
     assert 5 <= enricher.calls.index(0, 1) <= 7
-    assert batches[0].outcomes == [{"x": key} for key in range(40)]
+    assert outcomes_of(batches[0]) == [{"x": key} for key in range(40)]
 
 
 @virtual
@@ -79,7 +82,7 @@ async def test_R1_a_key_does_not_get_the_time_that_was_left_for_the_key_before(o
     enricher = Recorded(answer)
     await look_up(enricher, batches, ordered=ordered, capacity=1, timeout=10, retry=Retry(2, FixedBackoff(7)))
     assert enricher.calls == [0, 1, 0, 2, 3, 4]
-    assert batches[0].outcomes == [{"x": key} for key in range(5)]
+    assert outcomes_of(batches[0]) == [{"x": key} for key in range(5)]
 
 
 @virtual
@@ -99,11 +102,9 @@ async def test_buffer_bounds_the_keys_that_are_looked_up_and_not_emitted(ordered
     enricher = Recorded(at_once)
     batches = batches_of(*[10] * 12)
     source, delivered = Source(batches), []
+    options = LookupOptions(ordered=ordered, buffer=buffer)
     pipeline = LookupPipeline(
-        enricher,
-        source,
-        lambda batch, ready: delivered.append((batch, ready)),
-        LookupOptions(ordered=ordered, buffer=buffer),
+        enricher, source, lambda batch, ready: delivered.append((batch, ready)), options, kept_of(options)
     )
     run = asyncio.create_task(pipeline.run())
     await asyncio.sleep(60)
@@ -123,9 +124,10 @@ async def test_X9_calls_that_wait_for_room_go_on_when_rows_have_left(ordered: bo
 
 @virtual
 async def test_no_more_than_a_few_batches_are_read_ahead_of_a_slow_consumer(ordered: bool) -> None:
-    enricher, batches = Recorded(at_once), [KeyBatch([i], rows=10_000) for i in range(50)]
+    enricher, batches = Recorded(at_once), [KeyBatch(in_arrow(i), rows=10_000) for i in range(50)]
     source = Source(batches)
-    pipeline = LookupPipeline(enricher, source, lambda *_: None, LookupOptions(ordered=ordered))
+    options = LookupOptions(ordered=ordered)
+    pipeline = LookupPipeline(enricher, source, lambda *_: None, options, kept_of(options))
     run = asyncio.create_task(pipeline.run())
     await asyncio.sleep(60)
     assert source.read == BATCHES
@@ -145,7 +147,7 @@ async def test_X9_a_key_that_another_batch_is_called_for_does_not_wait_for_the_r
     begun, batches = now(), [batch_of([7, 1]), batch_of([2, 1])]
     consumer = await look_up(Recorded(answer), batches, ordered=False)
     assert next(time - begun for time, number, _, ended in consumer.deliveries if number == 1 and ended) <= 1.2
-    assert [outcome["x"] for outcome in batches[1].outcomes] == [2, 1]
+    assert [outcome["x"] for outcome in outcomes_of(batches[1])] == [2, 1]
 
 
 @virtual
@@ -211,7 +213,7 @@ async def test_X6_failures_are_outcomes_of_their_keys_alone(ordered: bool) -> No
 
     batches = batches_of(10, 10)
     consumer = await look_up(Recorded(answer), batches, ordered=ordered, timeout=2.0)
-    for key, outcome in enumerate(itertools.chain(*(b.outcomes for b in batches))):
+    for key, outcome in enumerate(itertools.chain(*(outcomes_of(b) for b in batches))):
         match key % 5:
             case 0:
                 assert isinstance(outcome, Failure)
@@ -275,8 +277,8 @@ async def test_R2_keys_of_a_batch_that_have_an_answer_at_the_deadline_keep_it() 
 
     batches = batches_of(8)
     await look_up(Recorded(answer, 8), batches, timeout=1.0)
-    assert batches[0].outcomes[:4] == [{"x": key} for key in range(4)]
-    assert all(outcome.timed_out for outcome in batches[0].outcomes[4:])
+    assert outcomes_of(batches[0])[:4] == [{"x": key} for key in range(4)]
+    assert all(outcome.timed_out for outcome in outcomes_of(batches[0])[4:])
 
 
 # -- ends
@@ -310,7 +312,8 @@ async def test_X7_cancelled_at_any_moment_it_leaves_no_call(ordered: bool, steps
 async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
     enricher = Recorded(lambda key: forever())
     source = Source(batches_of(3), error=EOFError("Spark is gone"))
-    pipeline = LookupPipeline(enricher, source, lambda *_: None, LookupOptions())
+    options = LookupOptions()
+    pipeline = LookupPipeline(enricher, source, lambda *_: None, options, kept_of(options))
     with pytest.raises(EOFError, match="Spark is gone"):
         await pipeline.run()
     assert (len(enricher.calls), enricher.running) == (3, 0)
@@ -371,7 +374,7 @@ async def test_B1_keys_that_come_when_a_call_ends_do_not_wait_for_the_next_end(b
     # Traced, so that single keys are not called for from a window of their batch.
     options, trace = LookupOptions(batching=batching), None if batching else Trace()
     consumer = Consumer(batches, ordered=True)
-    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, trace=trace)
+    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, kept_of(options), trace=trace)
     source.come(batches[0])
     asyncio.get_running_loop().call_later(1, source.come, batches[1])
     asyncio.get_running_loop().call_later(30, source.end)
@@ -403,4 +406,4 @@ async def test_O12_a_late_result_is_dropped_though_its_batch_still_waits_for_oth
 
     [batch] = batches_of(2)
     await look_up(Recorded(answer), [batch], capacity=1, timeout=5.0)
-    assert [type(outcome) for outcome in batch.outcomes] == [Failure, dict]
+    assert [type(outcome) for outcome in outcomes_of(batch)] == [Failure, dict]

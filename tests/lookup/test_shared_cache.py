@@ -17,6 +17,7 @@ from asyncio_operator import Cache
 from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.lookup import shared_cache
 from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.client import Lookup
 from asyncio_operator.lookup.shared_cache import Format
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.serializers import BUILTIN
@@ -283,12 +284,14 @@ def test_a_key_without_bytes_is_looked_up_every_time(redis_server, patient):
     async def one(key: Any) -> Any:
         return {"x": 1}
 
-    @with_workers(redis_server, {})
-    async def work(worker: Worker) -> None:
+    async def main() -> list[Any]:
         enricher = Recorded(one)
-        for _ in range(2):
-            await worker.look_up(enricher, [odd, 5])
-        assert enricher.calls == [odd, 5, odd]
+        async with Lookup(enricher, cache=Cache(store=redis_server.url, expire_after_write=60)) as lookup:
+            for key in (odd, 5, odd, 5):
+                assert await lookup.get(key) == {"x": 1}
+        return enricher.calls
+
+    assert asyncio.run(main()) == [odd, 5, odd]
 
 
 VALUES = {

@@ -14,7 +14,7 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.quota.share import shares
 from tests.lookup import helpers
-from tests.lookup.helpers import Recorded, at_once, forever, now
+from tests.lookup.helpers import Recorded, at_once, forever, now, outcomes_of
 from tests.operator.helpers import collect, virtual
 
 NUMBERS = itertools.count()
@@ -44,7 +44,7 @@ async def look_up(spec: Budget, keys: Sequence[Sequence[Any]], max_batch: int = 
 def shown(batch: KeyBatch) -> list[Any]:
     return [
         type(outcome.error).__name__ if type(outcome) is Failure else outcome["x"]
-        for outcome in batch.outcomes[: len(batch.keys)]
+        for outcome in outcomes_of(batch)[: len(batch.keys)]
     ]
 
 
@@ -162,7 +162,7 @@ async def test_R5_an_expired_answer_for_want_of_money_took_no_attempt() -> None:
     reservation = shares.allowance(budget(usd=1.0))
     done = await helpers.look_up(Paid(), [[1], [1]], every=10.0, meter=reservation, cache=cache, timed=True)
     await reservation.settled()
-    told = [batch.outcomes[0] for batch in done.batches]
+    told = [outcomes_of(batch)[0] for batch in done.batches]
     assert [(one.answer, one.source, one.attempts) for one in told] == [({"x": 1}, "call", 1), ({"x": 1}, "stale", 0)]
 
 

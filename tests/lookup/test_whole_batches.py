@@ -17,7 +17,7 @@ from asyncio_operator.engine.timing import TURN
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import in_arrow
-from tests.lookup.helpers import look_up
+from tests.lookup.helpers import look_up, outcomes_of
 from tests.operator.helpers import virtual
 from tests.operator.meter import Meter, metered
 
@@ -116,7 +116,7 @@ async def test_B4_A4_keys_that_python_cannot_hold_are_asked_for_in_the_halves_of
     batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
     await look_up(enricher, [batch], tables=tables_of(enricher))
     assert enricher.asked == [[1, 2, far], [1], [2, far], [2], [far]]
-    assert [answer.answer() for answer in batch.outcomes] == [{"x": 1}, {"x": 2}, {"x": far}]
+    assert outcomes_of(batch) == [{"x": 1}, {"x": 2}, {"x": far}]
 
 
 class Far(OneByOne):

@@ -7,6 +7,7 @@ import traceback
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
@@ -14,7 +15,7 @@ from asyncio_operator.errors import MOST_KINDS, ResultError, count_kind, keep_ve
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.services.causes import Cause, caused, lookup_error
 from asyncio_operator.services.secrets import Secrets
-from asyncio_operator.spark.worker.answers import STATUS, _status
+from asyncio_operator.spark.worker.answers import FAILED, FOUND, STATUS, statuses_of
 from enrichers.http.errors import status_error
 
 SECRET = "hunter2hunter2"
@@ -129,7 +130,7 @@ def test_X6_the_status_has_the_http_status_and_whether_a_call_may_succeed_later(
     assert [field.name for field in STATUS][-2:] == ["http_status", "retryable"]
 
     def shown(error: BaseException) -> tuple[Any, Any]:
-        status = _status(Failure(error, 0.1), 0)
+        status = statuses_of([Failure(error, 0.1)], np.array([FAILED, FOUND])).to_pylist()[0]
         return status.get("http_status"), status.get("retryable")
 
     assert shown(status_error("x", 503, b"", Secrets(), wait=None, lasting=None)) == (503, True)
@@ -137,5 +138,5 @@ def test_X6_the_status_has_the_http_status_and_whether_a_call_may_succeed_later(
     assert shown(EnricherError("x", code="23505", retryable=False)) == (None, False)
     assert shown(EnricherError("x")) == (None, None)
     assert shown(ValueError("x")) == (None, None)
-    found = _status(Answer({"x": 1}, "call", 1, 0.1), 0)
+    found = statuses_of([Answer({"x": 1}, "call", 1, 0.1)], np.array([FOUND, FOUND])).to_pylist()[0]
     assert (found.get("http_status"), found.get("retryable")) == (None, None)

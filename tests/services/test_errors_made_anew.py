@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.loop.portable_errors import stand_in
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.retry import FixedBackoff, asked_wait
-from asyncio_operator.spark.worker.answers import _status as status_of
+from asyncio_operator.spark.worker.answers import FAILED, FOUND, statuses_of
 from asyncio_operator.testing import FakeAnswer, FakeService
 from enrichers import BlockingEnricher, HttpEnricher, OAuth2, TableEnricher
 from enrichers import enricher as enricher_of
@@ -177,7 +178,8 @@ async def test_X14_a_token_service_says_when_to_return(status: int, headers: dic
             error = await failure(one, "x")
     said_of_it = {"retryable": True, "retry_after": 3.0, "overload": True, "any_key": True, "billed": False}
     assert verdict(error) == said_of_it | {"code": status}
-    assert status_of(Failure(error, 0.1), 0)["http_status"] == status
+    told = statuses_of([Failure(error, 0.1)], np.array([FAILED, FOUND])).to_pylist()
+    assert told[0]["http_status"] == status
 
 
 # -- groups
@@ -296,6 +298,6 @@ def test_X14_the_message_of_a_run_shows_the_first_error_of_a_group() -> None:
 
 def test_X14_the_status_of_a_row_shows_the_first_error_of_a_group() -> None:
     failed = Failure(nested(), 0.1, False, 1)
-    status = status_of(failed, 0)
+    status = statuses_of([failed], np.array([FAILED, FOUND])).to_pylist()[0]
     assert (status["status"], status["error_type"]) == ("failed", "BusyError")
     assert status["error_message"] == f"slow down, {SECRET}"

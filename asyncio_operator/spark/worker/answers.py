@@ -1,49 +1,38 @@
 """What a key's outcome makes of a row: an answer in one table, of which the columns of the output are built, and a
-status, which says how the key was looked up.
-
-An invalid answer is a `ResultError` for its key only. A key without rows has none in the table either.
+status, which says how the key was looked up. A key without rows has none in the table either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers
-from asyncio_operator.arrow.columns import collected, row_reader
+from asyncio_operator.arrow.columns import collected
 from asyncio_operator.arrow.key_arrays import Ints
 from asyncio_operator.engine.failures import is_over_budget
-from asyncio_operator.errors import ResultError, code_of, first_of, text_of, verdict
-from asyncio_operator.lookup.answers import rows_of
-from asyncio_operator.lookup.key_batch import Answer, Failure
+from asyncio_operator.errors import code_of, first_of, text_of, verdict
+from asyncio_operator.lookup.key_batch import Answer, Failure, answer_of
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES, OUTPUT_ROWS, widest_row
 from asyncio_operator.telemetry.annotations import status_answered
 
 FOUND, MISSING, FAILED = 0, 1, 2
-
-OnResultError = Callable[[Any, Any, ResultError], Failure]
-"""Gets a key, its outcome and the error, and returns a failure, or raises."""
 
 FEW = 2
 """Rows of the input for each found row, above which the found rows are put into a table of their own."""
 
 
 def read_answers(
-    keys: Sequence[Any],
-    outcomes: Any,
-    schema: pa.Schema,
-    declared: Sequence[str] | None = None,
-    *,
-    on_result_error: OnResultError,
-    rows: int = 0,
+    outcomes: Any, schema: pa.Schema, declared: Sequence[str] | None = None, rows: int = 0
 ) -> ColumnAnswers:
     """The answers of keys. A failed key has none.
 
     Args:
-        outcomes: aligned with `keys`. An entry with an invalid answer is replaced by the result of `on_result_error`.
+        outcomes: of the keys. Their answers have been checked.
         schema, declared: see `columns`.
         rows: the number of rows that have these keys, if it is known.
     """
@@ -56,52 +45,9 @@ def read_answers(
             return outcomes
         return outcomes.alone()
     # Most batches have one kind of answers. Their keys need no step in Python each.
-    types = set(map(type, outcomes))
-    if types <= {dict, ColumnAnswers, type(None)}:
-        # If a row does not fit, it is looked for below.
-        with suppress(Exception):
-            return collected(outcomes, schema, declared)
-
-    def fail(place: int, error: ResultError) -> None:
-        """Put a failure in the place of an outcome, also for the status column. It keeps source, attempts, latency."""
-        outcome = outcomes[place]
-        outcomes[place] = failure = on_result_error(keys[place], outcome, error)
-        if type(outcome) is Answer:
-            failure.latency, failure.attempts, failure.source = outcome.latency, outcome.attempts, outcome.source
-
-    def bare(place: int, outcome: Any) -> Any:
-        """An answer as `collected` takes it."""
-        answer = outcome.answer if type(outcome) is Answer else outcome
-        if type(answer) is Failure:
-            return None
-        if type(answer) is ColumnAnswers or type(answer) is dict:
-            return answer
-        try:
-            # Copied: reading a missing key of a defaultdict would invent a value.
-            return [dict(row) if hasattr(type(row), "__missing__") else row for row in rows_of(answer)]
-        except ResultError as error:
-            fail(place, error)
-            return None
-
-    while True:
-        answers = [bare(place, outcome) for place, outcome in enumerate(outcomes)]
-        # All rows at once, which is fast. Only if that fails is each row checked.
-        try:
-            return collected(answers, schema, declared)
-        except Exception:
-            misfits, read = 0, row_reader(schema, declared)
-            for place, answer in enumerate(answers):
-                if answer is None or type(answer) is ColumnAnswers:
-                    continue
-                try:
-                    for row in rows_of(answer):
-                        read(row)
-                except ResultError as error:
-                    fail(place, error)
-                    misfits += 1
-            if not misfits:
-                # Each row fits alone, so no key is to blame, and another round would fail the same way.
-                raise
+    if not {Answer, Failure}.isdisjoint(map(type, outcomes)):
+        outcomes = [None if type(one) is Failure else answer_of(one) for one in outcomes]
+    return collected(outcomes, schema, declared)
 
 
 STATUS = pa.struct(
@@ -117,38 +63,46 @@ STATUS = pa.struct(
     ]
 )
 
-NOTHING_ASKED = {"status": "missing", "source": "none", "attempts": 0}
-"""The status of a null key."""
+NOTHING_ASKED = Answer(None, "none", 0, None)
+"""The outcome of a null key."""
+
+KINDS = np.array(["found", "missing", "failed"], object)
 
 
 def statuses_of(outcomes: list[Any], kinds: Ints) -> pa.Array:
-    """The status of each key, and at the end that of the null key. `kinds` are FOUND, MISSING or FAILED."""
-    statuses = [_status(outcome, kind) for outcome, kind in zip(outcomes, kinds.tolist(), strict=False)]
-    return pa.array([*statuses, NOTHING_ASKED], STATUS)
+    """The status of each key, and at the end that of the null key. `kinds` are FOUND, MISSING or FAILED.
 
-
-def _status(outcome: Any, kind: int) -> dict[str, Any]:
-    """The status of a key, from its outcome, which is an `Answer` or a `Failure`."""
-    status: dict[str, Any] = {
-        "source": outcome.source,
-        "attempts": outcome.attempts,
-        "latency_ms": None if outcome.latency is None else outcome.latency * 1000,
+    In columns: only what failed takes a step in Python.
+    """
+    told = [*outcomes, NOTHING_ASKED]
+    columns: dict[str, Any] = {
+        name: list(map(attrgetter(name), told)) for name in ("source", "attempts", "latency", "http_status")
     }
+    columns["status"] = KINDS[kinds]
+    columns["status"][-1] = "missing"
+    # None becomes NaN, and then null.
+    columns["latency_ms"] = np.array(columns["latency"], np.float64) * 1000
+    for name in ("error_type", "error_message", "retryable"):
+        columns[name] = [None] * len(told)
+    for i, error in enumerate(map(attrgetter("error"), told)):
+        if error is not None:
+            for name, value in _of_error(told[i], error).items():
+                columns[name][i] = value
+    arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in STATUS]
+    return pa.StructArray.from_arrays(arrays, fields=list(STATUS))
+
+
+def _of_error(outcome: Any, error: BaseException) -> dict[str, Any]:
+    """What a status says of an outcome with an error, which is an `Answer` or a `Failure`."""
+    status: dict[str, Any] = {"retryable": verdict(error)["retryable"]}
     if isinstance(outcome, Failure):
-        status["status"] = "timed_out" if outcome.timed_out else "failed"
-        if is_over_budget(outcome.error):
-            status["status"] = "over_budget"
-    else:
-        status["status"] = "found" if kind == FOUND else "missing"
-        status["http_status"] = outcome.http_status
-    if outcome.error is not None:
-        error = first_of(outcome.error)
-        status["error_type"] = type(error).__name__
-        try:
-            status["error_message"] = text_of(error)
-        except BaseException as second:  # It has no text that Arrow can hold.
-            status["error_message"] = f"making its text failed with {type(second).__name__}"
-        status["retryable"] = verdict(outcome.error)["retryable"]
-        code = code_of(error)
-        status["http_status"] = code if type(code) is int else status_answered(outcome.error)
+        status["status"] = "over_budget" if is_over_budget(error) else "timed_out" if outcome.timed_out else "failed"
+    first = first_of(error)
+    status["error_type"] = type(first).__name__
+    try:
+        status["error_message"] = text_of(first)
+    except BaseException as second:  # It has no text that Arrow can hold.
+        status["error_message"] = f"making its text failed with {type(second).__name__}"
+    code = code_of(first)
+    status["http_status"] = code if type(code) is int else status_answered(error)
     return status

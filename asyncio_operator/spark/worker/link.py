@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asyncio_operator.arrow.answer_tables import row_finder
 from asyncio_operator.engine.contracts import Input
@@ -20,19 +20,17 @@ from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup.answers import AnswerCheck, missing_key_error, run_error
+from asyncio_operator.lookup.answers import AnswerCheck, missing_key_error
 from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.column_places import ColumnPlaces
-from asyncio_operator.lookup.key_batch import Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import LookupPipeline, in_columns, in_slices
-from asyncio_operator.lookup.places import Kept
+from asyncio_operator.lookup.pipeline import Kept, LookupPipeline, in_slices
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.spark.worker.rows import Enrichment, Layout
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
-from asyncio_operator.telemetry.annotations import answered_with
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
@@ -99,12 +97,10 @@ class Link:
         self._label = label
         self._place = place
         self.task = task
-        about = task.options, task.enricher, task.tracing is not None
-        whole = in_slices(*about)
-        self._in_columns = as_arrow = whole or in_columns(*about, optional=bool(task.layout.optional))
+        whole = in_slices(task.options, task.enricher, task.tracing is not None)
         missing = partial(missing_key_error, task.enricher)
         cheap = whole and row_finder(task.enricher) is not None
-        self._enrichment = Enrichment(task.layout, self._on_result_error, missing, as_arrow, cheap, held=not whole)
+        self._enrichment = Enrichment(task.layout, missing, cheap, held=not whole)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
         self.on_left: Callable[[KeyBatch], None] | None = None
@@ -143,17 +139,6 @@ class Link:
         else:
             yield from self._enrichment.answered(batch, ended)
 
-    def _on_result_error(self, key: Any, outcome: Any, error: ResultError) -> Failure:
-        options = self.task.options
-        if options.fail:
-            raise run_error(self.task.enricher, key, error, 1, options.remedy)
-        answered_with(error, getattr(outcome, "http_status", None))
-        failure = Failure(error, 0.0)
-        if self._pipeline is not None:
-            # Errors are not remembered.
-            self._process.loop().call_soon_threadsafe(self._pipeline.forget, key, outcome, failure)
-        return failure
-
     async def run(
         self, source: Input, deliver: Callable[[KeyBatch, int], None], failing: Callable[[], None] | None = None
     ) -> None:
@@ -167,17 +152,20 @@ class Link:
             enter = stack.enter_async_context
             enricher = await enter(process.opened(task.fingerprint, task.enricher))
             if options.cache is not None:
-                about = task.owner, options.cache, task.answers, process.wall, self._in_columns
-                lent = lent_cache(process.caches, *about)
+                in_columns = options.cache.store == "heap"
+                lent = lent_cache(process.caches, task.owner, options.cache, task.answers, process.wall, in_columns)
                 cache = await enter(lent)
             if hedge is not None:
                 hedger = stack.enter_context(process.hedgers.lent((task.fingerprint, hedge), partial(Hedger, hedge)))
             known = () if self._journal is None else (self._journal,)
-            check = AnswerCheck(task.answers, self._in_columns)
-            places = ColumnPlaces if self._in_columns else None
-            kept = Kept(check=check, tables=task.tables, cache=cache, known=known, places=places)
+            check = wanted = AnswerCheck(task.layout.found, in_columns=True, declared=task.layout.declared)
+            if cache is not None or known or task.tables is not None:
+                check = AnswerCheck(task.answers, in_columns=cache is None or not cache.has_objects)
+            clock = clock_of(asyncio.get_running_loop())
+            about = cache, known, options.timed, options.remember, clock
+            kept = Kept(check, ColumnPlaces(Figures(), check, wanted, *about), task.tables)
             limited = Limited(allowance=allowance, hedger=hedger)
-            self._pipeline = LookupPipeline(enricher, source, deliver, options, limited, kept, trace)
+            self._pipeline = LookupPipeline(enricher, source, deliver, options, kept, limited, trace)
             if self._reporter is not None:
                 self._reporter.running()
             try:

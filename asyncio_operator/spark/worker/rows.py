@@ -12,7 +12,7 @@ segments end at watermarks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,11 @@ from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.key_arrays import (
     Ints,
     ascend,
+    canonical_array,
     distinct,
     distinct_held,
-    distinct_keys,
+    key_array,
     key_values,
-    with_duplicates,
 )
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.failures import is_over_budget
@@ -39,7 +39,6 @@ from asyncio_operator.spark.worker.answers import (
     FOUND,
     MISSING,
     STATUS,
-    OnResultError,
     read_answers,
     statuses_of,
 )
@@ -121,31 +120,25 @@ class Enrichment:
     """Builds the output of one task, and counts its rows by outcome.
 
     Args:
-        on_result_error: handles a key with an invalid answer.
         missing: makes the error for a key without a row, if the layout requires one. With a time: none of its rows
             held then.
-        in_arrow: keys stay in Arrow (`ArrowKeys`).
-        cheap: with keys in Arrow, to look up a key costs about as much as to find its duplicates.
-        held: False with keys in Arrow: values that Python cannot hold are keys too.
+        cheap: to look up a key costs about as much as to find its duplicates.
+        held: False: values that Python cannot hold are keys too.
     """
 
     def __init__(
         self,
         layout: Layout,
-        on_result_error: OnResultError,
         missing: Callable[..., Exception] = MissingKeyError,
-        in_arrow: bool = False,
         cheap: bool = False,
         held: bool = True,
     ) -> None:
         self.kinds = np.zeros(3, dtype=np.int64)
         """Input rows by FOUND, MISSING and FAILED."""
         self.layout = layout
-        self._on_result_error = on_result_error
         self._missing = missing
         self._schema: pa.Schema | None = None
         self._gate = None if layout.event_time is None else Gate()
-        self._in_arrow = in_arrow
         self._cheap = cheap
         self._held = held
         self._repeat = True
@@ -184,13 +177,9 @@ class Enrichment:
         segments = NO_SEGMENTS if event_time is None else self._segmenter.number(batch.column(event_time))
         deduplicate = not self._cheap or self._repeat or number % CHECK_EVERY == 0
         columns = [batch.column(position) for position in layout.keys]
-        keys: Sequence[Any]
-        if self._in_arrow:
-            search = with_duplicates if not deduplicate else distinct_held if self._held else distinct
-            array, codes = search(columns, layout.optional)
-            keys = ArrowKeys(array)
-        else:
-            keys, codes = distinct_keys(columns, layout.optional)
+        search = _with_duplicates if not deduplicate else distinct_held if self._held else distinct
+        array, codes = search(columns, layout.optional)
+        keys = ArrowKeys(array)
         if deduplicate:
             self._repeat = len(keys) < MOSTLY_DISTINCT * batch.num_rows
         return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
@@ -264,21 +253,22 @@ class Enrichment:
             used[-1] = False
             codes = np.where(used, np.cumsum(used) - 1, -1)[codes]
             needed = np.flatnonzero(used)
-            keys = keys.at(needed) if batch.in_arrow else [keys[i] for i in needed.tolist()]
-        outcomes: Any = batch.found(None if needed is None else needed.tolist())
-        return self._build(rows, codes, keys, outcomes), freed
+            keys = keys.at(needed)
+        places = None if needed is None else needed.tolist()
+        told = batch.outcomes if places is None else [batch.outcomes[i] for i in places]
+        return self._build(rows, codes, keys, batch.found(places), told), freed
 
-    def _build(self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], outcomes: Any) -> Iterator[pa.RecordBatch]:
-        """The output for rows. `codes` has the number of each row's key, or -1 for none."""
+    def _build(
+        self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], outcomes: Any, told: list[Any]
+    ) -> Iterator[pa.RecordBatch]:
+        """The output for rows.
+
+        Args:
+            codes: the number of each row's key, or -1 for none.
+            outcomes, told: of the keys; in the second, answers may be `IN_COLUMNS`.
+        """
         self.expect(rows.schema)
-        answers = read_answers(
-            keys,
-            outcomes,
-            self.layout.found,
-            self.layout.declared,
-            on_result_error=self._on_result_error,
-            rows=rows.num_rows,
-        )
+        answers = read_answers(outcomes, self.layout.found, self.layout.declared, rows.num_rows)
         fates, empty = self._fates(outcomes, answers)
         columns = columns_of(answers.table, self.layout.found.names)
         # -1 selects the last place, which is for the null key. For a found row it is the row of nulls.
@@ -297,7 +287,7 @@ class Enrichment:
             refused = np.count_nonzero(np.append(columns[0].fill_null(False), False)[starts])
             self.kinds += np.array([-refused, 0, refused])
         added = columns[: len(self.layout.added)]
-        statuses = _statuses(outcomes, fates, codes, kinds) if self.layout.status else None
+        statuses = _statuses(told, fates, codes, kinds) if self.layout.status else None
         numbers = None if answers.rows is None else np.append(answers.rows, -1)
         for row, found in pieces_of(rows.columns, answers, added, starts, copies):
             picked = pick(rows.columns, row) + pick(added, found if numbers is None else numbers[found])
@@ -329,6 +319,14 @@ class Enrichment:
             raise self._missing(keys[codes[row]])
         parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
         raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
+
+
+def _with_duplicates(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
+    """Like `distinct`, but keeps duplicates unless there are nulls: no search for them."""
+    arrays = list(map(canonical_array, columns))
+    if any(array.null_count for array in arrays):
+        return distinct(arrays, optional)
+    return key_array(arrays), np.arange(len(arrays[0]))
 
 
 def _statuses(outcomes: list[Any], fates: Ints, codes: Ints, kinds: Ints) -> tuple[pa.Array, Ints]:

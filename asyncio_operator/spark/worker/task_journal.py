@@ -38,9 +38,9 @@ from asyncio_operator.journal.later_answers import FEWEST, UNKNOWN, JournalReade
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, beside, goes_on, open_place
 from asyncio_operator.journal.writer import JournalWriter
+from asyncio_operator.lookup.answers import size_of
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.known import KnownAnswers
-from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
 from asyncio_operator.state.entries import ABSENT
 
@@ -49,6 +49,12 @@ if TYPE_CHECKING:
     from asyncio_operator.spark.worker.process import WorkerProcess
 
 logger = logging.getLogger("asyncio_operator.journal")
+
+ENTRY = 400
+"""Bytes of a key, of its places in lists and of a row, beside the values of the row."""
+
+SAMPLED = 8
+"""One of this many answers is measured."""
 
 LAST_WRITE = TASK_END - TASK_GRACE_PERIOD
 """Seconds for the last write of a task that was ended: by law X7 its end takes 5, and its calls have had some."""

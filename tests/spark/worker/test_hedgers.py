@@ -14,7 +14,7 @@ from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.spark.worker.process import MOST_HEDGERS
 from asyncio_operator.spark.worker.process import hedgers as new_hedgers
-from tests.lookup.helpers import Consumer, Recorded, Source, batches_of
+from tests.lookup.helpers import Consumer, Recorded, Source, batches_of, kept_of
 from tests.operator.helpers import virtual
 
 HEDGE = Hedge(extra=0.1)
@@ -36,14 +36,15 @@ async def task(hedgers: Hedgers, owner: str, keys: int, slow: int = -1) -> int:
         return {"x": key}
 
     batches = batches_of(keys)
-    consumer = Consumer(batches, ordered=True)
+    consumer, options = Consumer(batches, ordered=True), LookupOptions(hedge=HEDGE)
     with lent(hedgers, owner) as hedger:
         consumer.pipeline = LookupPipeline(
             Recorded(answer),
             Source(batches),
             consumer.deliver,
-            LookupOptions(hedge=HEDGE),
-            limited=Limited(hedger=hedger),
+            options,
+            kept_of(options),
+            Limited(hedger=hedger),
         )
         await consumer.pipeline.run()
     return int(consumer.pipeline.figures.hedged)
