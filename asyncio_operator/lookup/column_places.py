@@ -1,8 +1,8 @@
 """The places of a task: a memory of what it was answered, a cache, and places behind. Answers stay in columns in the
 memory, and in a cache in memory, where no key and no answer has an object (law A4).
 
-The places at hand are asked for all keys of a batch at once, and learn the answers of calls at once. Laws: a key that
-the task was told is not called for again (L12); a cache never costs calls, because the memory has what the cache has
+The places at hand are asked for all keys of a batch at once, and learn the answers of calls at once. Laws: a key
+that was answered is not called for again (L12); a cache never costs calls, because the memory has what the cache has
 dropped (L13); a key that one place knows touches no later one (L14).
 """
 
@@ -270,15 +270,17 @@ class ColumnPlaces(Places):
             hits = int(np.count_nonzero(answers.counts))
         self.figures.cache_hits += hits
         self.figures.shared += len(here) - hits
-        told = None
+        reports = None
         if self._timed:
             bare = repeat(IN_COLUMNS) if hasattr(answers, "table") else answers
-            told = [Answer(one, "cache", 0, None) for one in islice(bare, len(here))]
+            reports = [Answer(one, "cache", 0, None) for one in islice(bare, len(here))]
             if hits < len(here):
                 took = place.about(keys.at(here)).tolist()
                 is_hit = repeat(False) if cache is None else (answers.counts != 0).tolist()
-                told = [one if hit else _shared(*about) for one, hit, about in zip(told, is_hit, took, strict=False)]
-        batch.store(here, answers, told)
+                reports = [
+                    one if hit else _shared(*about) for one, hit, about in zip(reports, is_hit, took, strict=False)
+                ]
+        batch.store(here, answers, reports)
         if place is not cache or (self._kept is None and not self.refreshes):
             return
         places, objects = here.tolist(), batch.objects

@@ -169,17 +169,17 @@ class KeyBatch:
         keys: Any = self.keys
         return list(compress(pairs, keys.same(positions, other.keys, others)) if self.in_arrow else pairs)
 
-    def store(self, positions: Sequence[int], answers: Any, told: Sequence[Any] | None = None) -> None:
+    def store(self, positions: Sequence[int], answers: Any, reports: Sequence[Any] | None = None) -> None:
         """These keys have their answers, or their outcomes.
 
         Args:
-            told: their outcomes, of which the answers in columns are `IN_COLUMNS`.
+            reports: their outcomes, of which the answers in columns are `IN_COLUMNS`.
         """
-        outcomes = told or answers
+        outcomes = reports or answers
         if hasattr(answers, "table"):
             # First: another thread reads outcomes.
             self._pieces.append(answers.piece(positions))
-            outcomes = told or [IN_COLUMNS] * len(answers)
+            outcomes = reports or [IN_COLUMNS] * len(answers)
             if hasattr(positions, "tolist"):
                 # They ascend, so one step does for those that follow each other. To read an array number by number
                 # takes several times as long.

@@ -140,9 +140,9 @@ class OpenBatch(CallWindow):
         keys = self.batch.objects
         return [self._source.pending.want(keys[i], self, i) for i in positions]
 
-    def store(self, positions: Sequence[int], answers: Sequence[Any], told: Sequence[Any] | None = None) -> None:
+    def store(self, positions: Sequence[int], answers: Sequence[Any], reports: Sequence[Any] | None = None) -> None:
         """See `KeyBatch.store`."""
-        self.batch.store(positions, answers, told)
+        self.batch.store(positions, answers, reports)
         self._answered(len(positions))
 
     def answer(self, position: int, outcome: Any) -> None:
@@ -186,12 +186,12 @@ class OpenBatch(CallWindow):
                 self.followers.append((follower, [pair for pair in pairs if outcomes[pair[1]] is PENDING]))
             if come:
                 places = [place for _, place in come]
-                found, told = self.batch.found(places), [shared(outcomes[place]) for place in places]
+                found, reports = self.batch.found(places), [shared(outcomes[place]) for place in places]
                 in_columns = hasattr(found, "table")
                 follower.store(
                     [i for i, _ in come],
                     found if in_columns else list(map(shared, found)),
-                    told if in_columns else None,
+                    reports if in_columns else None,
                 )
 
     # -- the window of the lanes

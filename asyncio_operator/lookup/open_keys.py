@@ -252,15 +252,15 @@ class PendingKeys(OpenKeys):
             answers = self._check.many(answers)
         except ResultError:
             return None
-        told = None
+        reports = None
         if self._timed:
             in_columns = hasattr(answers, "table")
             about = zip(
                 repeat(IN_COLUMNS, len(answers)) if in_columns else answers, latencies, http_statuses, strict=False
             )
-            told = [Answer(answer, "call", 1, latency, None, status) for answer, latency, status in about]
-        self.places.learn(keys, answers, told or answers, 1, latencies, weights)
-        return answers, told
+            reports = [Answer(answer, "call", 1, latency, None, status) for answer, latency, status in about]
+        self.places.learn(keys, answers, reports or answers, 1, latencies, weights)
+        return answers, reports
 
     def fits(self, answer: Any) -> bool:
         """Whether an answer is right."""

@@ -417,9 +417,9 @@ class LookupPipeline(Asking):
         if outcomes is None:
             return False
         self.pending.figures.latency.add_many(latency, call.count)
-        answers, told = outcomes
+        answers, reports = outcomes
         for owner, positions, part in parts:
-            owner.store(positions, answers[part], told and told[part])
+            owner.store(positions, answers[part], reports and reports[part])
         return True
 
     def is_full(self) -> bool:

@@ -74,19 +74,19 @@ def statuses_of(outcomes: list[Any], kinds: Ints) -> pa.Array:
 
     In columns: only what failed takes a step in Python.
     """
-    told = [*outcomes, NOTHING_ASKED]
+    reports = [*outcomes, NOTHING_ASKED]
     columns: dict[str, Any] = {
-        name: list(map(attrgetter(name), told)) for name in ("source", "attempts", "latency", "http_status")
+        name: list(map(attrgetter(name), reports)) for name in ("source", "attempts", "latency", "http_status")
     }
     columns["status"] = KINDS[kinds]
     columns["status"][-1] = "missing"
     # None becomes NaN, and then null.
     columns["latency_ms"] = np.array(columns["latency"], np.float64) * 1000
     for name in ("error_type", "error_message", "retryable"):
-        columns[name] = [None] * len(told)
-    for i, error in enumerate(map(attrgetter("error"), told)):
+        columns[name] = [None] * len(reports)
+    for i, error in enumerate(map(attrgetter("error"), reports)):
         if error is not None:
-            for name, value in _of_error(told[i], error).items():
+            for name, value in _of_error(reports[i], error).items():
                 columns[name][i] = value
     arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in STATUS]
     return pa.StructArray.from_arrays(arrays, fields=list(STATUS))

@@ -255,17 +255,17 @@ class Enrichment:
             needed = np.flatnonzero(used)
             keys = keys.at(needed)
         places = None if needed is None else needed.tolist()
-        told = batch.outcomes if places is None else [batch.outcomes[i] for i in places]
-        return self._build(rows, codes, keys, batch.found(places), told), freed
+        reports = batch.outcomes if places is None else [batch.outcomes[i] for i in places]
+        return self._build(rows, codes, keys, batch.found(places), reports), freed
 
     def _build(
-        self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], outcomes: Any, told: list[Any]
+        self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], outcomes: Any, reports: list[Any]
     ) -> Iterator[pa.RecordBatch]:
         """The output for rows.
 
         Args:
             codes: the number of each row's key, or -1 for none.
-            outcomes, told: of the keys; in the second, answers may be `IN_COLUMNS`.
+            outcomes, reports: of the keys; in the second, answers may be `IN_COLUMNS`.
         """
         self.expect(rows.schema)
         answers = read_answers(outcomes, self.layout.found, self.layout.declared, rows.num_rows)
@@ -287,7 +287,7 @@ class Enrichment:
             refused = np.count_nonzero(np.append(columns[0].fill_null(False), False)[starts])
             self.kinds += np.array([-refused, 0, refused])
         added = columns[: len(self.layout.added)]
-        statuses = _statuses(told, fates, codes, kinds) if self.layout.status else None
+        statuses = _statuses(reports, fates, codes, kinds) if self.layout.status else None
         numbers = None if answers.rows is None else np.append(answers.rows, -1)
         for row, found in pieces_of(rows.columns, answers, added, starts, copies):
             picked = pick(rows.columns, row) + pick(added, found if numbers is None else numbers[found])
