@@ -443,7 +443,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/quota": 4_100,
     "asyncio_operator/services": 1_360,
     "asyncio_operator/spark": 8_236,
-    "asyncio_operator/state": 7_315,
+    "asyncio_operator/state": 7_314,
     "asyncio_operator/telemetry": 565,
     "asyncio_operator/testing": 3_196,
     "asyncio_operator/timers": 1_232,

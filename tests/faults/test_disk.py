@@ -1,4 +1,4 @@
-"""Disks that are full or not to be written, under a cache of RocksDB.
+"""Disks that are full or not to be written, under keyed state and a cache of RocksDB.
 
 A directory that cannot be used at all is one clear error; if it fills up on the way, no lookup fails because of its
 cache. The disks are file systems in memory; mounting one needs root, and without these tests are passed over.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,47 @@ def test_a_disk_that_cannot_be_used_fails_the_job_and_names_the_directory(
     with pytest.raises(Exception, match=rf"the directory '{disk.path}/cache' of a cache cannot be used"):
         enrich(spark.range(10), answers(), on="id", cache=cache_on(disk.path / "cache")).collect()
     assert enrich(spark.range(10), answers(), on="id").count() == 10
+
+
+FILL = """
+import random, shutil, sys
+from contextlib import suppress
+from pathlib import Path
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.state import RocksDBOptions, RocksDBStateBackend, ValueStateDescriptor
+
+disk, copy = map(Path, sys.argv[1:])
+options, values = RocksDBOptions(write_buffer_bytes=1 << 20, max_log_bytes=1 << 20), random.Random(1)
+for _ in range(8):
+    written, full = [], None
+    backend = RocksDBStateBackend(disk / "state", options=options)
+    state = backend.value_state(ValueStateDescriptor("value"))
+    while full is None:
+        backend.set_current_key(len(written))
+        value = values.randbytes(20_000)
+        try:
+            state.update(value)
+            written.append(value)
+        except StateError as error:
+            full = str(error)
+    assert "No space left on device" in full, full
+    with suppress(StateError):
+        backend.close()
+    shutil.move(disk / "state", copy)
+    backend = RocksDBStateBackend(copy)
+    state = backend.value_state(ValueStateDescriptor("value"))
+    for key, value in enumerate(written):
+        backend.set_current_key(key)
+        assert state.value() == value, key
+    backend.close()
+    shutil.rmtree(copy)
+"""
+"""Writes values faster than RocksDB writes them to files, until the disk is full, and then looks for all of them."""
+
+
+def test_S11_S14_a_write_to_a_full_disk_is_an_error_and_does_not_wait_for_ever(disk: Disk, tmp_path: Path) -> None:
+    # In a process of its own, because what waits inside of RocksDB cannot be interrupted.
+    program = [sys.executable, "-c", FILL, str(disk.path), str(tmp_path / "copy")]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr

@@ -10,17 +10,14 @@ When a write returns it is in the write-ahead log, at least in the memory of the
 of the process. A loss of power may lose the last writes, but no write before one that is kept. A log that is cut short
 at its end is opened; a log with any other damage is an error, never less data (`log`).
 
-Deleted entries stay in the way of iterators until RocksDB rewrites their file. A read that has to pass too many of them
-has the files of its range rewritten. So filling and clearing the same range again and again takes the same time each
-time.
+Deleted entries stay in the way of iterators until RocksDB rewrites their file: a read that passes too many of them has
+the files of its range rewritten.
 
 All databases of a process with equal options share one block cache and one budget of write buffers. When a database is
 opened it takes half of the rest of the budget, at least `LEAST`, and returns it when it is closed. RocksDB has a write
 buffer manager for several databases, but with it an idle database keeps its memory, and then the others write a file
-for each entry. Within a database RocksDB divides the part among its states, and writes the oldest buffer first. No
-object of RocksDB is made before the first database is opened, and those of a process are not used in its children.
-
-This module does not know what the column families hold.
+for each entry. No object of RocksDB is made before the first database is opened, and those of a process are not used in
+its children. This module does not know what the column families hold.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import isqrt
 from pathlib import Path
 from typing import Final, TypeVar
@@ -52,6 +50,7 @@ from rocksdict import (
     Options,
     Rdict,
     WriteBatch,
+    WriteOptions,
 )
 
 from asyncio_operator.checks import check_directory, of_kind
@@ -90,6 +89,8 @@ class Settings:
     def __init__(self, options: RocksDBOptions, read_only: bool) -> None:
         owner = os.getpid(), options
         self._options = options
+        self.writes = WriteOptions()
+        self.writes.no_slowdown = True  # RocksDB refuses what has to wait: see `Database.write`.
         self.shared = shared = _shared.get(owner) or _shared.setdefault(owner, Shared(options))
         least = min(LEAST, options.write_buffer_bytes)
         with shared.lock:
@@ -121,6 +122,10 @@ class Settings:
         options.set_max_log_file_size(JOURNAL)
         options.set_max_manifest_file_size(JOURNAL)
         options.set_max_background_jobs(given.background_jobs)
+        # Writes wait at 36 files, as by default, but RocksDB slows none down: it would count each refused attempt.
+        options.set_level_zero_slowdown_writes_trigger(36)
+        options.set_level_zero_stop_writes_trigger(36)
+        options.set_soft_pending_compaction_bytes_limit(0)
         options.set_compression_type(getattr(DBCompressionType, given.compression)())
         blocks = BlockBasedOptions()
         blocks.set_bloom_filter(10, False)  # For reads of what is absent.
@@ -155,8 +160,7 @@ _shared: dict[tuple[int, RocksDBOptions], Shared] = {}
 
 
 def rewriting() -> CompactOptions:
-    """Options to rewrite all files. RocksDB would only move one that overlaps no other, and keep its deleted
-    entries."""
+    """Options to rewrite all files: RocksDB would only move one that overlaps no other, with its deleted entries."""
     options = CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
     return options
@@ -170,7 +174,6 @@ CHUNK = 256
 _MISSING = re.compile("orruption|No such file")
 _DAMAGED = re.compile(r"orruption|No such file.*(\.sst|MANIFEST)|(\.sst|MANIFEST).*No such file", re.DOTALL)
 
-OLDEST_LOG = "rocksdb.min-log-number-to-keep"
 BUFFERS = "rocksdb.cur-size-all-mem-tables"
 READERS = "rocksdb.estimate-table-readers-mem"
 PENDING = "rocksdb.estimate-pending-compaction-bytes"
@@ -241,58 +244,39 @@ class Database:
             raise self.error(error) from error
         self._families["default"] = self._db
         self.handles["default"] = self._db.get_column_family_handle("default")
-        self._names = set(names) | {"default"}
+        self.names = set(names) | {"default"}  # Of the column families.
         # The last attribute: an object is freed in the order of its attributes, and RocksDB has to go before the lock.
         self._directory_lock = lock
         belongs_here(self)
-
-    def names(self) -> set[str]:
-        """The names of the column families."""
-        return set(self._names)
 
     def family(self, name: str) -> Rdict:
         """A column family, made if it is missing."""
         found = self._families.get(name)
         if found is None:
-            try:
-                if name in self._names:
+            with self._errors(name):
+                if name in self.names:
                     found = self._db.get_column_family(name)
                 else:
                     found = self._db.create_column_family(name, self._settings.native())
                 self.handles[name] = self._db.get_column_family_handle(name)
-            except Exception as error:
-                raise self.error(error, name) from error
-            self._names.add(name)
+            found.set_write_options(self._settings.writes)
+            self.names.add(name)
             self._families[name] = found
         return found
 
     def drop(self, name: str) -> None:
         """Deletes a column family and everything in it."""
-        try:
+        with self._errors(name):
             self.family(name)
             self.handles.pop(name)
             self._families.pop(name).close()
             self._db.drop_column_family(name)
-        except Exception as error:
-            raise self.error(error, name) from error
-        self._names.discard(name)
+        self.names.discard(name)
 
     def get(self, name: str, key: bytes) -> bytes | None:
         """The value of a key in a column family, or None."""
         try:
-            value: bytes | None = self.family(name).get(key)
-        except Exception as error:
-            raise self.error(error, name) from error
-        return value
-
-    def put(self, name: str, key: bytes, value: bytes | None) -> None:
-        """Writes the value of a key, at once; None deletes it."""
-        family = self.family(name)
-        try:
-            if value is None:
-                family.delete(key)
-            else:
-                family.put(key, value)
+            return self.family(name).get(key)
         except Exception as error:
             raise self.error(error, name) from error
 
@@ -302,10 +286,21 @@ class Database:
 
     def commit(self, batch: WriteBatch) -> None:
         """Writes a batch, whole or not at all."""
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            raise self.error(error) from error
+        self.write("default", self._db.write, batch)
+
+    def write(self, name: str, write: Callable[..., object], *what: object) -> object:
+        """Writes, and waits while RocksDB is behind with earlier writes.
+
+        RocksDB does not wait itself. It would hold the GIL, and on a full disk it would wait for ever: its recovery for
+        the write, the write for the recovery.
+        """
+        while True:
+            try:
+                return write(*what)
+            except Exception as error:
+                if "Write stall" not in str(error):
+                    raise self.error(error, name) from error
+            threading.Event().wait(0.001)
 
     def head(self, name: str, start: bytes, end: bytes | None, count: int) -> list[Row]:
         """The first rows of a column family with ``start <= key < end``, in order, `count` at most, read now."""
@@ -320,13 +315,11 @@ class Database:
         head = self.head(name, start, end, CHUNK)
         if len(head) < CHUNK:
             return iter(head)
-        try:
+        with self._errors(name):
             patient = 0 if self._read_only else self._patience.get(name, PATIENCE)
             # Both now, because they have to see the same moment; `spare` goes on if `rest` meets too many deletions.
             rest = self.cursor(name, head[-1][0] + b"\x00", end, patient)
             spare = self.cursor(name, None, end) if patient else rest
-        except Exception as error:
-            raise self.error(error, name) from error
         return self._rows(name, head, end, rest, spare)
 
     def cursor(self, name: str, start: bytes | None, end: bytes | None, steps: int = 0) -> Cursor:
@@ -337,18 +330,16 @@ class Database:
 
     def compact(self) -> None:
         """Rewrites every column family, without what was deleted."""
-        for name in sorted(self._names):
-            try:
+        for name in sorted(self.names):
+            with self._errors(name):
                 self.family(name).compact_range(None, None, rewriting())
-            except Exception as error:
-                raise self.error(error, name) from error
 
     def statistics(self) -> StateStatistics:
         """What it takes of memory and disk now."""
         totals = dict.fromkeys((BUFFERS, READERS, PENDING), 0)
         disk = log = 0
-        try:
-            for family in map(self.family, sorted(self._names)):
+        with self._errors():
+            for family in map(self.family, sorted(self.names)):
                 for name in totals:
                     totals[name] += family.property_int_value(name) or 0
             for path in self.path.iterdir():
@@ -360,8 +351,6 @@ class Database:
                 if path.suffix == ".log":
                     log += size
             cache = self._settings.shared.cache.get_usage()
-        except Exception as error:
-            raise self.error(error) from error
         return StateStatistics(totals[BUFFERS] + totals[READERS], disk, log, totals[PENDING], cache)
 
     def checkpoint(self, target: Path) -> None:
@@ -453,15 +442,13 @@ class Database:
         while rows:
             yield from rows
             after = rows[-1][0] + b"\x00"
-            try:
+            with self._errors(name):
                 rows = rest.take(CHUNK)
                 if rest.crowded:
                     self._make_room(name, after, end, rest.steps)
                     spare.seek(after)
                     rest = spare
                     rows = rest.take(CHUNK)
-            except Exception as error:
-                raise self.error(error, name) from error
 
     def _make_room(self, name: str, start: bytes, end: bytes | None, patience: int) -> None:
         """After a read that passed `patience` deleted entries: rewrites its range, or raises the patience.
@@ -477,7 +464,7 @@ class Database:
 
     def _lock(self) -> DirectoryLock:
         """The lock of the directory. The directory is made if it is missing."""
-        try:
+        with self._errors():
             while True:
                 if not self.path.exists():
                     self.path.mkdir(parents=True, exist_ok=True)
@@ -485,8 +472,6 @@ class Database:
                     return DirectoryLock(self.path)
                 except FileNotFoundError:
                     continue  # It was removed meanwhile.
-        except Exception as error:
-            raise self.error(error) from error
 
     def _open(self, names: list[str], logs: LogCheck | None) -> Rdict:
         try:
@@ -495,8 +480,9 @@ class Database:
                 self._view, access = view_of(self.path), AccessType.read_only(False)
             native = self._settings.native
             opened = Rdict(str(self._view or self.path), native(), {name: native() for name in names}, access)
+            opened.set_write_options(self._settings.writes)
             if self._read_only and logs is not None:
-                hole = logs.hole(opened.property_int_value(OLDEST_LOG) or 0)
+                hole = logs.hole(opened.property_int_value("rocksdb.min-log-number-to-keep") or 0)
                 if hole is not None:
                     opened.close()
                     raise self._damaged(f"writes are missing before {hole}")
@@ -518,6 +504,14 @@ class Database:
             look(seen)
         finally:
             seen.close()
+
+    @contextmanager
+    def _errors(self, name: str = "default") -> Iterator[None]:
+        """Any error of its block is a StateError."""
+        try:
+            yield
+        except Exception as error:
+            raise self.error(error, name) from error
 
     def _damaged(self, what: str) -> StateError:
         return StateError(

@@ -145,7 +145,8 @@ class GroupQueue(Generic[T]):
 
     def _change(self, row: bytes, element: T, present: bool) -> None:
         """Adds or removes the row of an element."""
-        self._database.put(self._family, row, b"" if present else None)
+        family = self._database.family(self._family)
+        self._database.write(self._family, *((family.put, row, b"") if present else (family.delete, row)))
         if self._size is not None:
             self._size += 1 if present else -1
 
@@ -400,7 +401,7 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
         """The size of this queue in a directory; None if that is empty; StateError for all else."""
         try:
             data, size = (database.family("default").get(key) for key in (_HEADER, _SIZE))
-            families = database.names() - {"elements", "groups"}
+            families = database.names - {"elements", "groups"}
             if data is None and families == {"default"} and not database.head("default", b"", None, 1):
                 return None
             found = None if data is None else BUILTIN.deserialize(data)

@@ -286,7 +286,6 @@ class RocksDBTable(Table):
         self._family = database.family(self._name)
         self._group_width = group_width
         self.get_slot = self._family.get
-        self.put_slot = self._family.put
         # The round: its position, its end (None before it begins), and the smallest timestamp that it has passed.
         self._position = b""
         self._end: bytes | None = None
@@ -298,12 +297,17 @@ class RocksDBTable(Table):
     def put(self, slot: bytes, sub: bytes, stored: Stored) -> None:
         self.put_slot(slot + sub, stored)
 
+    def put_slot(self, slot: bytes, stored: Stored) -> None:
+        try:
+            self._family.put(slot, stored)
+        except Exception:
+            self._database.write(self._name, self._family.put, slot, stored)
+
     def delete(self, slot: bytes, sub: bytes) -> None:
-        self._family.delete(slot + sub)
+        self._database.write(self._name, self._family.delete, slot + sub)
 
     def holds(self, slot: bytes, sub: bytes, stored: Stored) -> bool:
-        found: bool = self.get(slot, sub) == stored  # Equal bytes are the same value, of the same time.
-        return found
+        return bool(self.get(slot, sub) == stored)  # Equal bytes are the same value, of the same time.
 
     def error(self, error: Exception) -> Exception:
         return self._database.error(error, self._name) if is_store_error(error) else error

@@ -81,7 +81,7 @@ class Records:
         database = self._database
         if (
             self.read(FORMAT_KEY) is None
-            and database.names() == {"default"}
+            and database.names == {"default"}
             and not database.head("default", b"", None, 1)
         ):
             return False
@@ -134,7 +134,7 @@ class Records:
 
     def empty(self) -> None:
         """Removes every state: those of a restore that failed or was cut short."""
-        for name in self._database.names() - {"default"}:
+        for name in self._database.names - {"default"}:
             self._database.drop(name)
         for name in self.states():
             self.write_state(name, None)
