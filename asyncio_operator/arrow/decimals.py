@@ -130,7 +130,7 @@ def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
         except pa.ArrowNotImplementedError:
             no_cast = f"there is no cast from {shown_type(column.type)} to {shown_type(kind)}"
             raise pa.ArrowInvalid(f"column {name!r}: {no_cast}") from None
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:  # the second is Arrow 18's for fields of a struct
             raise pa.ArrowInvalid(f"column {name!r}: {in_ddl(str(error))}") from None
     # Also checks that a column that must not be null is not.
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)

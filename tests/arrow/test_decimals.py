@@ -123,17 +123,22 @@ def test_X12_a_journal_has_the_same_numbers() -> None:
         (pa.array([[1]]), "tinyint", "there is no cast from array<bigint> to tinyint"),
         (pa.array(["int64 int8"]), "int", "Failed to parse string: 'int64 int8' as a scalar of type int"),
         (pa.array(["b"]), "timestamp", "Failed to parse string: 'b' as a scalar of type timestamp: "),
-        (pa.array([1.5]), "smallint", "Float value 1.500000 was truncated converting to smallint"),
+        (pa.array([1.5]), "smallint", "Float value 1.5 was truncated converting to smallint"),
     ],
 )
 def test_X12_what_arrow_says_of_a_misfit_has_the_types_of_ddl(column: pa.Array, kind: str, says: str) -> None:
     with pytest.raises(pa.ArrowInvalid) as caught:
         cast_table(pa.table({"c": column}), as_schema(f"c {kind}"))
-    assert str(caught.value).startswith(f"column 'c': {says}")
+    # Arrow 18 writes a number without the zeros.
+    assert str(caught.value).replace("1.500000", "1.5").startswith(f"column 'c': {says}")
     if not pa.types.is_nested(column.type):
         with pytest.raises(ResultError, match=f"^column 'c' is {kind}, which") as of_a_row:
             row_reader(as_schema(f"c {kind}"))({"c": "?"})
         assert not re.search(r"(?<!')\bu?int\d", str(of_a_row.value))
+
+
+ARROW = int(pa.__version__.partition(".")[0])
+"""Arrow 18 does not cast a struct whose fields are in another order."""
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ def test_X12_what_arrow_says_of_a_misfit_has_the_types_of_ddl(column: pa.Array, 
         (pa.array([0], pa.timestamp("us", "UTC")), pa.timestamp("us"), False),
         (pa.array([0], pa.timestamp("us", "Asia/Tokyo")), pa.timestamp("us", "UTC"), True),
         (pa.array([{"a": 1}]), pa.struct([("b", pa.int64())]), False),
-        (pa.array([{"a": 1, "b": 2}]), pa.struct([("b", pa.int64()), ("a", pa.int64())]), True),
+        (pa.array([{"a": 1, "b": 2}]), pa.struct([("b", pa.int64()), ("a", pa.int64())]), ARROW >= 19),
         (pa.array([{"a": 1, "b": 2}]), pa.struct([("a", pa.int64())]), False),
     ],
 )

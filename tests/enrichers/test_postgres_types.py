@@ -197,7 +197,11 @@ FORMS: dict[str, dict[str, Any]] = {
 
 def shown(row: Mapping[str, Any]) -> str:
     """Text that equates NaN with NaN, and the names of UTC."""
-    return repr(dict(row)).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+    return (
+        repr(dict(row))
+        .replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+        .replace("<UTC>", "datetime.timezone.utc")
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
