@@ -299,6 +299,10 @@ class LookupPipeline(Asking):
                 return
             if not self.slices:
                 self._ascent.add(batch)
+            if not self._remembers:
+                # What has come is in the places now, or it is no answer to a later question.
+                for opened in list(self._opened):
+                    opened.settle_now()
             self._current = current = OpenBatch(batch, places.recall(batch), self)
             earlier = () if self.slices else self._share(current)
             self._delivery.take(batch, not current.missing)
@@ -321,10 +325,6 @@ class LookupPipeline(Asking):
         names, running = batch.names, self.pending.running
         following: dict[OpenBatch, list[int]] = {}
         if running and not running.keys().isdisjoint(names):
-            if not self._remembers:
-                # What has come is no answer to a later question.
-                for opened in list(self._opened):
-                    opened.settle_now()
             left: list[int] = []
             for i in current.positions:
                 present = running.get(names[i])

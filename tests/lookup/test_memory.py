@@ -136,6 +136,13 @@ async def test_L12_a_key_that_was_answered_while_it_waited_for_room_is_not_asked
 
 @pytest.mark.parametrize("way", WAYS)
 @virtual
+async def test_L12_a_failure_in_a_batch_that_is_still_open_is_asked_again(way: str) -> None:
+    calls, _ = await asked([[13, 1], [13]], way, slow=1)
+    assert sorted(calls) == [1, 13, 13]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@virtual
 async def test_L12_failures_are_asked_again_and_0_seconds_remember_nothing(way: str) -> None:
     calls, _ = await asked([[13, 1], [13, 1]], way)
     assert sorted(calls) == [1, 13, 13]

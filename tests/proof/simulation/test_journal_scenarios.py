@@ -33,3 +33,9 @@ def test_J1_a_miss_is_an_answer_unless_misses_are_not_kept(keep_missing: bool) -
     lookup = Lookup({"remember": 0.0}, Service(missing=1.0), journal=journal)
     scenario = Scenario(1, (lookup,), (Task(tuple(range(20))), Task(tuple(range(20)), starts=20.0)))
     assert set(asked(scenario).values()) == {1 if keep_missing else 2}
+
+
+def test_L12_a_key_of_a_batch_that_is_read_in_the_turn_of_its_answer_is_not_asked_for_again() -> None:
+    lookup = Lookup(options={"capacity": 2}, journal={"flush_every": 0.2}, pair=True)
+    keys = (21, 3, 0, 0, 0, 5, 0, 8, 2, 23, 4, 32, 12, 0, 10, 1, 3, 10, 7, 10, 21)
+    Simulation.from_scenario(Scenario(9540819, (lookup,), (Task(keys, batch=5, parts=("c",)),))).check()
