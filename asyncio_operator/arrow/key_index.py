@@ -261,10 +261,10 @@ def _same(keys: pa.Array, others: pa.Array) -> Mask:
 
 
 def _bits(array: pa.Array) -> pa.Array:
-    """Floats as their bits: a NaN is not equal to itself."""
+    """Floats as their bits: a NaN is not equal to itself. Nulls without a type in one, in which Arrow compares them."""
     if kinds.is_floating(array.type):
         return array.view(f"int{array.type.bit_width}")
-    return array
+    return array.cast(pa.bool_()) if kinds.is_null(array.type) else array
 
 
 def _small(numbers: Ints) -> Any:

@@ -138,10 +138,13 @@ class AnswerCheck:
         if type(answer) is self._in_table:
             # Its whole table has been checked.
             return answer
-        rows = [self._row(row) for row in rows_of(answer)]
-        if not rows:
-            return None
-        return rows[0] if isinstance(answer, Mapping) else rows
+        try:
+            rows = [self._row(row) for row in rows_of(answer)]
+        except ResultError:
+            raise
+        except Exception as error:  # A class of the user's.
+            raise ResultError(f"an answer ({type(answer).__name__}) cannot be read: {describe_error(error)}") from error
+        return (rows[0] if isinstance(answer, Mapping) else rows) if rows else None
 
     def many(self, answers: Sequence[Any]) -> Sequence[Found]:
         """The same for several answers."""

@@ -248,6 +248,13 @@ def test_L10_keys_in_views_are_those_in_texts_and_bytes(kind: pa.DataType, compo
     assert distinct(parts_of(viewed))[0] == distinct(parts_of(plain))[0]
 
 
+def test_L10_a_part_of_a_key_that_is_null_in_every_row_has_no_type_and_is_compared_all_the_same() -> None:
+    nulls = ArrowKeys(pa.nulls(2))
+    assert nulls.same([0, 1], nulls, [1, 0]).tolist() == [False, False]
+    optional = ArrowKeys(key_array([pa.nulls(3), pa.array([1, 2, 1])]))
+    assert optional.same([0, 0], optional, [2, 1]).tolist() == [True, False]
+
+
 @pytest.mark.parametrize("asked", [pa.float16(), pa.float32(), pa.float64()], ids=str)
 def test_L10_keys_of_half_precision_are_found_like_other_floats(asked: pa.DataType) -> None:
     rows = pa.array(np.array([-0.0, 1.5, np.nan], dtype=np.float16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +19,29 @@ from tests.operator.helpers import virtual
 
 SHAPE = "a mapping of column names to values"
 
+
+class Torn(Sequence[Any]):
+    """Rows that cannot be read."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, place: Any) -> Any:
+        raise OSError("torn")
+
+
+class TornRow(UserDict[str, Any]):
+    def __len__(self) -> int:
+        raise OSError("torn")
+
+
 WRONG: list[tuple[Any, str]] = [
     *(
         (answer, SHAPE)
         for answer in (7, 1.5, True, [1, 2], "text", b"bytes", [{"x": 1}, None], ["a"], {1, 2}, object())
     ),
     (iter([]), SHAPE),
+    *((answer, "cannot be read: OSError: torn") for answer in (Torn(), TornRow())),
     ([[{"x": 1}]], SHAPE),
     ({"x": 1.5}, "'x' is bigint.*1.5"),
     ([{"x": 3}, {"x": 2**70}], str(2**70)),
