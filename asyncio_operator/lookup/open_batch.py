@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.lookup.answers import FEW
-from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, KeyBatch, shared
 from asyncio_operator.lookup.open_keys import OpenKey, weights_of
 from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
@@ -171,10 +171,9 @@ class OpenBatch(CallWindow):
 
     # -- batches that wait for keys of this one
 
-    def waits_for(self, name: Any, answered: bool = False) -> bool:
-        """Whether the outcome of a key is to come, or, if `answered`, whether it is not a failure."""
-        outcome = self.batch.outcomes[self.batch.places[name]]
-        return outcome is PENDING or (answered and type(outcome) is not Failure)
+    def waits_for(self, name: Any) -> bool:
+        """Whether the outcome of a key is to come."""
+        return self.batch.outcomes[self.batch.places[name]] is PENDING
 
     def pass_on(self) -> None:
         """Give those that wait the outcomes that have come."""
@@ -326,12 +325,10 @@ class OpenBatch(CallWindow):
     def settle(self, over: bool = False) -> None:
         """Store and keep the results that have come, and end the keys whose results are no outcomes."""
         runs, self._runs, self._waiting = self._runs, [], 0
-        positions, results, latencies, calls = [*map(list, map(chain.from_iterable, zip(*runs, strict=True)))] or [
-            []
-        ] * 4
-        wrong = self._kept(positions, results, latencies, calls)
-        if len(wrong) < len(positions):
-            self._answered(len(positions) - len(wrong))
+        come: list[list[Any]] = [[*chain.from_iterable(one)] for one in zip(*runs, strict=True)] or [[]] * 4
+        wrong = self._kept(*come)
+        if len(wrong) < len(come[0]):
+            self._answered(len(come[0]) - len(wrong))
         for position, result, latency, call in wrong + self.learn(over):
             # One that counts its keys takes all of them off when it has returned.
             alone = self._call(position) if call is None or call.counted else call

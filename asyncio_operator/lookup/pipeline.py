@@ -169,7 +169,7 @@ class LookupPipeline(Asking):
         self.slices = options.batching.max_size if sliced and options.batching is not None else 0
         self.timed = options.timed
         self.judges = options.judges or options.hedge is not None or self.eager
-        # Whether answers of open batches are used again. Those that a place keeps would not expire here (law L13).
+        # Whether what has come answers later questions too. What a place keeps would not expire here (law L13).
         self._remembers = bool(options.remember) and not places.keeps
         self._current: OpenBatch | None = None
         self._window: OpenBatch | None = None
@@ -328,7 +328,7 @@ class LookupPipeline(Asking):
             left: list[int] = []
             for i in current.positions:
                 present = running.get(names[i])
-                if isinstance(present, OpenBatch) and present.waits_for(names[i], self._remembers):
+                if isinstance(present, OpenBatch) and present.waits_for(names[i]):
                     following.setdefault(present, []).append(i)
                 # A refresh of a key whose old answer has expired meanwhile.
                 elif not isinstance(present, OpenKey) or not self._join(present, names[i], current, i):

@@ -105,6 +105,13 @@ async def test_L2_L12_an_answer_that_has_come_is_not_shared_if_nothing_is_rememb
 
 @pytest.mark.parametrize("way", WAYS)
 @virtual
+async def test_L12_an_answer_of_a_batch_that_still_waits_for_a_slow_key_is_not_reused_for_longer(way: str) -> None:
+    calls, _ = await asked([[1, 2, 9], [2, 1], [1]], way, slow=9, pause=40.0)
+    assert sorted(calls) == [1, 1, 2, 9]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@virtual
 async def test_L12_an_answer_of_a_batch_that_still_waits_for_a_slow_key_is_remembered(way: str) -> None:
     calls, outcomes = await asked([[1, 2, 9], [2, 1, 9], [3, 1]], way, slow=9)
     assert sorted(calls) == [1, 2, 3, 9]
