@@ -99,7 +99,7 @@ def grown(array: Any, size: int) -> Any:
     """The array, or a copy with room for more."""
     if size <= len(array):
         return array
-    larger = np.empty(max(size, len(array) * 3 // 2), array.dtype)
+    larger = np.empty(max(size, 2 * len(array)), array.dtype)
     larger[: len(array)] = array
     return larger
 
@@ -219,7 +219,7 @@ class ColumnMemory:
     def came(self, keys: ArrowKeys) -> Any:
         """When the answers of keys came; NaN for those that are not here."""
         places = self._places(keys)
-        return np.where(places < 0, np.nan, np.append(self._came[: self._end], np.nan)[places])
+        return np.where(places < 0, np.nan, self._came[places] if self._end else np.nan)
 
     def about(self, keys: ArrowKeys) -> Any:
         """What the calls of keys that are here took: an array of `ABOUT`."""
@@ -274,8 +274,10 @@ class ColumnMemory:
         while self._blocks and self._blocks[0].until <= now and not self._keeps_expired:
             self._forget_block()
         self._hash()
+        if not self._end:
+            return np.full(len(keys), -1)
         places = self._table.find(keys.hashes)
-        return np.where(np.append(self._live[: self._end], False)[places], places, -1)
+        return np.where(self._live[places], places, -1)
 
     def _use(self, places: Ints) -> None:
         self._used[places] = np.arange(self._tick, self._tick + len(places))

@@ -311,7 +311,7 @@ class OpenBatch(CallWindow):
     ) -> bool:
         """Store and keep these results, or none of them, if one of them is no outcome."""
         about = list[Any]()
-        if calls is not None:
+        if calls is not None and (self._source.timed or self._source.keeps):
             weights = list(map(weights_of, calls)) if self._source.keeps else repeat(None)
             about = [weights, [call.http_status for call in calls]]
         # As objects, which are there: to take a few keys of an array costs more than to read them.
