@@ -432,10 +432,10 @@ def test_an_allowed_import_is_let_pass(path: str, source: str) -> None:
 
 CEILINGS: Mapping[str, int] = {
     "asyncio_operator": 2_511,
-    "asyncio_operator/arrow": 2_843,
+    "asyncio_operator/arrow": 2_845,
     "asyncio_operator/engine": 3_807,
     "asyncio_operator/journal": 2_294,
-    "asyncio_operator/lookup": 4_413,
+    "asyncio_operator/lookup": 4_437,
     "asyncio_operator/loop": 849,
     "asyncio_operator/operator": 1_701,
     "asyncio_operator/policies": 1_275,

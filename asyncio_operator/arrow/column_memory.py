@@ -113,30 +113,17 @@ class Block:
         until: when the last of them expires.
     """
 
-    def __init__(self, first: int, begun: float) -> None:
-        self.first = first
-        self.begun, self.until = begun, -inf
-        self.count = self.bytes = 0
-        self._keys: list[ArrowKeys] = []
-        self._answers: list[ColumnAnswers] = []
+    def __init__(self, first: int, begun: float, until: float, keys: ArrowKeys, answers: ColumnAnswers) -> None:
+        self.first, self.begun, self.until = first, begun, until
+        self.keys, self.answers = keys, answers
+        self.count, self.bytes = len(keys), int(keys.array.nbytes + answers.table.nbytes)
 
-    def add(self, keys: ArrowKeys, answers: ColumnAnswers, until: float) -> int:
-        """Returns the bytes that they take."""
-        self._keys.append(keys)
-        self._answers.append(answers)
-        size = int(keys.array.nbytes + answers.table.nbytes)
-        self.count += len(keys)
-        self.bytes += size
-        self.until = max(self.until, until)
-        return size
-
-    def whole(self) -> tuple[ArrowKeys, ColumnAnswers]:
-        if len(self._keys) > 1:
-            self._keys = [self._keys[0].joined(self._keys[1:])]
-            found = one_after_the_other(self._answers)
-            # In one piece: Arrow copies a column in chunks as a whole each time that rows of it are taken.
-            self._answers = [ColumnAnswers(found.table.combine_chunks(), found.starts, found.counts)]
-        return self._keys[0], self._answers[0]
+    def joined(self, other: Block) -> Block:
+        """This block and the one behind it."""
+        found = one_after_the_other([self.answers, other.answers])
+        # In one piece: Arrow copies a column in chunks as a whole each time that rows of it are taken.
+        answers = ColumnAnswers(found.table.combine_chunks(), found.starts, found.counts)
+        return Block(self.first, self.begun, max(self.until, other.until), self.keys.joined([other.keys]), answers)
 
 
 class ColumnMemory:
@@ -195,6 +182,9 @@ class ColumnMemory:
         still here. Counts as a use."""
         places, now = self._places(keys), self.now()
         hits = np.flatnonzero(places >= 0)
+        if not len(hits):
+            return []
+        self._join()
         over = self._until[places[hits]] <= now
         if over.any() and not expired:
             if not self._keeps_expired:
@@ -206,10 +196,9 @@ class ColumnMemory:
         for group in np.split(order, np.flatnonzero(np.diff(of_block[order])) + 1) if len(order) else ():
             block, positions = self._blocks[of_block[group[0]]], hits[group]
             inside = places[positions] - block.first
-            known, answers = block.whole()
-            same = keys.same(positions, known, inside)
+            same = keys.same(positions, block.keys, inside)
             if same.any():
-                found.append((positions[same], answers.at(inside[same]).compact()))
+                found.append((positions[same], block.answers.at(inside[same]).compact()))
         if self._idle is not None and not expired:
             used = places[hits]
             self._until[used] = np.minimum(self._ends[used], now + self._idle)
@@ -244,7 +233,7 @@ class ColumnMemory:
             setattr(self, name, array)
         self._use(np.arange(first, self._end))
         keys = keys.copied()
-        self._bytes += self._block(first, float(came[0]), 1, self._span).add(keys, answers, float(ends.max()))
+        self._add(Block(first, float(came[0]), float(ends.max()), keys, answers))
         self._unhashed.append(keys)
         self.count += len(keys)
         while self._bytes > self._most_bytes:
@@ -254,14 +243,25 @@ class ColumnMemory:
             self._hash()
         self._shrink()
 
-    def _block(self, first: int, begun: float, more: int, span: float = inf) -> Block:
-        """The block for the next keys."""
-        block = self._blocks[-1] if self._blocks else None
-        # Few blocks: each costs a batch one step for every column. But Arrow cannot join 2**31 bytes of text.
-        room = max(BLOCK, self.count // 8), min(self._most_bytes / 4, 4 * MOST_BYTES)
-        if block is None or block.count + more > room[0] or block.bytes >= room[1] or begun - block.begun > span:
-            self._blocks.append(block := Block(first, begun))
-        return block
+    def _add(self, block: Block) -> None:
+        self._blocks.append(block)
+        self._bytes += block.bytes
+
+    def _join(self) -> None:
+        """Join neighbours as long as the later one has as many keys: then a key is copied a few times, and a search
+        takes few steps, each of which costs a batch one for every column."""
+        # Arrow cannot join 2**31 bytes of text.
+        most, room = max(BLOCK, self.count // 8), min(self._most_bytes / 4, 4 * MOST_BYTES)
+        blocks: list[Block] = []
+        for block in self._blocks:
+            blocks.append(block)
+            while len(blocks) > 1:
+                one, last = blocks[-2:]
+                too_large = one.count + last.count > most or one.bytes + last.bytes > room
+                if one.count > last.count or too_large or last.begun - one.begun > self._span:
+                    break
+                blocks[-2:] = [one.joined(last)]
+        self._bytes, self._blocks = sum([block.bytes for block in blocks]), blocks
 
     def _hash(self) -> None:
         for some in self._unhashed:
@@ -317,9 +317,9 @@ class ColumnMemory:
             kept = np.flatnonzero(live[block.first : block.first + block.count])
             if not len(kept):
                 continue
-            keys, answers = block.whole()
+            keys, answers = block.keys, block.answers
             if len(kept) < block.count:
                 keys, answers = keys.at(kept), answers.at(kept).compact()
-            self._bytes += self._block(first, block.begun, len(kept)).add(keys, answers, block.until)
+            self._add(Block(first, block.begun, block.until, keys, answers))
             self._unhashed.append(keys)
             first += len(kept)

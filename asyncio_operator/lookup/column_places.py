@@ -27,7 +27,7 @@ from asyncio_operator.errors import describe_error
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.cache import AnyCache
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Answer, KeyBatch
-from asyncio_operator.lookup.places import Places
+from asyncio_operator.lookup.places import MANY, Places
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.entries import ABSENT
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from asyncio_operator.lookup.known import KnownAnswers
 
 logger = logging.getLogger("asyncio_operator.cache")
-
-MANY = 256
-"""Keys that are learnt together, if no task needs them before."""
 
 
 class Come(NamedTuple):
@@ -75,10 +72,12 @@ class ColumnStore:
         self._answers = answers
         self._come: list[Come] = []
         self._count = 0
+        self._names: set[int] | None = set()  # Those of their keys; None: some are not known.
 
     def recall(self, keys: ArrowKeys) -> list[Piece]:
         """The positions of the keys with a live answer, and the answers. Counts as a use."""
-        self._settle()
+        if self._names is None or not self._names.isdisjoint(keys.names):
+            self._settle()
         return self._answers.recall(self._fitted(keys))
 
     def about(self, keys: ArrowKeys) -> Any:
@@ -86,9 +85,23 @@ class ColumnStore:
         return self._answers.about(self._fitted(keys))
 
     def learn(
-        self, keys: Any, answers: Any, check: AnswerCheck, like: ArrowKeys | None = None, about: Any = None
+        self,
+        keys: Any,
+        answers: Any,
+        check: AnswerCheck,
+        like: ArrowKeys | None = None,
+        about: Any = None,
+        names: Sequence[int] | None = None,
     ) -> None:
-        """These answers have just come: see `Come`."""
+        """These answers have just come: see `Come`.
+
+        Args:
+            names: those of the keys, as those that are recalled have them.
+        """
+        if names is None:
+            self._names = None
+        elif self._names is not None:
+            self._names.update(names)
         kind = None if hasattr(keys, "array") else like
         self._come.append(Come(keys, kind, answers, None if hasattr(answers, "table") else check, self.now(), about))
         self._count += len(keys)
@@ -96,7 +109,7 @@ class ColumnStore:
             self._settle()
 
     def _settle(self) -> None:
-        come, self._come, self._count = self._come, [], 0
+        come, self._come, self._count, self._names = self._come, [], 0, set()
         if not come:
             return
         keys: list[ArrowKeys] = []
@@ -308,19 +321,19 @@ class ColumnPlaces(Places):
 
     # -- after a call
 
-    def _learn(self, keys: Any, answers: Any, outcomes: Any) -> None:
+    def _learn(self, keys: Any, answers: Any, outcomes: Any, names: Sequence[int] | None) -> None:
         cache = self._cache
         # The memory first, so that it never counts an answer as younger than the cache does.
-        self._remember(keys, answers, outcomes)
+        self._remember(keys, answers, outcomes, names)
         if cache is not None and cache.has_objects:
             cache.learn(list(keys), list(answers))
         elif cache is not None:
             cache.learn(keys, answers, self._check, self._keys)
 
-    def _remember(self, keys: Any, answers: Any, outcomes: Any) -> None:
+    def _remember(self, keys: Any, answers: Any, outcomes: Any, names: Sequence[int] | None = None) -> None:
         if self._memory is not None:
             about = _about(outcomes) if self._timed else None
-            self._memory.learn(keys, answers, self._wanted, self._keys, about)
+            self._memory.learn(keys, answers, self._wanted, self._keys, about, names)
 
     def found(self, keys: Sequence[Any], answers: Sequence[Any], source: str, awaited: bool = True) -> list[Any]:
         outcomes = super().found(keys, answers, source, awaited)

@@ -20,6 +20,7 @@ from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.lookup.answers import FEW
 from asyncio_operator.lookup.key_batch import PENDING, KeyBatch, shared
 from asyncio_operator.lookup.open_keys import OpenKey, weights_of
+from asyncio_operator.lookup.places import MANY
 from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
 if TYPE_CHECKING:
@@ -310,14 +311,18 @@ class OpenBatch(CallWindow):
         self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call] | None
     ) -> bool:
         """Store and keep these results, or none of them, if one of them is no outcome."""
-        about = list[Any]()
+        weights: Iterable[Any] = repeat(None)
+        http_statuses: Iterable[Any] = repeat(None)
         if calls is not None and (self._source.timed or self._source.keeps):
             weights = list(map(weights_of, calls)) if self._source.keeps else repeat(None)
-            about = [weights, [call.http_status for call in calls]]
+            http_statuses = [call.http_status for call in calls]
         # As objects, which are there: to take a few keys of an array costs more than to read them.
         few = self._as_objects and len(positions) < FEW
         keys = self._some(self.batch.objects, positions) if few else self.keys(positions)
-        outcomes = self._source.pending.outcomes(keys, results, latencies, *about)
+        # Their hashes are known, if the keys were searched for.
+        wait = len(positions) < MANY and not self.batch.ascending
+        names = self._some(self.batch.names, positions) if wait else None
+        outcomes = self._source.pending.outcomes(keys, results, latencies, weights, http_statuses, names)
         if outcomes is not None:
             self.batch.store(positions, *outcomes)
         return outcomes is not None

@@ -245,6 +245,7 @@ class PendingKeys(OpenKeys):
         latencies: Iterable[float],
         weights: Iterable[Mapping[str, float] | None] = repeat(None),
         http_statuses: Iterable[int | None] = repeat(None),
+        names: Sequence[int] | None = None,
     ) -> tuple[Sequence[Any], list[Answer] | None] | None:
         """What `KeyBatch.store` takes of keys whose first calls have given these answers, which places learn; None, and
         nothing is learnt, if an answer has to be judged with its key alone."""
@@ -259,7 +260,7 @@ class PendingKeys(OpenKeys):
                 repeat(IN_COLUMNS, len(answers)) if in_columns else answers, latencies, http_statuses, strict=False
             )
             reports = [Answer(answer, "call", 1, latency, None, status) for answer, latency, status in about]
-        self.places.learn(keys, answers, reports or answers, 1, latencies, weights)
+        self.places.learn(keys, answers, reports or answers, 1, latencies, weights, names)
         return answers, reports
 
     def fits(self, answer: Any) -> bool:

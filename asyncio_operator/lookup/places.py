@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from asyncio_operator.quota.usage import Weights
 
 
+MANY = 256
+"""Keys that a task learns together, if it does not need them before."""
+
+
 class Places:
     """The places of one lookup.
 
@@ -108,16 +112,17 @@ class Places:
         attempts: int = 1,
         latencies: Iterable[float] = repeat(0.0),
         weights: Iterable[Weights | None] = repeat(None),
+        names: Sequence[int] | None = None,
     ) -> None:
-        """Calls have given these answers; see `KnownAnswers.learn`."""
-        self._learn(keys, answers, outcomes)
+        """Calls have given these answers; see `KnownAnswers.learn`, and `ColumnStore.learn` for `names`."""
+        self._learn(keys, answers, outcomes, names)
         for known in self.known:
             known.learn(keys, answers, attempts, latencies, weights)
         if self._kept is not None:
             for key in keys:
                 self._kept.add(key)
 
-    def _learn(self, keys: Any, answers: Any, outcomes: Any) -> None:
+    def _learn(self, keys: Any, answers: Any, outcomes: Any, names: Sequence[int] | None) -> None:
         if self._cache is not None:
             self._cache.learn(keys, answers)
 
