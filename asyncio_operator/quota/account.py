@@ -3,9 +3,9 @@
     answer(state, message, now, new_server) -> (state, reply)
 
 Messages and replies are JSON objects, and `now` is the coordinator's time in seconds. A state is a `State`, or its JSON
-as a server has stored it. The given one is used up: it may be changed. None means that the coordinator has no state and
-may have had one; ``{}`` that it surely never had one. `new_server` says that no earlier state was written by this
-server: so it may have a copy that is older than the last state.
+as a server has stored it. The given one is used up: it may be changed; the message may not: it may be answered again.
+None means that the coordinator has no state and may have had one; ``{}`` that it surely never had one. `new_server`
+says that no earlier state was written by this server: so it may have a copy that is older than the last state.
 
 A message of a worker
     kind        "ask"

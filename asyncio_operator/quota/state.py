@@ -166,7 +166,7 @@ class State:
                 for unit, amount in gone.spend.items():
                     self.spent[unit] -= amount
         worker.before, worker.seen, worker.heard = worker.seen, now, now
-        worker.held, worker.want = message["held"], message["want"]
+        worker.held, worker.want = [*message["held"]], message["want"]  # What is granted is added to the copy.
         worker.slots, worker.wants = message["slots"]
         worker.spend = {}
         for unit, (holds, _, _, total, confirmed) in message["spend"].items():

@@ -34,8 +34,10 @@ class Coordinator:
         self.new_server = False
 
     def ask(self, message: Mapping[str, Any], now: float) -> dict[str, Any]:
-        given = json.loads(json.dumps(message))
+        sent = json.dumps(message)
+        given = json.loads(sent)
         state, reply = answer(json.loads(self.text), given, now + self.ahead, self.new_server)
+        assert given == json.loads(sent), "a message that is answered again must be the same"
         self.text = text_of(state)
         result: dict[str, Any] = json.loads(json.dumps(reply, allow_nan=False))
         return result

@@ -187,10 +187,20 @@ async def test_a_text_that_is_no_state_is_named(text: str) -> None:
 @pytest.mark.parametrize("workers", [2, 4, 16])
 @virtual
 async def test_G2_G3_workers_at_a_server_that_replies_late_do_not_starve_each_other(workers: int) -> None:
-    """Their replies take 0.3 s, so that a lease of a second lasts for one exchange and a half."""
-    server, rate, per, ends = Server(0.3), 100, 5.0, 35.0
+    """Their replies take 0.3 s, so that a lease of a second lasts for one exchange and a half.
+
+    How much is used depends on who asks before whom, by 2 % up and down, so several times count.
+    """
+    found = [await _use(workers, seed) for seed in range(1, 6)]
+    assert sum(found) >= 0.87 * len(found)
+
+
+async def _use(workers: int, seed: int) -> float:
+    """The part that is used of what workers can use at best. Each gets its part of it."""
+    server, rate, per, begins = Server(0.3), 100, 5.0, now()
+    ends = begins + 35.0
     budget = Budget("b", Limit(rate, per), patience=10.0)
-    source = random.Random(1)
+    source = random.Random(seed)
 
     async def work(run: Run) -> None:
         await asyncio.sleep(source.uniform(0, 0.3))
@@ -206,10 +216,28 @@ async def test_G2_G3_workers_at_a_server_that_replies_late_do_not_starve_each_ot
     assert all(later - first >= per for first, later in zip(starts, starts[rate:], strict=False))
     # What comes back may start an exchange later.
     at_best = per / (per + 2 * server.round_trip)
-    used = len([time for time in starts if time >= per]) / (rate * (ends / per - 1))
-    assert used >= 0.9 * at_best
+    used = len([time for time in starts if time >= begins + per]) / (rate * ((ends - begins) / per - 1))
     calls = [sum(len(run.times) for run in some) for some in runs]
     assert min(calls) >= 0.4 * sum(calls) / workers
     for run in (run for some in runs for run in some):
         run.seat.leave()
+    await asyncio.sleep(5)
+    return used / at_best
+
+
+@pytest.mark.parametrize("late", [0.05, 0.1, 0.15, 0.2, 0.25])
+@pytest.mark.parametrize("options", [{}, {"in_flight": 6}, {"in_flight": 2}], ids=repr)
+@virtual
+async def test_G7_two_workers_in_step_at_a_server_that_replies_late_both_end(late: float, options: dict) -> None:
+    """Each reads before the other has written, so each decides about its message twice, and gets the same."""
+    server, budget = Server(0.3), Budget("b", Limit(40, 10.0), patience=10.0, **options)
+    first, second = (Run(Share(budget, SlowCoordinator(server, answer), 0.0), 0.02) for _ in range(2))
+
+    async def work(run: Run, begins: float) -> None:
+        await asyncio.sleep(begins)
+        await run.calls(10)
+        run.seat.leave()
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(work(first, 0.0), work(second, late))
     await asyncio.sleep(5)
