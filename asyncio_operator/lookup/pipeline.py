@@ -222,7 +222,7 @@ class LookupPipeline(Asking):
             self._delivery.flush()
         finally:
             self._delivery.close()
-            for opened in self._opened:
+            for opened in self._opened if self.keeps else ():
                 # What was paid for is kept, however the run ends.
                 opened.learn()
             failure = await self.close(self._options.grace_period)
