@@ -216,6 +216,10 @@ async def test_X6_all_keys_of_a_batch_have_the_status_of_its_answer() -> None:
         assert await statuses(enricher, ["404"]) == [404, None]
 
 
+RECORDED = {"x": 1}
+"""An answer of `Recorded`."""
+
+
 @pytest.mark.parametrize("max_batch", [1, 4])
 @virtual
 async def test_X6_the_status_is_that_of_the_call_that_answered(max_batch: int) -> None:
@@ -223,7 +227,7 @@ async def test_X6_the_status_is_that_of_the_call_that_answered(max_batch: int) -
         first = len(enricher.calls) == 1
         annotate(lambda: {"http.response.status_code": 200 if first else 203})
         await asyncio.sleep(5.0 if first else 100.0)
-        return [ROW] * len(key) if isinstance(key, list) else ROW
+        return [RECORDED] * len(key) if isinstance(key, list) else RECORDED
 
     enricher = Recorded(slow, max_batch)
     batch = batch_of([1])
@@ -237,7 +241,7 @@ async def test_X6_a_row_has_no_status_where_its_call_had_several() -> None:
     async def several(keys: list[int]) -> Any:
         for status in (200, 404):
             annotate(lambda status=status: {"http.response.status_code": status})  # type: ignore[misc]
-        return [ROW for _ in keys]
+        return [RECORDED for _ in keys]
 
     batch = batch_of([1, 2])
     await look_up(Recorded(several, 4), [batch], timed=True)
@@ -248,7 +252,7 @@ async def test_X6_a_row_has_no_status_where_its_call_had_several() -> None:
 async def test_X6_without_a_status_column_no_call_is_asked_for_its_status() -> None:
     async def silent(key: int) -> Any:
         annotate(lambda: pytest.fail("nothing wants it"))
-        return ROW
+        return RECORDED
 
     for retry in (None, Retry(2)):
         batch = batch_of([1])
