@@ -248,8 +248,8 @@ class ColumnMemory:
         self._bytes += block.bytes
 
     def _join(self) -> None:
-        """Join neighbours as long as the later one has as many keys: then a key is copied a few times, and a search
-        takes few steps, each of which costs a batch one for every column."""
+        """Join neighbours as long as the later one has as many keys. Then a key is copied only a few times, and there
+        are few blocks: a batch takes rows of each column from each block."""
         # Arrow cannot join 2**31 bytes of text.
         most, room = max(BLOCK, self.count // 8), min(self._most_bytes / 4, 4 * MOST_BYTES)
         blocks: list[Block] = []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 AT_ONCE = 1_000
 """Calls whose results wait. Their objects start the garbage collector, which takes the longer the more there are."""
 
-Come = tuple[int, Any, float, Any]
+Result = tuple[int, Any, float, Any]
 """A position, the result that has come for it, the seconds of its call, and the call, if there is one."""
 
 
@@ -264,7 +264,7 @@ class OpenBatch(CallWindow):
         self.attempts.gate.ended(call, self._now())
         self.arrived(call, result, started)
 
-    def learn(self, over: bool = False) -> list[Come]:
+    def learn(self, over: bool = False) -> list[Result]:
         """Store and keep the results of the window that have come. Returns those that are no outcomes.
 
         Args:
@@ -280,7 +280,7 @@ class OpenBatch(CallWindow):
 
     def _kept(
         self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call] | None = None
-    ) -> list[Come]:
+    ) -> list[Result]:
         """Store and keep the results of keys. Returns those that are no outcomes."""
         if not positions or self._learnt(positions, results, latencies, calls):
             return []
