@@ -82,8 +82,8 @@ def _judge_halves(run: Run, call: Call, found: Finding) -> None:
     )
     if size % 2 == 0 and len(halves) == 2:
         halves[0].discard(call.keys[size // 2])
-    # While the halves wait for a place, or for a budget, their time may end.
-    ends = setting.get("timeout") or setting.get("attempt_timeout")
+    # Halves may wait until their time ends. One that would pass a spend limit is split uncalled, or ends (law G6).
+    ends = setting.get("timeout") or setting.get("attempt_timeout") or setting.get("spend")
     least = 1 if ends else size // 2
     lost = []
     for key in call.keys:

@@ -129,10 +129,12 @@ def split(*halves: list[int], **setting: Any) -> Story:
 def test_B4_a_batch_that_is_called_in_singles_is_seen() -> None:
     assert judged(split([0, 1], [2, 3]), "B4")
     assert broken(split([0], [1], [2], [3])) == {"B4"}
-    # Keys whose time has passed are in no half.
-    assert broken(split([0], [2, 3], timeout=9.0)) == set()
+    # Keys of no half: their time has passed, or they would pass a spend limit. A half that would is split uncalled.
+    for setting in ({"timeout": 9.0}, {"spend": {"keys": 9.0}}):
+        assert broken(split([0], [2, 3], **setting)) == set()
 
 
 def test_B4_a_half_that_is_not_called_is_seen() -> None:
     assert broken(split([0, 1])) == {"B4"}
-    assert broken(split([0, 1], timeout=9.0)) == set()
+    for setting in ({"timeout": 9.0}, {"spend": {"keys": 9.0}, "on_spent": "null"}):
+        assert broken(split([0, 1], **setting)) == set()
