@@ -366,8 +366,8 @@ class Attempts:
         decisive = error if self._hedging is None else self._hedging.failed(call, error, now)
         if decisive is None:
             return
-        if len(flights) > 1 and is_ordinary(decisive) and splits(decisive):
-            # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
+        if call.count > 1 and is_ordinary(decisive) and splits(decisive):
+            # Law B4, also for the last that is left. The halves belong to this attempt, so its limit goes on.
             self._schedule.split(flights)
             self._failing.divided(flights, decisive)
             for flight in flights:

@@ -90,8 +90,8 @@ class Schedule:
         self.due.append(flight)
 
     def split(self, flights: list[Flight]) -> None:
-        """Call the halves of a batch that has failed."""
-        for half in _halves(flights):
+        """Call the halves of a batch that has failed: what is left of it."""
+        for half in filter(None, _halves(flights)):
             self.formed.append(Call(half, half=True))
             _mark(half, True)
 

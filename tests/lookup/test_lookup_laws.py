@@ -172,6 +172,23 @@ async def test_L2_cancelling_one_who_waits_does_not_disturb_the_others() -> None
     assert (enricher.calls, now()) == ([1], 1.0)
 
 
+@virtual
+async def test_B4_a_key_that_is_left_of_a_failing_batch_is_asked_for_alone() -> None:
+    async def answer(keys: list[str]) -> Any:
+        await asyncio.sleep(1)
+        if "bad" in keys:
+            raise ValueError("bad")
+        return [{"x": 1} for _ in keys]
+
+    enricher = Recorded(answer, max_batch=2)
+    async with Lookup(enricher, batching=Batching(max_size=2)) as lookup:
+        leaving, staying = [asyncio.ensure_future(lookup.get(key)) for key in ("bad", "good")]
+        await asyncio.sleep(0.5)
+        leaving.cancel()
+        assert await staying == {"x": 1}
+    assert enricher.calls == [["bad", "good"], ["good"]]
+
+
 @pytest.mark.parametrize("max_batch", [1, 4])
 @virtual
 async def test_L2_when_the_last_one_is_gone_the_call_is_cancelled(max_batch: int) -> None:

@@ -296,6 +296,20 @@ async def test_B4_a_failing_batch_is_split_down_to_the_poisonous_element(mode, e
     assert operator.metrics.retries == 0
 
 
+@virtual
+async def test_B4_an_element_whose_batch_has_lost_the_others_at_their_deadline_is_called_alone():
+    async def act(values: list[str], number: int) -> list[str]:
+        await asyncio.sleep(0 if values == ["early"] else 1)
+        if "early" in values:
+            raise OverloadError if number == 0 else ValueError("early")
+        return values
+
+    batches, again = Batches(act), retry(3, 2.0, on=OverloadError)
+    operator = AsyncWaitOperator(batches, timeout=2.5, batching=by(2, 0.0), retry=again, on_error="skip")
+    assert await collect(operator.process(every(2.0, ["early", "later"]))) == ["later"]
+    assert batches.calls == [["early"], ["early", "later"], ["later"]]
+
+
 def only_alone(values: list[Any], number: int) -> list[Any]:
     if len(values) > 1:
         raise KeyError("rows")
