@@ -31,7 +31,7 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
     """Answers of an enricher, kept in files that outlive the job and are used again.
 
@@ -48,7 +48,7 @@ class Journal:
         ConfigurationError: a value has the wrong type or range.
     """
 
-    path: str | Path
+    path: str | Path = field(kw_only=False)
     identity: str | None = None
     flush_every: Duration = 1.0
     expire_after: Duration | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import canonical_key
-from asyncio_operator.checks import number, plain_function, positive_int
+from asyncio_operator.checks import Duration, duration, plain_function, positive_int
 from asyncio_operator.enricher import Enricher, Found, Row
 from asyncio_operator.errors import ConfigurationError, EnricherError, describe, describe_error
 from asyncio_operator.hints import not_installed
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asyncio_operator.arrow.schema import StructType
 
-Latency = float | Callable[[random.Random], float]
+Drawn = Callable[[random.Random], float]
 Failures = int | float | Callable[[Any, int], bool | BaseException | None]
 
 _FAILURES = (
@@ -57,7 +57,7 @@ class FakeEnricher(Enricher):
 
     Args:
         rows: by key, a row, a sequence of rows, or None. Other keys are misses. A key is one value, or a tuple.
-        latency: seconds that a call takes, or a function that gets a `random.Random` and returns them.
+        latency: seconds (or a timedelta) that a call takes, or a function that gets a `random.Random` and returns them.
         failures: an int: the number of first calls that fail for each key. A float from 0.0 to 1.0: the share of all
             calls that fail. Or a function of a key and the number of its call, from 1: it returns true for a failure,
             or the error to raise. A call for many keys fails if one of its keys fails. The error is an
@@ -76,7 +76,7 @@ class FakeEnricher(Enricher):
     """
 
     rows: Mapping[Any, Found]
-    latency: Latency
+    latency: float | Drawn
     failures: Failures
     max_batch: int
     seed: int
@@ -90,7 +90,7 @@ class FakeEnricher(Enricher):
     def __init__(
         self,
         rows: Mapping[Any, Found],
-        latency: Latency = 0.0,
+        latency: Duration | Drawn = 0.0,
         failures: Failures = 0,
         *,
         schema: pa.Schema | str | StructType | None = None,
@@ -107,7 +107,7 @@ class FakeEnricher(Enricher):
         if callable(latency):
             plain_function("latency", latency, "a number of seconds, or a function of a random.Random")
         else:
-            number("latency", latency, "of seconds that is not negative", lambda seconds: seconds >= 0)
+            latency = duration("latency", latency)
         rate = isinstance(failures, float) and 0 <= failures <= 1
         count = type(failures) is int and failures >= 0
         if not (rate or count):

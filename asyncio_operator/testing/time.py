@@ -21,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
 
+from asyncio_operator.checks import LARGEST, Duration, duration, number
 from asyncio_operator.errors import ConfigurationError
 
 
@@ -34,30 +35,30 @@ class ManualClock:
     __slots__ = ("_now",)
 
     def __init__(self, start: float = 0.0) -> None:
-        self._now = float(start)
+        self._now = _time("start", start)
 
     def __call__(self) -> float:
         return self._now
 
-    def advance(self, seconds: float) -> float:
+    def advance(self, seconds: Duration) -> float:
         """Moves the clock forward and returns its new time.
 
         Raises:
             ConfigurationError: `seconds` is negative; `set` moves a clock back.
         """
-        if not seconds >= 0:  # Not `seconds < 0`, which NaN would pass.
-            raise ConfigurationError(
-                f"advance({seconds!r}): a clock advances by 0 seconds or more; set() moves it back"
-            )
-        self._now += seconds
+        self._now += duration("seconds (use set() to move a clock back)", seconds)
         return self._now
 
     def set(self, seconds: float) -> None:
         """Sets the time, forward or back."""
-        self._now = float(seconds)
+        self._now = _time("seconds", seconds)
 
     def __repr__(self) -> str:
         return f"ManualClock({self._now})"
+
+
+def _time(name: str, value: float) -> float:
+    return number(name, value, "of seconds", lambda seconds: abs(seconds) <= LARGEST)
 
 
 T = TypeVar("T")
@@ -101,15 +102,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._now
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds: Duration) -> None:
         """Let time pass at once, as it does while something blocks the loop: timers that are due run late.
 
         Raises:
             ConfigurationError: `seconds` is negative.
         """
-        if not seconds >= 0:
-            raise ConfigurationError(f"advance({seconds!r}): the time of a loop advances by 0 seconds or more")
-        self._go_to(self._now + seconds)
+        self._go_to(self._now + duration("seconds", seconds))
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         call = super().run_in_executor(executor, func, *args)

@@ -94,7 +94,7 @@ def test_J3_the_options_of_a_journal_are_checked_and_travel() -> None:
     assert journal.path == f"{os.getcwd()}/rel/x", "workers have another directory"
     assert (journal.flush_every, journal.expire_after) == (2.0, 60.0)
     assert pickle.loads(pickle.dumps(journal)) == journal
-    assert len({journal, Journal(journal.path, "v2", 2, 60, False)}) == 1
+    assert len({journal, Journal(journal.path, identity="v2", flush_every=2, expire_after=60, keep_missing=False)}) == 1
     with pytest.raises(AttributeError):
         journal.path = "other"  # type: ignore[misc]
     wrong: list[tuple[dict[str, Any], str]] = [

@@ -11,6 +11,7 @@ import pytest
 from pyspark import cloudpickle
 
 from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.journal import Journal
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -19,6 +20,7 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
+from asyncio_operator.testing import FakeEnricher, ManualClock
 
 EXAMPLES: list[tuple[Any, dict[str, Any]]] = [
     (AdaptiveCapacity, {"initial": 7, "minimum": 2, "maximum": 70}),
@@ -40,6 +42,7 @@ EXAMPLES: list[tuple[Any, dict[str, Any]]] = [
     ),
     (CircuitBreaker, {"failure_ratio": 0.25, "window": 5.0, "minimum_calls": 3, "open_for": 1.5}),
     (Hedge, {"after": "p99.5", "extra": 0.1, "floor": 0.5, "cap": 2.5}),
+    (Journal, {"path": "/j", "identity": "a", "flush_every": 2.0, "expire_after": 3.0, "keep_missing": False}),
     (RateLimit, {"rate": 5, "per": 2.0, "burst": 3}),
     (ExponentialBackoff, {"initial": 0.5, "multiplier": 3.0, "maximum": 5.0, "jitter": False}),
     (FixedBackoff, {"delay": 2.0}),
@@ -182,6 +185,9 @@ def test_durations_may_be_timedeltas():
     assert Batching(linger=half) == Batching(linger=0.5)
     assert Hedge(half) == Hedge(0.5)
     assert Hedge(floor=half, cap=half) == Hedge(floor=0.5, cap=0.5)
+    assert Journal("/j", flush_every=half, expire_after=half) == Journal("/j", flush_every=0.5, expire_after=0.5)
+    assert FakeEnricher({1: {"a": 1}}, half) == FakeEnricher({1: {"a": 1}}, 0.5)
+    assert ManualClock(0.5).advance(half) == 1.0
 
 
 def test_one_exception_class_is_a_tuple_of_one():

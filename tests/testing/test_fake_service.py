@@ -10,7 +10,7 @@ import math
 import random
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -271,6 +271,7 @@ def test_it_serves_synchronous_tests_from_a_thread_with_and_without_a_block_at_i
         ({"limits": [Limit(5)], "headers": "gemini"}, "headers is 'gemini'; it must be \"openai\" |"),
         ({"headers": "openai"}, "there are no limits to report"),
         ({"limits": [Limit(5)], "weigh": 7}, "weigh is 7; it must be a function of a request"),
+        ({"limits": [Limit(5)], "weigh": asyncio.sleep}, "not an `async def`"),
         ({"limits": [Limit(5)], "weigh": lambda: None}, "it must take one argument, the request"),
         ({"limits": [Limit(5)], "journey": -1}, "journey is -1"),
         ({"limits": [Limit(5)], "usage": "tokens"}, "usage is 'tokens'; it must be a mapping from units to paths"),
@@ -282,6 +283,17 @@ def test_a_wrong_option_is_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         FakeService(**options)
     assert named in str(caught.value)
+
+
+async def test_durations_of_a_service_may_be_timedeltas() -> None:
+    second = timedelta(seconds=1)
+    waits: dict[str, Any] = {"latency": timedelta(milliseconds=1), "slow_for": second, "journey": second}
+    async with (
+        FakeService(errors={503: 1.0}, retry_after=2 * second, limits=[Limit(5)], **waits) as service,
+        aiohttp.ClientSession() as session,
+        session.get(service.url + "/rows/1") as response,
+    ):
+        assert (response.status, response.headers["Retry-After"]) == (503, "2")
 
 
 def test_a_planned_answer_that_is_none_is_refused_where_it_is_planned() -> None:

@@ -7,11 +7,13 @@ import math
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from asyncio_operator.testing import VirtualTimeLoop
+from asyncio_operator import ConfigurationError
+from asyncio_operator.testing import ManualClock, VirtualTimeLoop
 from tests.operator.helpers import now, run_on, virtual
 
 
@@ -116,6 +118,25 @@ async def test_sockets_within_the_process_are_served_before_time_jumps():
             await loop.sock_sendall(theirs, b"x")
             assert await loop.sock_recv(ours, 1) == b"x"
     assert now() == 0
+
+
+@pytest.mark.parametrize("wrong", ["a", None, math.nan, True])
+@pytest.mark.parametrize(
+    "use", [ManualClock, lambda one: ManualClock().set(one), lambda one: ManualClock().advance(one)]
+)
+def test_E10_a_time_that_is_no_number_is_named(use: Any, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"(start|seconds) .*is .*; it must be a number"):
+        use(wrong)
+
+
+def test_both_clocks_advance_by_a_timedelta_too():
+    clock, loop = ManualClock(-1.0), VirtualTimeLoop()
+    for one in (clock, loop):
+        one.advance(timedelta(seconds=2))
+        with pytest.raises(ConfigurationError, match=r"seconds .*is -1; .* not negative"):
+            one.advance(-1)
+    assert (clock(), loop.time()) == (1.0, 2.0)
+    loop.close()
 
 
 def test_it_starts_where_it_is_told_to():

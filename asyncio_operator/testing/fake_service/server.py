@@ -34,7 +34,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from asyncio_operator.checks import flag, number, one_of, plain_function, positive_int
+from asyncio_operator.checks import Duration, duration, flag, number, one_of, plain_function, positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeRequest, Headers, send
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExceededWindow", "FakeAnswer", "FakeRequest", "FakeService", "Latency"]
 
-Latency = float | Callable[[random.Random], float]
+Latency = Duration | Callable[[random.Random], float]
 
 Handler = Callable[[FakeRequest], Any]
 
@@ -95,18 +95,18 @@ class FakeService:
         *,
         latency: Latency = 0.0,
         errors: Mapping[int, float] | None = None,
-        retry_after: float | None = 1.0,
+        retry_after: Duration | None = 1.0,
         retry_after_date: bool = False,
         rate_limit: int | None = None,
         limits: Sequence[Limit | RateLimit] | None = None,
         headers: str | None = None,
         weigh: Weigh | None = None,
         usage: Mapping[str, str] | None = None,
-        journey: float = 0.0,
+        journey: Duration = 0.0,
         resets: float = 0.0,
         truncated: float = 0.0,
         slow: float = 0.0,
-        slow_for: float = 1.0,
+        slow_for: Duration = 1.0,
         garbage: float = 0.0,
         batch: str = "map",
         token: str | None = None,
@@ -115,13 +115,12 @@ class FakeService:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         rates = {"resets": resets, "truncated": truncated, "slow": slow, "garbage": garbage}
-        waits = {"retry_after": retry_after, "slow_for": slow_for}
-        _check_arguments(rows, latency, errors, rates, rate_limit, batch, handler, waits, retry_after_date)
+        _check_arguments(rows, latency, errors, rates, rate_limit, batch, handler, retry_after_date)
         self._shares: dict[Any, float] = {**(errors or {}), **rates}
         self._faults: dict[Any, FakeAnswer] = {
             "resets": FakeAnswer(reset=True),
             "truncated": FakeAnswer(truncated=True),
-            "slow": FakeAnswer(slow=slow_for),
+            "slow": FakeAnswer(slow=duration("slow_for", slow_for)),
             "garbage": FakeAnswer("<html>no JSON</html>", headers={"Content-Type": "text/html"}),
         }
         for status in errors or {}:
@@ -132,11 +131,11 @@ class FakeService:
         self.most_at_once = 0
         self.connections = 0
         self.abandoned = 0
-        self._latency = latency
-        self._retry_after = retry_after
+        self._latency = latency if callable(latency) else duration("latency", latency)
+        self._retry_after = None if retry_after is None else duration("retry_after", retry_after)
         self._retry_after_date = retry_after_date
         everything = limits if rate_limit is None else [*(limits or ()), RateLimit(rate_limit)]
-        self._limits = ServiceLimits(everything, headers, weigh, usage, journey)
+        self._limits = ServiceLimits(everything, headers, weigh, usage, duration("journey", journey))
         self._batch = batch
         self._handler = handler
         self._random = random.Random(seed)
@@ -377,14 +376,12 @@ def _check_arguments(
     rate_limit: object,
     batch: object,
     handler: object,
-    waits: Mapping[str, object],
     retry_after_date: object,
 ) -> None:
     """Check the arguments of a `FakeService`.
 
     Args:
         rates: shares of the faults that are no status, by their names.
-        waits: other seconds, by their names; None: none.
 
     Raises:
         ConfigurationError: an argument has the wrong type or value.
@@ -395,8 +392,6 @@ def _check_arguments(
         )
     if callable(latency):
         plain_function("latency", latency, "a function", "a random.Random")
-    else:
-        number("latency", latency, "of seconds that is not negative, or a function", lambda seconds: seconds >= 0)
     given = {} if errors is None else errors
     if not (isinstance(given, Mapping) and all(isinstance(status, int) and 100 <= status < 600 for status in given)):
         raise ConfigurationError(
@@ -407,9 +402,6 @@ def _check_arguments(
         number(fault, share, "between 0 and 1: how often it happens", lambda share: 0 <= share <= 1)
     if sum(shares.values()) > 1:
         raise ConfigurationError(f"the shares of faults are {shares}; their sum must be at most 1")
-    for name, wait in waits.items():
-        if wait is not None:
-            number(name, wait, "of seconds that is not negative", lambda seconds: seconds >= 0)
     flag("retry_after_date", retry_after_date)
     one_of("batch", batch, ("map", "list"))
     if rate_limit is not None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from asyncio_operator.checks import number, one_of, seconds, takes
+from asyncio_operator.checks import one_of, plain_function, seconds
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.quota.spec import Limit, as_limit
@@ -60,17 +60,15 @@ class ServiceLimits:
         self._style: Style | None = None if headers is None else STYLES[one_of("headers", headers, tuple(STYLES))]
         if headers is not None and not self._windows:
             raise ConfigurationError(f"headers is {headers!r}, but there are no limits to report; pass limits=")
-        number("journey", journey, "of at least 0", lambda journey: journey >= 0)
         _check_paths("usage", usage)
         if isinstance(weigh, Mapping):
             _check_paths("weigh", weigh)
         elif weigh is not None:
-            if not callable(weigh):
-                raise ConfigurationError(
-                    f"weigh is {describe(weigh)}; it must be a function of a request that returns amounts by unit, or "
-                    'a mapping from units to paths into its JSON, such as {"tokens": "max_tokens"}'
-                )
-            takes("weigh", weigh, "the request")
+            allowed = (
+                "a function of a request that returns amounts by unit, or a mapping from units to paths into its JSON, "
+                'such as {"tokens": "max_tokens"}'
+            )
+            plain_function("weigh", weigh, allowed, "the request")
         known = {"calls", *(usage or {}), *(weigh if isinstance(weigh, Mapping) else ())}
         for window in self._windows:
             if window.unit not in known and not callable(weigh):

@@ -272,7 +272,7 @@ class _Run:
         if cache is not None and cache is not True and cache.store == "rocksdb":
             given["cache"] = replace(cache, directory=str(worker.directory / f"cache{number}"))
         if lookup.journal is not None:
-            given["journal"] = Journal(self._directory / f"journal{number}", f"lookup {number}", **lookup.journal)
+            given["journal"] = Journal(self._directory / f"journal{number}", identity=f"no {number}", **lookup.journal)
         service = self._services[number]
         kind = SimulatedTable if lookup.table else SimulatedColumns if lookup.columns else SimulatedEnricher
         inner = kind(service, lookup.batches, lookup.pair) if self._make is None else enricher_of(self._make, service)
