@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from math import inf
 
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.checks import plain_function
+from asyncio_operator.errors import StateError, describe
 
 Clock = Callable[[], float]
 """Seconds, as a float."""
@@ -50,8 +51,7 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
     """
     if clock is None:
         clock = wall
-    if not callable(clock):
-        raise ConfigurationError(f"clock={describe(clock)}: it must be a callable that returns seconds as a float")
+    plain_function("clock", clock, "a callable that returns seconds as a float")
 
     low, high = -LIMIT, LIMIT  # Names of the function, for speed.
 

@@ -12,7 +12,7 @@ of their watermarks should leave an idle input out until its next element comes.
 
 from __future__ import annotations
 
-from asyncio_operator.checks import LARGEST, Duration, duration, positive_duration
+from asyncio_operator.checks import LARGEST, Duration, duration, plain_function, positive_duration
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.elements import MIN_TIMESTAMP, event_time
 from asyncio_operator.errors import ConfigurationError, describe
@@ -36,8 +36,7 @@ class BoundedOutOfOrderness:
             raise ConfigurationError(f"delay is {describe(delay)}; it must be finite in milliseconds too")
         self._lag = round(milliseconds) + 1
         self._idle_after = None if idle_after is None else positive_duration("idle_after", idle_after)
-        if not callable(clock):
-            raise ConfigurationError(f"clock is {describe(clock)}; it must be a callable that returns seconds")
+        plain_function("clock", clock, "a callable that returns seconds as a float")
         self._clock = clock
         self._largest = MIN_TIMESTAMP
         self._active_at = 0.0 if self._idle_after is None else clock()

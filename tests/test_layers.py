@@ -431,7 +431,7 @@ def test_an_allowed_import_is_let_pass(path: str, source: str) -> None:
 # -- sizes
 
 CEILINGS: Mapping[str, int] = {
-    "asyncio_operator": 2_511,
+    "asyncio_operator": 2_510,
     "asyncio_operator/arrow": 2_845,
     "asyncio_operator/engine": 3_807,
     "asyncio_operator/journal": 2_294,
@@ -443,9 +443,9 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/quota": 4_100,
     "asyncio_operator/services": 1_360,
     "asyncio_operator/spark": 8_236,
-    "asyncio_operator/state": 7_314,
+    "asyncio_operator/state": 7_313,
     "asyncio_operator/telemetry": 565,
-    "asyncio_operator/testing": 3_196,
+    "asyncio_operator/testing": 3_185,
     "asyncio_operator/timers": 1_232,
     "asyncio_operator/trace": 1_265,
     "asyncio_operator/view": 281,

@@ -1,11 +1,10 @@
-"""The queue in which records of one key run one after the other, and keys are independent.
+"""The queue in which records of one key run one after the other, and keys are independent: Flink's FLIP-519.
 
 The oldest record of a key that has not ended occupies the key. Later records of that key wait in line behind it.
 `next_runnable` returns the records at the head of a line, each once, the oldest first. A key becomes free when its
 record completes, not when the record is emitted. If a record's call still runs when the record completes (`hold`), the
 key stays occupied until `release`. Records leave as in the unordered queue: in the order of completion, which within a
-key is the input order, and never across a watermark. Records behind a watermark may run before it leaves. Source:
-FLIP-519, the keyed ordered mode of Flink's Async I/O.
+key is the input order, and never across a watermark. Records behind a watermark may run before it leaves.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from asyncio_operator.checks import plain_function
 from asyncio_operator.elements import Record
 from asyncio_operator.errors import describe, describe_error, function_error
 from asyncio_operator.queues.base import Entry
@@ -43,23 +43,23 @@ class KeyedEntry(Entry):
         self.held = False
 
     def complete(self, outputs: Iterable[Any]) -> bool:
-        if not super().complete(outputs):
-            return False
-        if not self.held:
+        first = super().complete(outputs)
+        if first and not self.held:
             self.freed(self)
-        return True
+        return first
 
 
 class KeyOrderedStreamElementQueue(UnorderedStreamElementQueue):
     """Between two watermarks, records leave in the order in which they complete. Each key runs one record at a time.
 
     Args:
-        key: gives the key of a record's value; any hashable object. Its hash must not change while the record is in the
-            queue. If it changed, completing or releasing the entry raises `FunctionError`.
+        key: a function of a record's value; its results are hashable. If a hash changes while the record is in the
+            queue, completing or releasing the entry raises `FunctionError`.
     """
 
     def __init__(self, capacity: int, key: Callable[[Any], Any]) -> None:
         super().__init__(capacity)
+        plain_function("key", key, "a function of a record's value")
         self._key = key
         self._lines: dict[Any, deque[KeyedEntry]] = {}
         self._runnable: HeapPriorityQueue[KeyedEntry] = HeapPriorityQueue(lambda entry: entry.number)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from asyncio_operator.checks import flag, positive_int
+from asyncio_operator.checks import flag, plain_function, positive_int
 from asyncio_operator.clock import LIMIT
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
 from asyncio_operator.state.keys import KeySerializer
@@ -123,6 +123,8 @@ class StateTtlConfig:
             if not isinstance(value, kind):
                 allowed = ", ".join(member.value for member in kind)
                 raise ConfigurationError(f"StateTtlConfig({field}={describe(value)}): one of {allowed} is needed")
+        if isinstance(self.cleanup, Sequence):
+            object.__setattr__(self, "cleanup", self.strategies)
         kinds = [type(strategy) for strategy in self.strategies]
         if not set(kinds) <= set(Cleanup.__args__) or len(set(kinds)) < len(kinds):
             raise ConfigurationError(
@@ -286,8 +288,7 @@ class ReducingStateDescriptor(_Descriptor):
 
     def __post_init__(self) -> None:
         _Descriptor.__post_init__(self)
-        if not callable(self.reduce):
-            raise ConfigurationError(f"reduce={describe(self.reduce)} of state {self.name!r}: a callable is needed")
+        plain_function(f"reduce of state {self.name!r}", self.reduce, "a function of two values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +309,8 @@ class AggregatingStateDescriptor(_Descriptor):
                 f"aggregate={name} of state {self.name!r} is a class: an instance is needed, such as {name}()"
             )
         for method in ("create_accumulator", "add", "get_result", "merge"):
-            if not callable(getattr(self.aggregate, method, None)):
-                raise ConfigurationError(
-                    f"aggregate={describe(self.aggregate)} of state {self.name!r}: it has no method {method}"
-                )
+            named = f"{method} of aggregate={describe(self.aggregate)} of state {self.name!r}"
+            plain_function(named, getattr(self.aggregate, method, None), "a method")
 
 
 StateDescriptor = (

@@ -15,7 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.checks import plain_function
+from asyncio_operator.errors import StateError, describe
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,9 +80,8 @@ class PriorityQueueSet(PriorityQueue[T]):
 
 
 def check_function(argument: str, function: F) -> F:
-    """The function given; ConfigurationError if it cannot be called."""
-    if not callable(function):
-        raise ConfigurationError(f"{argument}={describe(function)}: a function of one element is needed")
+    """The function given; ConfigurationError if it is none, or a coroutine function."""
+    plain_function(argument, function, "a function of one element")
     return function
 
 

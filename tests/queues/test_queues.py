@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -158,6 +159,12 @@ def test_the_contract_finds_a_broken_queue(broken: Make) -> None:
 def test_Q1_a_capacity_below_1_is_refused(make: Make, capacity: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"capacity is .*; it must be an int of at least 1"):
         make(capacity)
+
+
+@pytest.mark.parametrize("key", [5, None, "key", asyncio.sleep])
+def test_Q7_a_key_that_is_no_plain_function_is_refused(key: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"key is .*; it must be "):
+        KeyOrderedStreamElementQueue(1, key)
 
 
 @pytest.mark.parametrize("element", [1, None, (1, 2), Record])

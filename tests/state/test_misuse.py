@@ -293,6 +293,21 @@ def test_a_descriptor_of_another_class_is_refused(make):
         make().map_state(VALUE)
 
 
+async def later(*values):
+    """What could not be awaited."""
+
+
+class LateMean(Mean):
+    async def add(self, value, accumulator):
+        """What could not be awaited."""
+
+
+def test_E1_a_configuration_with_several_cleanups_is_a_value():
+    cleanups = [untyped.CleanupFullSnapshot(), untyped.CleanupInCompaction()]
+    ttl = untyped.StateTtlConfig(5, cleanup=cleanups)
+    assert {ttl} == {untyped.StateTtlConfig(5, cleanup=tuple(cleanups))}
+
+
 @pytest.mark.parametrize(
     ("make_it", "says"),
     [
@@ -300,7 +315,9 @@ def test_a_descriptor_of_another_class_is_refused(make):
         (lambda: untyped.ValueStateDescriptor(5), "name"),
         (lambda: untyped.ListStateDescriptor("x", ttl=5), "StateTtlConfig"),
         (lambda: untyped.ReducingStateDescriptor("x", reduce=None), "reduce"),
+        (lambda: untyped.ReducingStateDescriptor("x", reduce=later), "reduce.*'x'.*async def"),
         (lambda: untyped.AggregatingStateDescriptor("x", aggregate=max), "create_accumulator"),
+        (lambda: untyped.AggregatingStateDescriptor("x", aggregate=LateMean()), "add of .*async def"),
         (lambda: untyped.StateTtlConfig(0), "ttl"),
         (lambda: untyped.StateTtlConfig(-1.0), "ttl"),
         (lambda: untyped.StateTtlConfig(float("nan")), "ttl"),
@@ -317,10 +334,11 @@ def test_a_descriptor_of_another_class_is_refused(make):
         (lambda: untyped.CleanupIncrementally(size=5, every_record="no"), "every_record"),
         (lambda: untyped.ValueStateDescriptor("a\0b"), r"name='a\\x00b'.*NUL"),
         (lambda: untyped.MapStateDescriptor("\ud800"), r"name='\\ud800'.*surrogates"),
-        (lambda: untyped.HeapPriorityQueue(5), "key=5"),
-        (lambda: untyped.HeapPriorityQueueSet(max, 5, KeyGroupRange(0, 0), 1), "key_of=5"),
-        (lambda: untyped.KeyGroupPartitionedPriorityQueue(5, max, KeyGroupRange(0, 0), 1), "key=5"),
-        (lambda: untyped.BatchPriorityQueueSet(max, 5), "key_of=5"),
+        (lambda: untyped.HeapPriorityQueue(5), "key is 5"),
+        (lambda: untyped.HeapPriorityQueue(later), "key is .*async def"),
+        (lambda: untyped.HeapPriorityQueueSet(max, 5, KeyGroupRange(0, 0), 1), "key_of is 5"),
+        (lambda: untyped.KeyGroupPartitionedPriorityQueue(5, max, KeyGroupRange(0, 0), 1), "key is 5"),
+        (lambda: untyped.BatchPriorityQueueSet(max, 5), "key_of is 5"),
         (lambda: untyped.RocksDBStateBackend("a\0b"), "directory"),
         (lambda: untyped.RocksDBStateBackend("\ud800"), r"directory='\\ud800'"),
         (lambda: untyped.RocksDBSnapshot("\ud800"), r"directory='\\ud800'"),
@@ -335,6 +353,7 @@ def test_a_descriptor_of_another_class_is_refused(make):
         (lambda: untyped.ValueStateDescriptor("x", serializer=Broken), r"Broken\(\.\.\.\)"),
         (lambda: untyped.HeapStateBackend(max_parallelism=40_000), "max_parallelism"),
         (lambda: untyped.HeapStateBackend(clock=5), "clock"),
+        (lambda: untyped.HeapStateBackend(clock=later), "clock is .*async def"),
         (lambda: untyped.RocksDBStateBackend(5), "directory"),
         (lambda: migrating("value", None), "name"),
         (lambda: migrating("new", {1: 1}), "default"),
