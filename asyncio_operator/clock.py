@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from math import inf
 
-from asyncio_operator.checks import plain_function
-from asyncio_operator.errors import StateError, describe
+from asyncio_operator.errors import ConfigurationError, StateError, describe
 
 Clock = Callable[[], float]
 """Seconds, as a float."""
@@ -51,7 +50,8 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
     """
     if clock is None:
         clock = wall
-    plain_function("clock", clock, "a callable that returns seconds as a float")
+    if not callable(clock):
+        raise ConfigurationError(f"clock={describe(clock)}: it must be a callable that returns seconds as a float")
 
     low, high = -LIMIT, LIMIT  # Names of the function, for speed.
 

@@ -353,7 +353,6 @@ def test_E1_a_configuration_with_several_cleanups_is_a_value():
         (lambda: untyped.ValueStateDescriptor("x", serializer=Broken), r"Broken\(\.\.\.\)"),
         (lambda: untyped.HeapStateBackend(max_parallelism=40_000), "max_parallelism"),
         (lambda: untyped.HeapStateBackend(clock=5), "clock"),
-        (lambda: untyped.HeapStateBackend(clock=later), "clock is .*async def"),
         (lambda: untyped.RocksDBStateBackend(5), "directory"),
         (lambda: migrating("value", None), "name"),
         (lambda: migrating("new", {1: 1}), "default"),
