@@ -112,7 +112,7 @@ async def test_X13_sql_limits_a_session_that_is_its_own_and_no_other(
         key="id",
         schema="id int, v string",
         pool_size=1,
-        connect_args={"statement_cache_size": 0, "ssl": False},
+        connect_args={"statement_cache_size": 0, "prepared_statement_name_func": str, "ssl": False},
     )
     found = []
     await enricher.open()
