@@ -1,9 +1,9 @@
 """Converts values to columns of a declared type, without loss.
 
 Arrow refuses most values that do not fit, but not all. It converts 1.5 to 1, a datetime to a date, 5 to a moment in
-1970, 1e300 to infinity, and Decimal("1E-61") to 0, also inside of lists, maps and structs. It takes a datetime without
-a time zone as UTC, whereas PySpark takes it in the zone of the session. It drops a zone that the column cannot hold.
-All of this is refused here. Only types that can lose data are checked.
+1970, 1e300 to infinity, Decimal("1E-61") to 0, True to 1.0, and between text and bytes, also inside of lists, maps and
+structs. It takes a datetime without a time zone as UTC, whereas PySpark takes it in the zone of the session. It drops a
+zone that the column cannot hold, and takes a text as the list of its letters. All of this is refused here.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ SIMILAR = 0.75
 
 MOST_FIELDS = 200
 """Fields of a row in which misspelt names are looked for."""
-
-_MOST_DIGITS = 40
-"""At least the digits of the largest integer that a column can hold."""
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -118,7 +115,7 @@ def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field, check: Callable[
 def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
     """The values in that type. Raises an error of any type if a value does not fit."""
     # The types of the values decide for a whole column at once; only a mixed column is checked value by value.
-    if _can_lose(data_type) and not _are_exact(values, data_type):
+    if not kinds.is_boolean(data_type) and not _are_exact(values, data_type):
         for value in values:
             _check(value, data_type)
     try:
@@ -227,6 +224,7 @@ _CLASSES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (kinds.is_float64, float),
     (kinds.is_decimal, Decimal),
     (kinds.is_binary, bytes),
+    (kinds.is_large_binary, bytes),
     (kinds.is_timestamp, datetime.datetime),
     (kinds.is_date, datetime.date),
     (kinds.is_time, datetime.time),
@@ -257,19 +255,13 @@ def _sure(data_type: pa.DataType) -> tuple[type | None, Callable[[Any], bool] | 
     return kind if kind in (bool, float, bytes, datetime.date) else None, None
 
 
-@lru_cache(maxsize=1000)
-def _can_lose(data_type: pa.DataType) -> bool:
-    if kinds.is_nested(data_type):
-        return any(_can_lose(data_type.field(i).type) for i in range(data_type.num_fields))
-    return any(is_kind(data_type) for is_kind in _LOSSY)
-
-
-_LOSSY = (kinds.is_integer, kinds.is_decimal, kinds.is_temporal, kinds.is_float32)
-
-
 def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
     """Whether the types of the values already show that Arrow loses nothing. If not, each value is checked."""
     found = set(map(type, values)) - {type(None)}
+    if kinds.is_list(data_type) and found <= {list, tuple}:
+        return _are_exact([*chain.from_iterable(filter(None, values))], data_type.value_type)
+    if kinds.is_struct(data_type) and found <= {dict}:
+        return all(_are_exact([one.get(part.name) for one in values if one], part.type) for part in data_type)
     if found and (found != {_class_of(data_type)} or getattr(data_type, "unit", None) in _STEPS):
         return False
     if kinds.is_decimal(data_type):
@@ -286,13 +278,13 @@ def _zones(data_type: pa.DataType) -> frozenset[type]:
 
 def _check(value: Any, data_type: pa.DataType) -> None:
     """Raise if Arrow would silently change the value."""
-    if value is None or not _can_lose(data_type):
+    if value is None or kinds.is_boolean(data_type):
         return
     if kinds.is_nested(data_type):
         _check_nested(value, data_type)
     elif kinds.is_integer(data_type):
         # Beyond every integer column. `int` would compute all its digits, which may be a billion.
-        if isinstance(value, Decimal) and value.adjusted() > _MOST_DIGITS:
+        if isinstance(value, Decimal) and value.adjusted() > 40:
             raise ValueError("it is too large")
         # `int` itself refuses NaN and infinity.
         if isinstance(value, float | np.floating | Decimal) and value != int(value):
@@ -300,11 +292,16 @@ def _check(value: Any, data_type: pa.DataType) -> None:
     elif kinds.is_decimal(data_type):
         if isinstance(value, int | Decimal) and not decimals_fit([Decimal(value)], data_type):
             raise ValueError(f"it does not fit {shown_type(data_type)}")
-    elif kinds.is_float32(data_type):
+    elif kinds.is_floating(data_type):
+        if isinstance(value, bool | np.bool_):
+            raise TypeError("it is a bool")
         # Infinity is a float32. A larger finite number would become infinity.
-        if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(float(value)) < float("inf"):
+        if kinds.is_float32(data_type) and _LARGEST_FLOAT32 < abs(float(value)) < float("inf"):
             raise ValueError("it is too large")
-    elif (allowed := _class_of(data_type)) is not None:
+    elif (allowed := _class_of(data_type)) is bytes:
+        if isinstance(value, str):
+            raise TypeError("it is a text")
+    elif allowed is not None:
         # A datetime is a date for Python, and Arrow would drop its time of day.
         is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
         if not (is_date if allowed is datetime.date else isinstance(value, allowed)):
@@ -340,5 +337,7 @@ def _check_nested(value: Any, data_type: pa.DataType) -> None:
         for field in fields:
             _check(value.get(field.name), field.type)
     else:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError(f"it is of type {type(value).__name__}")
         for item in value:
             _check(item, data_type.value_type)
