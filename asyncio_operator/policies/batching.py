@@ -43,6 +43,6 @@ def splits(error: BaseException) -> bool:
     """
     if isinstance(error, BaseExceptionGroup):
         return all(splits(one) for one in error.exceptions)
-    if isinstance(error, CircuitOpenError | TimeoutError | ConnectionError):
+    if isinstance(error, CircuitOpenError | TimeoutError | ConnectionError) or "IncompleteRead" in type(error).__name__:
         return False
     return not (refusal_wait(error) is not None or said(error, "any_key", bool) or said(error, "retryable") is True)

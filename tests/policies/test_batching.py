@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+
 import pytest
 
 from asyncio_operator.errors import CircuitOpenError, ElementTimeoutError, EnricherError
@@ -15,7 +18,7 @@ def test_B1_a_batch_is_bounded_in_size_and_in_time():
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError(), OSError(), KeyError("k"), EnricherError("x"), EnricherError("x", retryable=False)],
+    [ValueError(), OSError(), EOFError(), KeyError("k"), EnricherError("x"), EnricherError("x", retryable=False)],
 )
 def test_B4_an_error_that_may_come_from_an_element_splits(error):
     assert splits(error)
@@ -29,6 +32,8 @@ def test_B4_an_error_that_may_come_from_an_element_splits(error):
         ElementTimeoutError(),
         ConnectionError(),
         ConnectionResetError(),
+        asyncio.IncompleteReadError(b"", 4),
+        http.client.IncompleteRead(b""),
         EnricherError("x", overload=True),
         EnricherError("x", overload=True, retryable=False),
         EnricherError("x", retry_after=0),
