@@ -70,8 +70,15 @@ def test_S9_a_rocksdb_snapshot_shares_its_files(tmp_path):
     assert tables
     assert {path.name: path.stat().st_ino for path in snapshot.directory.glob("*.sst")} == tables
     assert snapshot.directory.parent == tmp_path
+    kept = snapshot.directory.rename(tmp_path / "kept")
+    snapshot.directory.symlink_to(kept)  # As on a disk that is read only, nothing can be removed.
+    with pytest.raises(StateError, match="was not deleted"):
+        snapshot.delete()
+    snapshot.directory.unlink()
+    kept.rename(snapshot.directory)
     snapshot.delete()
     assert not snapshot.directory.exists()
+    snapshot.delete()
     assert contents([backend])
     with pytest.raises(StateError, match="gone"):
         HeapStateBackend().restore([snapshot])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncio_operator.checks import check_directory
-from asyncio_operator.errors import StateError
+from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
@@ -79,11 +79,8 @@ class Records:
         """Whether the directory has state of these key groups; False if it is empty. StateError if it is not keyed
         state, or of another version, range or maximum parallelism."""
         database = self._database
-        if (
-            self.read(FORMAT_KEY) is None
-            and database.names == {"default"}
-            and not database.head("default", b"", None, 1)
-        ):
+        fresh = self.read(FORMAT_KEY) is None and database.names == {"default"}
+        if fresh and not database.head("default", b"", None, 1):
             return False
         header = self.require_format()
         found = KeyGroupRange(header["start"], header["end"])
@@ -188,8 +185,7 @@ class RocksDBSnapshot(StateSnapshot):
 
     def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
         """The entries of a state that lie in the range, read in one scan."""
-        start = max(key_groups.start, self.key_groups.start)
-        end = min(key_groups.end, self.key_groups.end)
+        start, end = max(key_groups.start, self.key_groups.start), min(key_groups.end, self.key_groups.end)
         if name not in self.states or start > end:
             return
         first = group_prefix(start, self.max_parallelism)
@@ -198,7 +194,11 @@ class RocksDBSnapshot(StateSnapshot):
             yield from database.scan(STATE_PREFIX + name, first, last)
 
     def delete(self) -> None:
-        shutil.rmtree(self.directory, ignore_errors=True)
+        try:
+            shutil.rmtree(self.directory)
+        except OSError as error:
+            if self.directory.exists():
+                raise StateError(f"the snapshot {self.directory} was not deleted: {describe_error(error)}") from error
 
     def check_present(self) -> None:
         if not (self.directory / "CURRENT").is_file():
