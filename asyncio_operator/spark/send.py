@@ -309,7 +309,15 @@ class SendTask:
                 left = pc.or_(pc.equal(outcomes, REFUSED), pc.equal(outcomes, FAILED))
                 rows = batch.filter(left)
                 # An empty one too: only a write shows that Spark has ended the task.
-                yield _not_sent(rows, outcomes.filter(left), own, schema)
+                status, http, message = rows.columns[-1], rows.columns[-3], rows.columns[-2]
+                columns = [
+                    *rows.columns[:own],
+                    outcomes.filter(left),
+                    pc.coalesce(http, pc.struct_field(status, "http_status")),
+                    pc.coalesce(message, pc.struct_field(status, "error_message"), NO_KEY),
+                    *[pa.nulls(rows.num_rows, pa.int64())] * len(OUTCOMES),
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
                 if self._stops and rows.num_rows:
                     break
         if schema is not None:
@@ -326,16 +334,6 @@ def _outcomes(batch: pa.RecordBatch) -> pa.Array:
     refused = pc.fill_null(batch.column(batch.num_columns - 4), False)
     answered = pc.if_else(known, SKIPPED, pc.if_else(refused, REFUSED, SENT))
     return pc.if_else(found, answered, FAILED)
-
-
-def _not_sent(rows: pa.RecordBatch, outcomes: pa.Array, own: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows for the driver. `own` is the number of columns of the input."""
-    status = rows.column(rows.num_columns - 1)
-    http = pc.coalesce(rows.column(rows.num_columns - 3), pc.struct_field(status, "http_status"))
-    numbers = [pa.nulls(rows.num_rows, pa.int64())] * len(OUTCOMES)
-    messages = pc.coalesce(rows.column(rows.num_columns - 2), pc.struct_field(status, "error_message"), NO_KEY)
-    columns = [*rows.columns[:own], outcomes, http, messages, *numbers]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class RowCalls(Enricher):

@@ -161,7 +161,9 @@ def _spark_type(schema_or_type: Any) -> DataType:
         )
     kind: Any = schema_or_type
     if isinstance(schema_or_type, str):
-        kind = _parsed(schema_or_type)
+        one = re.match(r"\s*\w+\s*([<(]|$)", schema_or_type)
+        fields: Any = as_schema(f"value {schema_or_type}") if one else ()
+        kind = fields.field(0).type if len(fields) == 1 else pa.struct(list(as_schema(schema_or_type)))
     elif isinstance(schema_or_type, pa.Schema):
         kind = pa.struct(list(as_schema(schema_or_type)))
     elif isinstance(schema_or_type, DataType):
@@ -174,15 +176,6 @@ def _spark_type(schema_or_type: Any) -> DataType:
         f"schema_or_type is {describe(schema_or_type)}; it must be Spark DDL, 'double' or 'name string, age int', or a "
         "Spark DataType, a pyarrow.Schema or a pyarrow.DataType that Spark can exchange in Arrow"
     )
-
-
-def _parsed(ddl: str) -> pa.DataType:
-    """The type that a DDL text describes: columns, or one type."""
-    if re.match(r"\s*\w+\s*([<(]|$)", ddl):
-        fields = as_schema(f"value {ddl}")
-        if len(fields) == 1:
-            return fields.field(0).type
-    return pa.struct(list(as_schema(ddl)))
 
 
 class ColumnFunction:

@@ -55,13 +55,20 @@ def extended(
         schema: schema of the output.
         begins: the lookup begins a stage, because `df` is not what `enrich` returned.
     """
-    base, links = Chain(df, ()) if begins else _unbroken(df)
+    earlier = None if begins else _chains.get(df)
+    if earlier is not None:
+        # `storageLevel` also sees an equal plan that was persisted through another object, as Spark's reading does. On
+        # Connect it is a request, so other DataFrames are not asked.
+        level = df.storageLevel
+        if level.useMemory or level.useDisk or level.useOffHeap:
+            earlier = None
+    base, links = earlier or Chain(df, ())
     budget = task.options.budget
     for link in links:
-        earlier = link.task.options.budget
-        if earlier is not None and budget is not None and earlier.name == budget.name and earlier != budget:
+        other = link.task.options.budget
+        if other is not None and budget is not None and other.name == budget.name and other != budget:
             raise ConfigurationError(
-                f"the budget {budget.name!r} is {budget!r} here, and {earlier!r} in an earlier lookup of this "
+                f"the budget {budget.name!r} is {budget!r} here, and {other!r} in an earlier lookup of this "
                 "DataFrame; one name must have the same limits at a time"
             )
     # A trace belongs to the last enrichment that got it, and so do the lookups before it that have the same one.
@@ -83,17 +90,6 @@ def extended(
     output = given.mapInArrow(ChainTask([link.task for link in chain.links]), schema)
     _chains[output] = chain
     return output
-
-
-def _unbroken(df: DataFrame) -> Chain:
-    """The chain that the next lookup of `df` continues. It begins at `df` if that is persisted."""
-    chain = _chains.get(df)
-    if chain is None:
-        return Chain(df, ())
-    # `storageLevel` also sees an equal plan that was persisted through another object, as Spark's reading does. On
-    # Connect it is a request, so other DataFrames are not asked.
-    level = df.storageLevel
-    return Chain(df, ()) if level.useMemory or level.useDisk or level.useOffHeap else chain
 
 
 HEAD = ("key", "adds", "how", "mode", "in flight", "in a call")

@@ -75,21 +75,6 @@ def cast_program(field: StructField, to: DataType) -> str:
     return text
 
 
-def _warn_of_fractions(field: StructField, enricher: str) -> None:
-    """Log that a whole number in a column of fractions is sent with a point, which many sources do not know."""
-    kind = field.dataType
-    if isinstance(kind, FractionalType) and not (isinstance(kind, DecimalType) and kind.scale <= 0):
-        zeros = "0" * (kind.scale if isinstance(kind, DecimalType) else 1)
-        logger.warning(
-            "key column %r is %s, and %s sends it as text: 7 is sent as 7.%s, and a source that knows 7 has no row for "
-            "it; if the keys are whole numbers, cast the column to long",
-            field.name,
-            kind.simpleString(),
-            enricher,
-            zeros,
-        )
-
-
 def check_passes_through(schema: StructType) -> None:
     """Check that Spark can pass all columns to Python in Arrow."""
     for field in schema.fields:
@@ -211,7 +196,17 @@ def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, 
                 )
         elif part is not None and (part.metadata or {}).get(b"sent_as") == b"text":
             # It has a name but no type.
-            _warn_of_fractions(field, describe(enricher))
+            kind = field.dataType
+            if isinstance(kind, FractionalType) and not (isinstance(kind, DecimalType) and kind.scale <= 0):
+                zeros = "0" * (kind.scale if isinstance(kind, DecimalType) else 1)
+                logger.warning(
+                    "key column %r is %s, and %s sends it as text: 7 is sent as 7.%s, and a source that knows 7 has no "
+                    "row for it; if the keys are whole numbers, cast the column to long",
+                    field.name,
+                    kind.simpleString(),
+                    describe(enricher),
+                    zeros,
+                )
     enricher.check_keys(pa.schema([(field.name, arrow_type(field.dataType)) for field in fields]))
     return positions
 

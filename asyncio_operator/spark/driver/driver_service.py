@@ -114,26 +114,23 @@ class DriverService:
         except asyncio.CancelledError:
             pass  # The service ends. asyncio would log the cancellation of this task.
         except Exception as error:
-            self._warn(error, writer.get_extra_info("peername"))
+            level = logging.DEBUG if self._warned else logging.WARNING
+            self._warned = True
+            if isinstance(error, WireError):
+                why = f"{error}, so it is not a worker of this application"
+                remedy = f"no job depends on it; if it goes on, let only workers reach the port ({PORT})"
+            else:
+                why = f"it could not answer ({describe_error(error)})"
+                remedy = "the worker connects again; if it goes on, report this as a defect of asyncio-operator"
+            logger.log(
+                level,
+                "the driver's service closed the connection of %s: %s; %s. The next ones are logged at DEBUG",
+                writer.get_extra_info("peername"),
+                why,
+                remedy,
+            )
         finally:
             await abort(writer)
-
-    def _warn(self, error: Exception, peer: object) -> None:
-        level = logging.DEBUG if self._warned else logging.WARNING
-        self._warned = True
-        if isinstance(error, WireError):
-            why = f"{error}, so it is not a worker of this application"
-            remedy = f"no job depends on it; if it goes on, let only workers reach the port ({PORT})"
-        else:
-            why = f"it could not answer ({describe_error(error)})"
-            remedy = "the worker connects again; if it goes on, report this as a defect of asyncio-operator"
-        logger.log(
-            level,
-            "the driver's service closed the connection of %s: %s; %s. The next ones are logged at DEBUG",
-            peer,
-            why,
-            remedy,
-        )
 
 
 _lock = threading.Lock()

@@ -431,6 +431,8 @@ PREFIX = "asyncio_operator"
 BOUNDS = [2.0**power for power in range(-10, 7)]
 """Seconds, from 1 ms to a minute: powers of two, because the buckets of `Histogram` begin there."""
 
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
 Labels = Mapping[str, str]
 
 
@@ -478,17 +480,12 @@ def _counts(value: Any) -> Iterator[tuple[dict[str, str], float]]:
 
 def _family(name: str, kind: str, what: str, samples: Iterable[tuple[str, Labels, float | None]]) -> list[str]:
     """A metric with its samples; nothing if there are none."""
-    lines = [_sample(*sample) for sample in samples if sample[2] is not None]
+    lines = []
+    for full, labels, value in samples:
+        if value is not None:
+            written = ",".join(f'{label}="{text.translate(ESCAPES)}"' for label, text in labels.items())
+            lines.append(f"{PREFIX}_{full}{{{written}}} {value}")
     return [f"# HELP {PREFIX}_{name} {what}", f"# TYPE {PREFIX}_{name} {kind}", *lines] if lines else []
-
-
-def _sample(name: str, labels: Labels, value: Any) -> str:
-    written = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-    return f"{PREFIX}_{name}{{{written}}} {value}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _buckets(name: str, labels: Labels, histogram: Histogram) -> Iterator[tuple[str, Labels, float]]:

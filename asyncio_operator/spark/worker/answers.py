@@ -85,24 +85,20 @@ def statuses_of(outcomes: list[Any], kinds: Ints) -> pa.Array:
     for name in ("error_type", "error_message", "retryable"):
         columns[name] = [None] * len(reports)
     for i, error in enumerate(map(attrgetter("error"), reports)):
-        if error is not None:
-            for name, value in _of_error(reports[i], error).items():
-                columns[name][i] = value
+        if error is None:
+            continue
+        columns["retryable"][i] = verdict(error)["retryable"]
+        outcome = reports[i]
+        if isinstance(outcome, Failure):
+            kind = "over_budget" if is_over_budget(error) else "timed_out" if outcome.timed_out else "failed"
+            columns["status"][i] = kind
+        first = first_of(error)
+        columns["error_type"][i] = type(first).__name__
+        try:
+            columns["error_message"][i] = text_of(first)
+        except BaseException as second:  # It has no text that Arrow can hold.
+            columns["error_message"][i] = f"making its text failed with {type(second).__name__}"
+        code = code_of(first)
+        columns["http_status"][i] = code if type(code) is int else status_answered(error)
     arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in STATUS]
     return pa.StructArray.from_arrays(arrays, fields=list(STATUS))
-
-
-def _of_error(outcome: Any, error: BaseException) -> dict[str, Any]:
-    """What a status says of an outcome with an error, which is an `Answer` or a `Failure`."""
-    status: dict[str, Any] = {"retryable": verdict(error)["retryable"]}
-    if isinstance(outcome, Failure):
-        status["status"] = "over_budget" if is_over_budget(error) else "timed_out" if outcome.timed_out else "failed"
-    first = first_of(error)
-    status["error_type"] = type(first).__name__
-    try:
-        status["error_message"] = text_of(first)
-    except BaseException as second:  # It has no text that Arrow can hold.
-        status["error_message"] = f"making its text failed with {type(second).__name__}"
-    code = code_of(first)
-    status["http_status"] = code if type(code) is int else status_answered(error)
-    return status

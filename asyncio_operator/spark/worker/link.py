@@ -109,7 +109,11 @@ class Link:
         if journal is not None:
             self._journal = TaskJournal(journal, task.layout.found, task.options.timed, place, process)
         reporting = task.reporting
-        self._reporter = None if reporting is None else reporting.begin(self._figures, self._in_flight)
+        self._reporter = None
+        if reporting is not None:
+            self._reporter = reporting.begin(
+                self._figures, lambda: 0 if self._pipeline is None else self._pipeline.in_flight
+            )
 
     def expect(self, rows: pa.Schema) -> pa.Schema:
         """Note the schema of the input, and return that of the output."""
@@ -207,9 +211,6 @@ class Link:
         tracing = self.task.tracing
         if tracing is not None and self._trace is not None:
             tracing.destination.add([self._trace])
-
-    def _in_flight(self) -> int:
-        return 0 if self._pipeline is None else self._pipeline.in_flight
 
     def _figures(self) -> Figures:
         figures = Figures()

@@ -117,17 +117,15 @@ _widest: dict[int, tuple[int, weakref.ref[Any]]] = {}
 
 def columns_of(table: pa.Table, names: Sequence[str]) -> list[Column]:
     """Columns of a table, each as one array, or a chunked one if the text is too long for one."""
-    return [_whole(table.column(name)) for name in names]
-
-
-def _whole(column: pa.ChunkedArray) -> Column:
-    chunks = [chunk for chunk in column.chunks if len(chunk)]
-    if len(chunks) < 2:
-        return chunks[0] if chunks else pa.nulls(0, column.type)
-    try:
-        return pa.concat_arrays(chunks)
-    except pa.ArrowInvalid:
-        return column
+    columns: list[Column] = []
+    for column in map(table.column, names):
+        chunks = [chunk for chunk in column.chunks if len(chunk)]
+        try:
+            some = chunks or [pa.nulls(0, column.type)]
+            columns.append(some[0] if len(some) == 1 else pa.concat_arrays(some))
+        except pa.ArrowInvalid:
+            columns.append(column)
+    return columns
 
 
 def row_bytes(columns: Sequence[Column], rows: int) -> Ints:

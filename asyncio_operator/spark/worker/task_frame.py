@@ -277,24 +277,21 @@ def unread_by(output: Any) -> Callable[[], int] | None:
     be known. The function raises `GoneError` if the other end is closed."""
     if not sys.platform.startswith("linux"):
         return None
+    import fcntl
+    import termios
+
+    def undelivered() -> int:
+        answer = bytearray(4)
+        fcntl.ioctl(output.fileno(), termios.TIOCOUTQ, answer)
+        return int.from_bytes(answer, sys.byteorder)
+
     try:
         with socket.socket(fileno=os.dup(output.fileno())) as connection:
-            look: Callable[[], int] = partial(_undelivered, output)
-            if connection.family != socket.AF_UNIX:
-                look = _unread_in_tcp(connection, look)
+            look = undelivered if connection.family == socket.AF_UNIX else _unread_in_tcp(connection, undelivered)
         look()
     except (OSError, ValueError, GoneError):
         return None
     return look
-
-
-def _undelivered(output: Any) -> int:
-    import fcntl
-    import termios
-
-    answer = bytearray(4)
-    fcntl.ioctl(output.fileno(), termios.TIOCOUTQ, answer)
-    return int.from_bytes(answer, sys.byteorder)
 
 
 def _unread_in_tcp(connection: socket.socket, undelivered: Callable[[], int]) -> Callable[[], int]:
