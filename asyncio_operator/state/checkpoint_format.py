@@ -58,7 +58,25 @@ class CheckpointFiles:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            files = self._parse(read_manifest(path))
+            manifest = read_manifest(path)
+            start, end = manifest["key_groups"]
+            self.key_groups, self.max_parallelism = KeyGroupRange(start, end), manifest["max_parallelism"]
+            check_key_groups(self.key_groups, self.max_parallelism)
+            self.services = [
+                (str(each["kind"]), Segments(self.path, TIMERS, each["segments"])) for each in manifest["services"]
+            ]
+            state = manifest["state"]
+            self._rows: HeapSnapshot | None = None
+            if state["kind"] == "rows":
+                if state["layout"] != FORMAT_VERSION:
+                    raise _other_version(self.path, f"state of format {describe(state['layout'])}", FORMAT_VERSION)
+                states = {name: StateMeta.from_dict(meta) for name, meta in state["states"].items()}
+                groups = {name: Segments(self.path, ROWS, segments) for name, segments in state["segments"].items()}
+                sequence = _natural(state["sequence"])
+                self._rows = HeapSnapshot(self.max_parallelism, self.key_groups, sequence, states, groups)
+            elif state["kind"] != "rocksdb":
+                raise ValueError(state["kind"])
+            files = manifest["files"]
             sizes = {name: (size, _size(path / name)) for name, size in files.items()}
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             what = f"{MANIFEST} does not have the fields of a checkpoint, or not their types"
@@ -67,27 +85,6 @@ class CheckpointFiles:
             if found != size:
                 what = "is missing" if found is None else f"has {found} bytes, not {size}"
                 raise damaged(path, f"the file {name} {what}")
-
-    def _parse(self, manifest: Any) -> dict[str, Any]:
-        """Takes all parts of the manifest but the files, which it returns."""
-        start, end = manifest["key_groups"]
-        self.key_groups, self.max_parallelism = KeyGroupRange(start, end), manifest["max_parallelism"]
-        check_key_groups(self.key_groups, self.max_parallelism)
-        self.services = [
-            (str(each["kind"]), Segments(self.path, TIMERS, each["segments"])) for each in manifest["services"]
-        ]
-        state = manifest["state"]
-        self._rows: HeapSnapshot | None = None
-        if state["kind"] == "rows":
-            if state["layout"] != FORMAT_VERSION:
-                raise _other_version(self.path, f"state of format {describe(state['layout'])}", FORMAT_VERSION)
-            states = {name: StateMeta.from_dict(meta) for name, meta in state["states"].items()}
-            groups = {name: Segments(self.path, ROWS, segments) for name, segments in state["segments"].items()}
-            sequence = _natural(state["sequence"])
-            self._rows = HeapSnapshot(self.max_parallelism, self.key_groups, sequence, states, groups)
-        elif state["kind"] != "rocksdb":
-            raise ValueError(state["kind"])
-        return manifest["files"]  # type: ignore[no-any-return]
 
     def snapshot(self) -> StateSnapshot:
         """The keyed state."""

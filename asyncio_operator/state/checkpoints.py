@@ -93,10 +93,18 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
     part = target.with_name(f".checkpoint-{uuid4().hex}.part")
     try:
         part.mkdir(parents=True)
+        snapshot = backend.snapshot(part / STATE if backend.snapshots_on_disk else None)
+        state: dict[str, Any] = {"kind": "rocksdb"}
+        if isinstance(snapshot, HeapSnapshot):
+            with (part / ROWS).open("xb") as file:
+                segments = {name: write_segments(file, groups) for name, groups in snapshot.groups.items()}
+            states = {name: meta.to_dict() for name, meta in snapshot.states.items()}
+            state = {"kind": "rows", "layout": snapshot.format, "sequence": snapshot.sequence, "states": states}
+            state["segments"] = segments
         manifest: dict[str, Any] = {
             "max_parallelism": backend.max_parallelism,
             "key_groups": [backend.key_groups.start, backend.key_groups.end],
-            "state": _write_state(part, backend),
+            "state": state,
             "services": [],
         }
         with (part / TIMERS).open("xb") as file:
@@ -141,7 +149,22 @@ def restore_checkpoint(
     _check(backend, services)
     backend.check_open()
     for each in found:
-        _check_fits(each, backend, services)
+        if each.max_parallelism != backend.max_parallelism:
+            raise StateError(
+                f"the checkpoint {each.path} was taken with max_parallelism={each.max_parallelism}, this backend has "
+                f"{backend.max_parallelism}: the maximum parallelism of state never changes, make the backend with "
+                "the old one"
+            )
+        kinds = [kind for kind, _ in each.services]
+        # What a service wrote to the checkpoint may also go into a backend, but not the other way round.
+        given = [(service.checkpoint_kind, _kind(service)) for service in services]
+        if len(kinds) != len(given) or any(kind not in fit for kind, fit in zip(kinds, given, strict=True)):
+            raise StateError(
+                f"the checkpoint {each.path} holds the services {kinds}, and {[kind for _, kind in given]} are to be "
+                "restored: give the services that were written, in the same order"
+                + ", with BackendQueues(backend) for timers in the state"
+                * any(k.endswith(IN_STATE) for k in kinds)
+            )
     missing = [group for group in backend.key_groups if not any(group in each.key_groups for each in found)]
     if missing:
         raise StateError(
@@ -149,10 +172,10 @@ def restore_checkpoint(
             f"{', '.join(str(each.path) for each in found)}: give all that hold a part of the backend's key groups"
         )
     # All is checked before anything is changed: an error leaves backend and services as they were.
-    ready = [
-        service.prepare_restore(backend.key_groups, backend.max_parallelism, _timers(found, index, backend.key_groups))
-        for index, service in enumerate(services)
-    ]
+    ready, groups = [], backend.key_groups
+    for index, service in enumerate(services):
+        timers = {group: data for each in found for group, data in each.services[index][1].items() if group in groups}
+        ready.append(service.prepare_restore(groups, backend.max_parallelism, timers))
     backend.restore([each.snapshot() for each in found])
     for add in ready:
         add()
@@ -171,43 +194,6 @@ def _check(backend: StateBackend, services: Sequence[CheckpointedService]) -> No
             raise ConfigurationError(
                 f"{service!r} keeps its timers in {service.state_backend!r}, not in {backend!r}: give that backend"
             )
-
-
-def _check_fits(files: CheckpointFiles, backend: StateBackend, services: Sequence[CheckpointedService]) -> None:
-    if files.max_parallelism != backend.max_parallelism:
-        raise StateError(
-            f"the checkpoint {files.path} was taken with max_parallelism={files.max_parallelism}, this backend has "
-            f"{backend.max_parallelism}: the maximum parallelism of state never changes, make the backend with "
-            "the old one"
-        )
-    kinds = [kind for kind, _ in files.services]
-    # What a service wrote to the checkpoint may also go into a backend, but not the other way round.
-    given = [(service.checkpoint_kind, _kind(service)) for service in services]
-    if len(kinds) != len(given) or any(kind not in fit for kind, fit in zip(kinds, given, strict=True)):
-        raise StateError(
-            f"the checkpoint {files.path} holds the services {kinds}, and {[kind for _, kind in given]} are to be "
-            "restored: give the services that were written, in the same order"
-            + (
-                ", with BackendQueues(backend) for timers in the state"
-                if any(k.endswith(IN_STATE) for k in kinds)
-                else ""
-            )
-        )
-
-
-def _timers(found: Sequence[CheckpointFiles], index: int, key_groups: KeyGroupRange) -> dict[int, bytes]:
-    return {group: data for each in found for group, data in each.services[index][1].items() if group in key_groups}
-
-
-def _write_state(part: Path, backend: StateBackend) -> dict[str, Any]:
-    snapshot = backend.snapshot(part / STATE if backend.snapshots_on_disk else None)
-    if not isinstance(snapshot, HeapSnapshot):
-        return {"kind": "rocksdb"}
-    with (part / ROWS).open("xb") as file:
-        segments = {name: write_segments(file, groups) for name, groups in snapshot.groups.items()}
-    states = {name: meta.to_dict() for name, meta in snapshot.states.items()}
-    about = {"layout": snapshot.format, "sequence": snapshot.sequence, "states": states}
-    return {"kind": "rows", **about, "segments": segments}
 
 
 def _kind(service: CheckpointedService) -> str:

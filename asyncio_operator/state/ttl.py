@@ -266,7 +266,13 @@ class LivingEntries(Entries):
         for sub, stored in rows:
             if backend.closed:
                 backend.check_open()
-            rest = self._scanned(slot, sub, stored, now)
+            written, rest = self.codec.split(stored)
+            expired = written + self._ttl <= now
+            # The rows show a moment of the past: to delete or touch by them would undo a write that came since.
+            if (expired or self._is_touched(written, now)) and not self.table.holds(slot, sub, stored):
+                rest = None if expired and not self._return_expired else rest
+            else:
+                rest = self._living(slot, sub, stored, now)
             if rest is not None:
                 yield sub, rest
 
@@ -322,15 +328,6 @@ class LivingEntries(Entries):
         if self._is_touched(written, now):
             self.table.put(slot, sub, self.codec.stamp(now, rest))
         return rest
-
-    def _scanned(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
-        """The same for an entry of a scan. If the user has changed the entry since, the change stays."""
-        written, rest = self.codec.split(stored)
-        expired = written + self._ttl <= now
-        # The rows show a moment of the past: to delete or touch by them would undo a write that came since.
-        if (expired or self._is_touched(written, now)) and not self.table.holds(slot, sub, stored):
-            return None if expired and not self._return_expired else rest
-        return self._living(slot, sub, stored, now)
 
     def _is_touched(self, written: int, now: int) -> bool:
         """Whether a read gives an entry another timestamp."""

@@ -282,7 +282,13 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
         try:
             for name in ("elements", "groups"):
                 database.family(name)
-            self._count = self._claim(database)
+            size = self._stored_size(database)
+            if size is None:
+                size, batch = 0, database.new_batch()
+                batch.put(_HEADER, BUILTIN.serialize(self._header), database.handles["default"])
+                _stage_size(batch, database, size)
+                database.commit(batch)
+            self._count = size
             super().__init__(database, "elements", b"", serializer, cache_size - cache_size // 2)
         except BaseException:
             database.close()
@@ -386,16 +392,6 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
 
     def _group(self, element: T) -> bytes:
         return group_of(self._key_of(element), self._key_groups, self._max_parallelism).to_bytes(2, "big")
-
-    def _claim(self, database: Database) -> int:
-        """The size. A new directory gets the header."""
-        size = self._stored_size(database)
-        if size is None:
-            size, batch = 0, database.new_batch()
-            batch.put(_HEADER, BUILTIN.serialize(self._header), database.handles["default"])
-            _stage_size(batch, database, size)
-            database.commit(batch)
-        return size
 
     def _stored_size(self, database: Database) -> int | None:
         """The size of this queue in a directory; None if that is empty; StateError for all else."""

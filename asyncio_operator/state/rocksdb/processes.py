@@ -71,20 +71,14 @@ def _after_fork() -> None:
     global _without_threads
     _without_threads = _used
     if _used:
-        _end_without_destructors()
+        # The child ends with what Python does at its end, and without what C++ does after that: RocksDB waits there
+        # for its threads, and reads the memory of threads that are not in a child: with many it crashes. Only glibc
+        # has `on_exit`, which gives the status of the process.
+        library = ctypes.CDLL(None)
+        if hasattr(library, "on_exit"):
+            library.on_exit(library._exit, None)
     for thing in list(_open):
         thing.leave_to_parent()
-
-
-def _end_without_destructors() -> None:
-    """Has this process end with what Python does at its end, and without what C++ does after that.
-
-    RocksDB waits there for its threads, and reads the memory of threads that are not in a child: with many it crashes.
-    Only glibc has `on_exit`, which gives the status of the process.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "on_exit"):
-        library.on_exit(library._exit, None)
 
 
 forget_in_child(_after_fork)
