@@ -264,23 +264,19 @@ def said(error: BaseException, name: str, reading: Callable[[Any], Any] = lambda
     try:
         value = getattr(error, name, None)
         if value is None and isinstance(error, BaseExceptionGroup):
-            value = _said_together(name, [said(one, name) for one in members(error)])
+            values = [said(one, name) for one in members(error)]
+            if name == "billed":
+                value = True if True in values else None if None in values else False
+            elif name == "retryable":
+                value = False if False in values else True if all(value is True for value in values) else None
+            elif name == "retry_after":
+                waits = [value for value in values if wait_of(value) is not None]
+                value = max(waits, key=lambda value: wait_of(value) or 0.0, default=None)
+            else:
+                value = any(values) if name in ("overload", "any_key") else values[0]
         return reading(value)
     except BaseException:
         return None
-
-
-def _said_together(name: str, values: list[Any]) -> Any:
-    if name == "billed":
-        return True if True in values else None if None in values else False
-    if name == "retryable":
-        return False if False in values else True if all(value is True for value in values) else None
-    if name == "retry_after":
-        waits = [value for value in values if wait_of(value) is not None]
-        return max(waits, key=lambda value: wait_of(value) or 0.0, default=None)
-    if name in ("overload", "any_key"):
-        return any(values)
-    return values[0]
 
 
 def members(error: BaseException) -> list[BaseException]:

@@ -175,21 +175,17 @@ class _Walk:
         reducer = copyreg.dispatch_table.get(type(value))
         reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
         if isinstance(reduced, str):
-            yield from self._named(value, reduced)
+            module = pickle.whichmodule(value, reduced)  # type: ignore[attr-defined]
+            state = getattr(value, "__dict__", {})
+            if self._can_be_imported(value, module, reduced):
+                yield f"global:{module}.{reduced}".encode()
+            elif "__wrapped__" in state or isinstance(value, NewType):
+                yield from self._sequence("wrapper", (type(value), state))
+            else:
+                yield _unique()
         else:
             # An iterator is used up by reading, and has no digest of its own: only its items count.
             yield from self._sequence("object", [list(p) if isinstance(p, Iterator) else p for p in reduced])
-
-    def _named(self, value: Any, name: str) -> Iterator[bytes]:
-        """The parts of an object that pickle stores as the name of a global."""
-        module = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
-        state = getattr(value, "__dict__", {})
-        if self._can_be_imported(value, module, name):
-            yield f"global:{module}.{name}".encode()
-        elif "__wrapped__" in state or isinstance(value, NewType):
-            yield from self._sequence("wrapper", (type(value), state))
-        else:
-            yield _unique()
 
     def _can_be_imported(self, thing: Any, module: str | None, name: str) -> bool:
         """Whether another process would import this object by this name; an empty name means the module itself."""

@@ -176,7 +176,23 @@ def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
         ConfigurationError: it is not a coroutine function of one value, or one of its methods is wrong.
     """
     if isinstance(function, AsyncFunction):
-        _check_methods(function)
+        # Otherwise each call would fail, and `on_error="skip"` would hide that.
+        if isinstance(function, BatchAsyncFunction):
+            batch = BatchAsyncFunction.invoke_batch
+            _check_async(function, "invoke_batch(self, values)", batch, "the list of elements")
+        else:
+            _check_async(function, "invoke(self, value)", AsyncFunction.invoke, ELEMENT)
+        _check_async(function, "open(self)")
+        _check_async(function, "close(self)")
+        name, late = f"{type(function).__name__}.timeout", function.timeout
+        if not callable(late):
+            raise ConfigurationError(
+                f"{name} is {describe(late)}; in an AsyncFunction `timeout` is the hook `def timeout(self, value)`; "
+                f"keep the number under another name, or give the operator timeout={describe(late)}"
+            )
+        plain_function(name, late, "a method of the element", "the element")
+        weigh = f"{type(function).__name__}.weigh"
+        plain_function(weigh, function.weigh, "a method of the list of elements", WEIGHED)
         return function
     if gives_coroutines(function):
         takes("function", function, ELEMENT)
@@ -193,25 +209,6 @@ def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
         f"{given}; it must be an `async def` function or an AsyncFunction. Wrap an ordinary "
         "function that blocks in BlockingFunction, and one that returns an awaitable in an `async def` that awaits it"
     )
-
-
-def _check_methods(function: AsyncFunction[Any, Any]) -> None:
-    """Check the methods now. Otherwise each call would fail, and ``on_error="skip"`` would hide that."""
-    if isinstance(function, BatchAsyncFunction):
-        _check_async(function, "invoke_batch(self, values)", BatchAsyncFunction.invoke_batch, "the list of elements")
-    else:
-        _check_async(function, "invoke(self, value)", AsyncFunction.invoke, ELEMENT)
-    _check_async(function, "open(self)")
-    _check_async(function, "close(self)")
-    name, late = f"{type(function).__name__}.timeout", function.timeout
-    if not callable(late):
-        raise ConfigurationError(
-            f"{name} is {describe(late)}; in an AsyncFunction `timeout` is the hook `def timeout(self, value)`; keep "
-            f"the number under another name, or give the operator timeout={describe(late)}"
-        )
-    plain_function(name, late, "a method of the element", "the element")
-    weigh = f"{type(function).__name__}.weigh"
-    plain_function(weigh, function.weigh, "a method of the list of elements", WEIGHED)
 
 
 def _check_async(function: AsyncFunction[Any, Any], wanted: str, unwritten: object = None, *arguments: str) -> None:

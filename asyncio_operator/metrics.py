@@ -110,7 +110,27 @@ class Histogram:
         return made
 
     def _count(self, block: list[float]) -> None:
-        buckets = _counted(block)
+        # Nearly all samples of a block have the same first byte, because it covers 16 powers of two (for example from
+        # 30 microseconds to 2 seconds). So only the second bytes are counted, which costs a third of counting both. All
+        # samples are counted as if they had the first byte of the first sample; then those with another are corrected.
+        count = len(block)
+        packed = struct.pack(f"<{count}d", *block)
+        first, second = packed[7::8], packed[6::8]
+        others = first.translate(None, first[:1])
+        # To correct more than an eighth of the samples, one by one, would cost more than counting both bytes.
+        if 8 * len(others) > count:
+            pairs = bytearray(2 * count)
+            pairs[0::2], pairs[1::2] = first, second
+            buckets = Counter(struct.unpack(f">{count}H", pairs))
+        else:
+            base = first[0] << 8
+            buckets = Counter({base | byte: times for byte, times in _of_each_byte(second).items()})
+            for other in set(others):
+                at = first.find(other)
+                while at >= 0:
+                    buckets[base | second[at]] -= 1
+                    buckets[other << 8 | second[at]] += 1
+                    at = first.find(other, at + 1)
         self._add(buckets)
         # Finding the largest sample costs as much as counting, and is rarely needed.
         if max(buckets) >= _bucket(self._max):
@@ -151,34 +171,6 @@ class Histogram:
                 found.append(min(_middle(bucket), largest))
         p50, p95, p99 = found or [0.0, 0.0, 0.0]
         return Latency(p50=p50, p95=p95, p99=p99, max=largest)
-
-
-def _counted(samples: Sequence[float]) -> dict[int, int]:
-    """The number of samples in each bucket.
-
-    Nearly all samples of a block have the same first byte, because it covers 16 powers of two (for example from 30
-    microseconds to 2 seconds). So only the second bytes are counted, which costs a third of counting both. All samples
-    are counted as if they had the first byte of the first sample; then those with another first byte are corrected.
-    """
-    count = len(samples)
-    packed = struct.pack(f"<{count}d", *samples)
-    first, second = packed[7::8], packed[6::8]
-    others = first.translate(None, first[:1])
-    # To correct more than an eighth of the samples, one by one, would cost more than counting both bytes.
-    if 8 * len(others) > count:
-        pairs = bytearray(2 * count)
-        pairs[0::2], pairs[1::2] = first, second
-        found = Counter(struct.unpack(f">{count}H", pairs))
-    else:
-        base = first[0] << 8
-        found = Counter({base | byte: times for byte, times in _of_each_byte(second).items()})
-        for other in set(others):
-            at = first.find(other)
-            while at >= 0:
-                found[base | second[at]] -= 1
-                found[other << 8 | second[at]] += 1
-                at = first.find(other, at + 1)
-    return found
 
 
 def _of_each_byte(data: bytes) -> dict[int, int]:

@@ -281,7 +281,22 @@ def _check(value: Any, data_type: pa.DataType) -> None:
     if value is None or kinds.is_boolean(data_type):
         return
     if kinds.is_nested(data_type):
-        _check_nested(value, data_type)
+        if kinds.is_map(data_type):
+            for key, item in value.items() if isinstance(value, Mapping) else value:
+                _check(key, data_type.key_type)
+                _check(item, data_type.item_type)
+        elif kinds.is_struct(data_type):
+            fields = [data_type.field(i) for i in range(data_type.num_fields)]
+            # Arrow takes a struct as a mapping, a tuple in the order of the fields, or a list of pairs.
+            if not isinstance(value, Mapping):
+                value = dict(zip([f.name for f in fields], value, strict=False) if isinstance(value, tuple) else value)
+            for field in fields:
+                _check(value.get(field.name), field.type)
+        else:
+            if isinstance(value, str | bytes | bytearray):
+                raise TypeError(f"it is of type {type(value).__name__}")
+            for item in value:
+                _check(item, data_type.value_type)
     elif kinds.is_integer(data_type):
         # Beyond every integer column. `int` would compute all its digits, which may be a billion.
         if isinstance(value, Decimal) and value.adjusted() > 40:
@@ -322,22 +337,3 @@ _ZONE = (
     "it has a time zone, which the column cannot hold: declare the column as timestamp (a timestamp_ntz has no zone), "
     "or remove the zone, as in value.replace(tzinfo=None)"
 )
-
-
-def _check_nested(value: Any, data_type: pa.DataType) -> None:
-    if kinds.is_map(data_type):
-        for key, item in value.items() if isinstance(value, Mapping) else value:
-            _check(key, data_type.key_type)
-            _check(item, data_type.item_type)
-    elif kinds.is_struct(data_type):
-        fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        # Arrow takes a struct as a mapping, a tuple in the order of the fields, or a list of pairs.
-        if not isinstance(value, Mapping):
-            value = dict(zip([f.name for f in fields], value, strict=False) if isinstance(value, tuple) else value)
-        for field in fields:
-            _check(value.get(field.name), field.type)
-    else:
-        if isinstance(value, str | bytes | bytearray):
-            raise TypeError(f"it is of type {type(value).__name__}")
-        for item in value:
-            _check(item, data_type.value_type)

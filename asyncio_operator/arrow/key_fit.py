@@ -116,7 +116,17 @@ _FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 
 def _number(keys: pa.Array, kind: pa.DataType) -> pa.Array:
     if kinds.is_floating(kind):
-        return _float(keys, kind)
+        if kinds.is_decimal(keys.type):
+            # Arrow does not always take the nearest one.
+            doubles = pa.array([None if key is None else _nearest(key) for key in keys.to_pylist()], pa.float64())
+        else:
+            # Unchecked: an integer beyond 2**53 is compared by its nearest double.
+            doubles = keys.cast(pa.float64(), safe=False)
+        if kinds.is_float64(kind):
+            return doubles
+        singles = doubles.cast(kind, safe=False)
+        exact = pc.or_(pc.equal(singles.cast(pa.float64()), doubles), pc.is_nan(doubles))
+        return canonical_array(pc.if_else(exact, singles, pa.scalar(None, kind)))
     if kinds.is_decimal(kind):
         return fit_decimals(keys, kind)
     if kinds.is_decimal(keys.type):
@@ -132,20 +142,6 @@ def _number(keys: pa.Array, kind: pa.DataType) -> pa.Array:
     if not fits.all():
         keys = pc.if_else(pa.array(fits), keys, pa.scalar(None, keys.type))
     return keys.cast(kind)
-
-
-def _float(keys: pa.Array, kind: pa.DataType) -> pa.Array:
-    if kinds.is_decimal(keys.type):
-        # Arrow does not always take the nearest one.
-        doubles = pa.array([None if key is None else _nearest(key) for key in keys.to_pylist()], pa.float64())
-    else:
-        # Unchecked: an integer beyond 2**53 is compared by its nearest double.
-        doubles = keys.cast(pa.float64(), safe=False)
-    if kinds.is_float64(kind):
-        return doubles
-    singles = doubles.cast(kind, safe=False)
-    exact = pc.or_(pc.equal(singles.cast(pa.float64()), doubles), pc.is_nan(doubles))
-    return canonical_array(pc.if_else(exact, singles, pa.scalar(None, kind)))
 
 
 def _nearest(key: Decimal | int) -> float | None:

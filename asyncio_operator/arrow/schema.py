@@ -98,7 +98,16 @@ class _Parser:
 
     def __init__(self, ddl: str) -> None:
         self._ddl = ddl
-        self._tokens = self._split()
+        tokens, position = [], 0
+        while position < len(self._ddl):
+            found = _TOKEN.match(self._ddl, position)
+            if found is None:
+                self._fail("unexpected character", _Token("", self._ddl[position], position))
+            kind = str(found.lastgroup)
+            if kind != "space":
+                tokens.append(_Token(kind, found[kind], position))
+            position = found.end()
+        self._tokens = [*tokens, _Token("end", "", position)]
         self._next = 0
 
     def columns(self) -> list[pa.Field]:
@@ -127,7 +136,17 @@ class _Parser:
         return fields
 
     def _field(self) -> pa.Field:
-        name = self._name()
+        token = self._token
+        if token.kind == "quoted":
+            self._next += 1
+            name = token.text.replace("``", "`")
+        else:
+            if token.kind != "word":
+                self._fail("a column name was expected")
+            if _NUMBER.fullmatch(token.text):
+                self._fail("a number can be a column name only in backticks")
+            self._next += 1
+            name = token.text
         self._take(":")
         kind = self._type()
         nullable = True
@@ -140,18 +159,6 @@ class _Parser:
             while self._token.kind == "text":
                 self._next += 1
         return pa.field(name, kind, nullable)
-
-    def _name(self) -> str:
-        token = self._token
-        if token.kind == "quoted":
-            self._next += 1
-            return token.text.replace("``", "`")
-        if token.kind != "word":
-            self._fail("a column name was expected")
-        if _NUMBER.fullmatch(token.text):
-            self._fail("a number can be a column name only in backticks")
-        self._next += 1
-        return token.text
 
     def _type(self) -> pa.DataType:
         token = self._token
@@ -227,18 +234,6 @@ class _Parser:
     def _expect(self, text: str) -> None:
         if not self._take(text):
             self._fail(f"{text!r} was expected" if len(text) == 1 else f"{text.upper()} was expected")
-
-    def _split(self) -> list[_Token]:
-        tokens, position = [], 0
-        while position < len(self._ddl):
-            found = _TOKEN.match(self._ddl, position)
-            if found is None:
-                self._fail("unexpected character", _Token("", self._ddl[position], position))
-            kind = str(found.lastgroup)
-            if kind != "space":
-                tokens.append(_Token(kind, found[kind], position))
-            position = found.end()
-        return [*tokens, _Token("end", "", position)]
 
     def _fail(self, problem: str, token: _Token | None = None) -> NoReturn:
         token = token or self._token

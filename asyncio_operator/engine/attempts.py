@@ -355,7 +355,17 @@ class Attempts:
         for flight, one, verdict in zip(flights, results, verdicts, strict=False):
             if flight not in call.late:
                 flight.call = call  # And not its copy, if the first call has won.
-                self._result(flight, one, now, verdict)
+                self.recorder.attempt_ended(flight, "result", now)
+                attempts, start = flight.attempts + 1, None
+                if verdict is None:
+                    verdict = self._is_last(flight.value, one, attempts)
+                if not verdict:
+                    flight.attempts = attempts
+                    start = self._next_start(flight, None, now)
+                if start is None:
+                    self._end(flight, now, self._endings.complete, one, attempts)
+                else:
+                    self._back_off(flight, start, now)
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self.now()
@@ -437,20 +447,6 @@ class Attempts:
         except BaseException as error:
             self.figures.failures += 1
             raise element_error(f"retry.{predicate}", value, error, "make it return true or false", attempts) from error
-
-    def _result(self, flight: Flight, result: Any, now: float, satisfied: bool | None) -> None:
-        """An attempt has given a result. `satisfied` says whether it is the last one, if that is known."""
-        self.recorder.attempt_ended(flight, "result", now)
-        attempts, start = flight.attempts + 1, None
-        if satisfied is None:
-            satisfied = self._is_last(flight.value, result, attempts)
-        if not satisfied:
-            flight.attempts = attempts
-            start = self._next_start(flight, None, now)
-        if start is None:
-            self._end(flight, now, self._endings.complete, result, attempts)
-        else:
-            self._back_off(flight, start, now)
 
     def _pass_limit(self, flight: Flight, now: float) -> None:
         """An attempt has reached the element's deadline, or its own limit."""

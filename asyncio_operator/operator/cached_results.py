@@ -144,7 +144,16 @@ class CachedOutcomes(OpenKeys):
         Raises:
             FunctionError: its value gives no key.
         """
-        key = self._key_of(flight)
+        value = flight.value
+        try:
+            if self._cache_key is not None:
+                value = plain_result("cache_key", self._context.copy().run(self._cache_key, value))
+            key = canonical_key(value)
+            if key is not None and type(key) is not str and type(key) is not int:
+                serialize_key(storable(key))
+        except BaseException as error:
+            what = "the key of the cache" if self._cache_key is None else "cache_key"
+            raise element_error(what, flight.value, error, REMEDY, flight.attempts) from error
         if key is None:
             return False
         self._value = flight.value
@@ -157,20 +166,6 @@ class CachedOutcomes(OpenKeys):
             return True
         self.enter(flight, key, name)
         return False
-
-    def _key_of(self, flight: OpenKey) -> Any:
-        """The key of an element; None if its result is not kept."""
-        value = flight.value
-        try:
-            if self._cache_key is not None:
-                value = plain_result("cache_key", self._context.copy().run(self._cache_key, value))
-            key = canonical_key(value)
-            if key is not None and type(key) is not str and type(key) is not int:
-                serialize_key(storable(key))
-        except BaseException as error:
-            what = "the key of the cache" if self._cache_key is None else "cache_key"
-            raise element_error(what, flight.value, error, REMEDY, flight.attempts) from error
-        return key
 
     def _kept(self, answer: Any) -> tuple[Any, ...]:
         """The outputs of an answer, for a consumer."""

@@ -156,7 +156,19 @@ class Budget:
             raise ConfigurationError(
                 f"the budget {name!r} has no limit; it must have at least one Limit, or in_flight=, or spend="
             )
-        _check_coordinator(coordinator)
+        if callable(coordinator):
+            if gives_coroutines(coordinator):
+                given = f"{function_name(coordinator)}, an `async def`"
+                raise ConfigurationError(f"coordinator is {given}; it must be {_ADDRESS}")
+            takes("coordinator", coordinator)
+        elif isinstance(coordinator, str):
+            scheme, _, rest = coordinator.partition("://")
+            if scheme not in SCHEMES or not rest:
+                # Not shown: it may hold a password.
+                given = "another text (not shown, it may hold a password)"
+                raise ConfigurationError(f"coordinator is {given}; it must be {_ADDRESS}")
+        elif coordinator is not None:
+            raise ConfigurationError(f"coordinator is of type {type(coordinator).__name__}; it must be {_ADDRESS}")
         values = (name, checked, in_flight, amounts, coordinator, positive_duration("patience", patience), on_spent)
         for attribute, value in zip(self.__dataclass_fields__, (*values, None, None), strict=True):
             object.__setattr__(self, attribute, value)
@@ -256,23 +268,3 @@ def _amounts(spend: object) -> dict[str, float]:
         check_unit("a unit of spend", unit): number(f"spend[{unit!r}]", amount, "more than 0", lambda one: one > 0)
         for unit, amount in sorted(spend.items(), key=str)
     }
-
-
-def _check_coordinator(coordinator: object) -> None:
-    if coordinator is None:
-        return
-    if callable(coordinator):
-        if gives_coroutines(coordinator):
-            raise ConfigurationError(
-                f"coordinator is {function_name(coordinator)}, an `async def`; it must be {_ADDRESS}"
-            )
-        takes("coordinator", coordinator)
-        return
-    if not isinstance(coordinator, str):
-        raise ConfigurationError(f"coordinator is of type {type(coordinator).__name__}; it must be {_ADDRESS}")
-    scheme, separator, rest = coordinator.partition("://")
-    if not separator or scheme not in SCHEMES or not rest:
-        # Not shown: it may hold a password.
-        raise ConfigurationError(
-            f"coordinator is another text (not shown, it may hold a password); it must be {_ADDRESS}"
-        )

@@ -105,7 +105,11 @@ class Window:
                 free = 0.0
             if units <= 0:
                 return found
-            at = max(at, self._leaves(end))
+            # The first time whose window does not hold the entry.
+            time = end + self.limit.per
+            while time - end < self.limit.per:
+                time = math.nextafter(time, math.inf)
+            at = max(at, time)
             if at > horizon:
                 return found
             free += amount
@@ -170,13 +174,6 @@ class Window:
         self._ends, self._amounts = deque(ends), deque(amounts)
         self.used = math.fsum(amounts)
         self._full = -math.inf if full is None else full
-
-    def _leaves(self, end: float) -> float:
-        """The first time whose window does not hold the entry."""
-        time = end + self.limit.per
-        while time - end < self.limit.per:
-            time = math.nextafter(time, math.inf)
-        return time
 
     def _bucket_room(self, until: float) -> float:
         """The units that the bucket has for an entry at `until`."""

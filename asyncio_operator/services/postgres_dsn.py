@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 from asyncio_operator.services.secrets import Secrets, of_url
@@ -89,10 +89,6 @@ def _problem(dsn: str) -> str | None:
         return "it holds an @ in a place other than between the password and the host"
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
         return "the port after its host is not a number"
-    return _problem_of_options(parts)
-
-
-def _problem_of_options(parts: SplitResult) -> str | None:
     try:
         options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError:

@@ -96,7 +96,8 @@ class Secrets:
     def shown_by(self, error: BaseException | None) -> bool:
         """Whether a traceback of this error and its causes would show a secret."""
         try:
-            text = " ".join([text for one in chain(error) for text in (str(one), repr(one), *_notes(one))])
+            texts = [(str(one), repr(one), *map(str, getattr(one, "__notes__", ()))) for one in chain(error)]
+            text = " ".join([text for several in texts for text in several])
         except Exception:
             return True  # Unreadable, so it may hold one.
         return self.hide(text) != text
@@ -119,10 +120,6 @@ def _cut(text: str, limit: int) -> str:
 
 def _forms(texts: Iterable[str]) -> set[str]:
     return {form for text in texts for form in (text, unquote(text), unquote_plus(text)) if form}
-
-
-def _notes(error: BaseException) -> Iterable[str]:
-    return map(str, getattr(error, "__notes__", ()))
 
 
 @lru_cache(1000)

@@ -98,14 +98,22 @@ class ObservedCalls:
         self._labels = {f"{SCOPE}.called": name}
         self._attributes = {**self._labels, **attributes}
         self._database = "db.system.name" in attributes
-        self._name = _span_name(name, attributes)
+        # As the conventions ask for: what is done, and to what, with few different names in all.
+        parts = ("http.request.method", "url.template", "db.operation.name", "db.collection.name")
+        self._name = " ".join(str(attributes[part]) for part in parts if part in attributes) or name
         outside = self._database or "http.request.method" in attributes
         self._kind = SpanKind.CLIENT if outside else SpanKind.INTERNAL
 
     async def call(self, value: Any) -> Any:
         """The call, with its span."""
         instruments, labels = self._instruments, self._labels
-        span = self._tracer.start_span(self._name, kind=self._kind, attributes=self._of_call(value))
+        keys = len(value) if self._many else 1
+        own = {**self._attributes, f"{SCOPE}.keys": keys}
+        if keys == 1:
+            own[f"{SCOPE}.key"] = describe(value[0] if self._many else value)
+        elif self._database:
+            own["db.operation.batch.size"] = keys
+        span = self._tracer.start_span(self._name, kind=self._kind, attributes=own)
         notes = Notes()
         said = notes.said
         token = api_context.attach(trace.set_span_in_context(span))
@@ -142,21 +150,6 @@ class ObservedCalls:
         else:
             return
         instrument.record(duration, {name: found[name] for name in (*names, "error.type") if name in found})
-
-    def _of_call(self, value: Any) -> dict[str, Any]:
-        keys = len(value) if self._many else 1
-        own = {**self._attributes, f"{SCOPE}.keys": keys}
-        if keys == 1:
-            own[f"{SCOPE}.key"] = describe(value[0] if self._many else value)
-        elif self._database:
-            own["db.operation.batch.size"] = keys
-        return own
-
-
-def _span_name(name: str, attributes: Attributes) -> str:
-    """As the conventions ask for: what is done, and to what, with few different names in all."""
-    parts = ("http.request.method", "url.template", "db.operation.name", "db.collection.name")
-    return " ".join(str(attributes[part]) for part in parts if part in attributes) or name
 
 
 def _text(error: BaseException) -> str:

@@ -148,7 +148,15 @@ class FakeEnricher(Enricher):
         call = FakeCall(tuple(keys), loop.time())
         self.calls.append(call)
         latency = self.latency(self._random) if callable(self.latency) else self.latency
-        error = self._failure(keys, self._random)
+        error: BaseException | None = None
+        for key in dict.fromkeys(keys):  # each key once, in order
+            if isinstance(self.failures, float):
+                error = self._error(key) if self._random.random() < self.failures else None
+                break
+            asked = self._asked[key] = self._asked.get(key, 0) + 1
+            failed = self.failures(key, asked) if callable(self.failures) else asked <= self.failures
+            if failed and error is None:
+                error = failed if isinstance(failed, BaseException) else self._error(key)
         try:
             await asyncio.sleep(latency)
             if error is not None:
@@ -164,18 +172,6 @@ class FakeEnricher(Enricher):
         finally:
             call.ended = loop.time()
         return [self._answers.get(key) for key in map(canonical_key, keys)]
-
-    def _failure(self, keys: Sequence[Any], chance: random.Random) -> BaseException | None:
-        """The error that a call for these keys raises, or None."""
-        if isinstance(self.failures, float):
-            return self._error(keys[0]) if chance.random() < self.failures else None
-        first: BaseException | None = None
-        for key in dict.fromkeys(keys):  # each key once, in order
-            asked = self._asked[key] = self._asked.get(key, 0) + 1
-            failed = self.failures(key, asked) if callable(self.failures) else asked <= self.failures
-            if failed and first is None:
-                first = failed if isinstance(failed, BaseException) else self._error(key)
-        return first
 
     def _error(self, key: Any) -> EnricherError:
         return EnricherError(f"{self!r}: key {describe(key)} fails, because `failures` says so", retryable=True)

@@ -149,7 +149,13 @@ class ProcessingTimeDriver:
         try:
             self._fire()
         except BaseException as error:
-            self._failed(error)
+            if self._on_error is None or isinstance(error, SystemExit | KeyboardInterrupt):
+                self._ended_by(error)
+            else:
+                try:
+                    self._on_error(error)
+                except BaseException as raised:
+                    self._ended_by(raised)
             if isinstance(error, SystemExit | KeyboardInterrupt):
                 raise
         finally:
@@ -175,15 +181,6 @@ class ProcessingTimeDriver:
                     return
             if not more or self._loop.time() >= ends:
                 return
-
-    def _failed(self, error: BaseException) -> None:
-        if self._on_error is None or isinstance(error, SystemExit | KeyboardInterrupt):
-            self._ended_by(error)
-            return
-        try:
-            self._on_error(error)
-        except BaseException as raised:
-            self._ended_by(raised)
 
     def _ended_by(self, error: BaseException) -> None:
         self._end()

@@ -181,7 +181,15 @@ def _read(events: Iterable[Event]) -> tuple[Story, dict[int, Attempt]]:
                 if call is not None:
                     call.end, call.outcome, call.text = event.time, event.outcome or "", event.text or ""
             case "call_returned":
-                call = _returned(life, event)
+                # The call that was cut last. Of both calls of an attempt, the copy counts as the first that returns.
+                cut = [
+                    call
+                    for call in reversed(life.calls)
+                    if call.outcome in CUT and call.returned is None and event.attempt in (None, call.number)
+                ]
+                call = max(cut, key=lambda call: call.end or 0.0, default=None)
+                if call is not None:
+                    call.returned = event.time
             case "backing_off":
                 life.backoffs.append((event.time, event.until or 0.0))
             case "completed":
@@ -198,20 +206,6 @@ def _read(events: Iterable[Event]) -> tuple[Story, dict[int, Attempt]]:
     ]
     in_order = [lives[number] for number in sorted(lives)], [watermarks[number] for number in sorted(watermarks)]
     return Story(end, 0, *in_order, circuit), reported
-
-
-def _returned(life: Life, event: Event) -> Attempt | None:
-    """The call that has returned its slot: the one that was cut last. If both calls of an attempt were cut, the copy
-    counts as the first that returns."""
-    cut = [
-        call
-        for call in reversed(life.calls)
-        if call.outcome in CUT and call.returned is None and event.attempt in (None, call.number)
-    ]
-    call = max(cut, key=lambda call: call.end or 0.0, default=None)
-    if call is not None:
-        call.returned = event.time
-    return call
 
 
 class SlowKey(NamedTuple):

@@ -108,17 +108,13 @@ async def send(incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamRespo
             await response.write(content[: len(content) // 2])
             _cut(incoming, reset=False)
         else:
-            await _write_slowly(response, content, answer.slow)
+            size = -(-len(content) // PIECES) or 1
+            starts = range(0, len(content) or 1, size)
+            for start in starts:
+                await asyncio.sleep(answer.slow / len(starts))
+                await response.write(content[start : start + size])
+            await response.write_eof()
     return response
-
-
-async def _write_slowly(response: web.StreamResponse, content: bytes, seconds: float) -> None:
-    size = -(-len(content) // PIECES) or 1
-    starts = range(0, len(content) or 1, size)
-    for start in starts:
-        await asyncio.sleep(seconds / len(starts))
-        await response.write(content[start : start + size])
-    await response.write_eof()
 
 
 def _cut(incoming: web.BaseRequest, reset: bool) -> None:
