@@ -180,7 +180,7 @@ def worth_keeping(table: pa.Table, width: int, now: float) -> pa.Table:
     table = living(table, now).combine_chunks()
     if not table.num_rows:
         return table
-    keys, codes = distinct([_array(table.column(i)) for i in range(width)])
+    keys, codes = distinct([table.column(i).combine_chunks() for i in range(width)])
     # Keys in order, so that the statistics of row groups say much. Structs cannot be sorted by Arrow.
     parts = pa.table(key_parts(keys), names=[str(i) for i in range(width)])
     by_key = pc.sort_indices(parts, [(name, "ascending") for name in parts.schema.names]).to_numpy()
@@ -197,7 +197,3 @@ def worth_keeping(table: pa.Table, width: int, now: float) -> pa.Table:
     starts[1:] = (ordered[1:] != ordered[:-1]) | (numbers[1:] != numbers[:-1])
     kept = (apart > before)[starts][np.cumsum(starts) - 1]
     return table.take(pa.array(order[kept]))
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

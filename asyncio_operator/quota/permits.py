@@ -167,8 +167,8 @@ class Permits:
                 self._slots.ended += ended
         self._lent = free.left = free.ended = 0
 
-    def _count(self) -> int:
-        """Count all that have started. Returns how many calls run."""
+    def running(self) -> int:
+        """Count the calls that have started. Returns the number of those that have not returned."""
         self.collect()
         calls, self._counted = self._counted - self._starts, self._starts
         self._calls += calls
@@ -196,29 +196,24 @@ class Permits:
             slots.ended += 1
         self._ramp.most += billed
         if settled or not billed:
-            self._settle(weights, settled or {}, started, now, billed)
+            settled = settled or {}
+            for amount in self._amounts:
+                estimate = weights.get(amount.unit) or amount.default
+                amount.settle(estimate, settled.get(amount.unit, estimate if billed else 0.0))
+            for stock in self._stocks:
+                excess = settled.get(stock.unit, estimate := weights.get(stock.unit) or stock.default) - estimate
+                if excess:
+                    self._active = True
+                    self.collect()
+                    stock.flush(self._last_start, self._clock)
+                if excess > 0:
+                    stock.owe(excess, now, self._clock)
+                    self._valid_until = -math.inf
+                elif excess < 0:
+                    stock.credit(-excess, started)
             return
         for amount in self._amounts:
             amount.ended += weights.get(amount.unit) or amount.default
-
-    def _settle(
-        self, weights: Mapping[str, float], settled: Mapping[str, float], started: float, now: float, billed: bool
-    ) -> None:
-        """Correct the estimates of a call."""
-        for amount in self._amounts:
-            estimate = weights.get(amount.unit) or amount.default
-            amount.settle(estimate, settled.get(amount.unit, estimate if billed else 0.0))
-        for stock in self._stocks:
-            excess = settled.get(stock.unit, estimate := weights.get(stock.unit) or stock.default) - estimate
-            if excess:
-                self._active = True
-                self.collect()
-                stock.flush(self._last_start, self._clock)
-            if excess > 0:
-                stock.owe(excess, now, self._clock)
-                self._valid_until = -math.inf
-            elif excess < 0:
-                stock.credit(-excess, started)
 
     def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
         """The error for a call that no window can ever hold, however long it waits; None for others."""
@@ -256,10 +251,6 @@ class Permits:
         if retry_after:
             self._pause(now + retry_after)
             self._urgent = True
-
-    def running(self) -> int:
-        """The number of calls that have started and not returned."""
-        return self._count()
 
     def rest(self) -> None:
         """No call will come for some time: give everything back with the next message, which is due at once."""
@@ -403,7 +394,7 @@ class Permits:
 
     def _look(self, now: float) -> None:
         """Find what may start now, and until when this holds."""
-        running = self._count()
+        running = self.running()
         valid_until = self._lease_end
         for stock in self._stocks:
             valid_until = min(valid_until, stock.look(now, self._last_start, self._clock))

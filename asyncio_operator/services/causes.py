@@ -86,18 +86,13 @@ def lookup_error(
     message = f"{about}: {cause.text}{own_words(error, secrets, words)}"
     # A statement that the server has cut at a time limit may have been worked on until then, as one without an answer.
     free = answered and cause.kind is not StatementTimeoutError
-    return caused(cause.error(message, billed=False if free else None, code=_code_of(error)), error, secrets)
-
-
-def _code_of(error: BaseException) -> str | None:
-    """What a database calls its error: a SQLSTATE, SQLite's name, or the number of MySQL and MariaDB."""
-    for name in ("sqlstate", "pgcode", "sqlite_errorname"):
-        if isinstance(code := getattr(error, name, None), str):
-            return code
+    # What a database calls its error: a SQLSTATE, SQLite's name, or the number of MySQL and MariaDB.
+    codes = (getattr(error, name, None) for name in ("sqlstate", "pgcode", "sqlite_errorname"))
+    code = next((one for one in codes if isinstance(one, str)), None)
     # Errors of the system have a number first too, which is none of a database.
-    if error.args and type(error.args[0]) is int and not isinstance(error, OSError):
-        return str(error.args[0])
-    return None
+    if code is None and error.args and type(error.args[0]) is int and not isinstance(error, OSError):
+        code = str(error.args[0])
+    return caused(cause.error(message, billed=False if free else None, code=code), error, secrets)
 
 
 def import_error(error: BaseException, subject: str) -> EnricherError | None:

@@ -103,7 +103,18 @@ def plan(
     limits = [*of_job.planned(df.sparkSession)]
     task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
-    average = None if latency is None else _average(latency)
+    average = None
+    if isinstance(latency, EnrichmentMetrics):
+        latency = latency.statistics()
+    if isinstance(latency, EnrichmentStatistics):
+        if not latency.calls:
+            raise ConfigurationError(
+                f"latency is {describe(latency, 40)}, which has no call yet; run the enrichment with these metrics on "
+                "a part of the data first, or pass seconds"
+            )
+        average = mean_latency(latency.latency)
+    elif latency is not None:
+        average = positive_duration("latency", latency)
     planned = partial(_planned, task, options, average, tasks_at_once, sample, limits)
     keys = key_columns(df, task.layout.keys)
     made = planned(keys)
@@ -236,17 +247,3 @@ def _seconds(
         of_each = {unit: amount / parts for unit, amount in weights.items()}
         seconds = max(seconds, budget_seconds(budget, of_each, latency))
     return seconds
-
-
-def _average(latency: object) -> float:
-    """Average seconds of a call."""
-    if isinstance(latency, EnrichmentMetrics):
-        latency = latency.statistics()
-    if not isinstance(latency, EnrichmentStatistics):
-        return positive_duration("latency", latency)
-    if not latency.calls:
-        raise ConfigurationError(
-            f"latency is {describe(latency, 40)}, which has no call yet; run the enrichment with these metrics on "
-            "a part of the data first, or pass seconds"
-        )
-    return mean_latency(latency.latency)

@@ -276,11 +276,6 @@ def _read_text(data: bytes, at: int) -> tuple[str, int]:
     return data[at + 4 : end].decode("utf-8", "surrogatepass"), end
 
 
-def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    start, end = _span(data, at)
-    return data[start:end], end
-
-
 def _read_items(data: bytes, at: int, each: int = 1) -> tuple[list[Any], int]:
     count = _uint32.unpack_from(data, at)[0] * each
     at += 4
@@ -352,7 +347,7 @@ _READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     0x04: _read_raw(lambda raw: int.from_bytes(raw, "big", signed=True)),
     0x05: lambda data, at: (_float64.unpack_from(data, at)[0], at + 8),
     0x06: _read_text,
-    0x07: _read_bytes,
+    0x07: _read_raw(bytes),
     0x08: _read_collection(list),
     0x09: _read_collection(tuple),
     0x0A: _read_dict,

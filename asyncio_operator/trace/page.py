@@ -74,13 +74,8 @@ def page_of(story: Story, title: str) -> str:
     # The title is inserted first, and only before the data: so a title that contains {{data}}, or data that contains
     # {{title}}, stays text.
     before, after = page.split(DATA)
-    data = json.dumps(_data(story), separators=(",", ":")).replace("<", "\\u003c")
-    return before.replace(TITLE, html.escape(title)) + data + after
-
-
-def _data(story: Story) -> dict[str, Any]:
     watermarks = zip(rows_before(story), story.watermarks, strict=True)
-    return {
+    content = {
         "end": _millis(story.end),
         "dropped": story.dropped,
         "elements": [_element(life, story) for life in story.lives],
@@ -95,6 +90,8 @@ def _data(story: Story) -> dict[str, Any]:
         },
         "watermark": WATERMARK._asdict(),
     }
+    data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    return before.replace(TITLE, html.escape(title)) + data + after
 
 
 def _element(life: Life, story: Story) -> dict[str, Any]:

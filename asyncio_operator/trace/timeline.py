@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.trace.page import checked, write_atomically
-from asyncio_operator.trace.stories import CIRCUIT, MARKS, SPANS, WATERMARK, Look, Story, mark_of, rows_before
+from asyncio_operator.trace.stories import CIRCUIT, MARKS, SPANS, WATERMARK, Story, mark_of, rows_before
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,7 +139,15 @@ def _draw_spans(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
             boxes.setdefault(span.kind, []).append([(left, top), (right, top), (right, bottom), (left, bottom)])
     found = {}
     for kind in (kind for kind in SPANS if kind in boxes):
-        looks = _looks(SPANS[kind], rows)
+        colour = SPANS[kind].colour
+        # Each bar has an edge in its own colour: without it, calls that take no time would be invisible.
+        looks: dict[str, Any] = {
+            "facecolor": colour,
+            "edgecolor": colour,
+            "linewidth": 0.6 if rows <= HATCHED_ROWS else 0.2,
+        }
+        if SPANS[kind].hatched and rows <= HATCHED_ROWS:
+            looks |= {"facecolor": "#ffffff", "hatch": "/////", "linewidth": 0.8}
         bars = PolyCollection(boxes[kind], zorder=2 + 0.01 * list(SPANS).index(kind), **looks)
         bars.set_gid(_name(axes, kind))
         axes.add_collection(bars)
@@ -148,13 +156,6 @@ def _draw_spans(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
         if is_tall or longest > _width(story) * VISIBLE:
             found[kind] = Patch(label=SPANS[kind].label, **looks)
     return found
-
-
-def _looks(look: Look, rows: int) -> dict[str, Any]:
-    """Each bar has an edge in its own colour: without it, calls that take no time would be invisible."""
-    if look.hatched and rows <= HATCHED_ROWS:
-        return {"facecolor": "#ffffff", "edgecolor": look.colour, "hatch": "/////", "linewidth": 0.8}
-    return {"facecolor": look.colour, "edgecolor": look.colour, "linewidth": 0.6 if rows <= HATCHED_ROWS else 0.2}
 
 
 def _draw_marks(axes: Axes, story: Story, rows: int) -> dict[str, Any]:

@@ -178,7 +178,17 @@ class DriverClient:
                 await self._wire.send({"topic": topic, "question": question})
                 return (await self._wire.receive())["answer"], sent
         except (OSError, EOFError, WireError, ValueError) as error:
-            problem = CoordinatorError(f"the driver at {self._address}: {_words(error)}")
+            why = str(error)
+            if isinstance(error, TimeoutError):
+                why = "it did not answer in time"
+            elif isinstance(error, EOFError):
+                why = "the connection has ended"
+            elif isinstance(error, OSError):
+                why = (
+                    f"it is not reachable ({error}); if a firewall lies between it and the executors, open a port and "
+                    "set spark.asyncio_operator.driver.port to it, or name a coordinator in the Budget"
+                )
+            problem = CoordinatorError(f"the driver at {self._address}: {why}")
             await self.close()
         except BaseException:
             # Its answer must not be taken for that of the next question.
@@ -207,17 +217,3 @@ class DriverCoordinator:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _words(error: Exception) -> str:
-    match error:
-        case TimeoutError():
-            return "it did not answer in time"
-        case EOFError():
-            return "the connection has ended"
-        case OSError():
-            return (
-                f"it is not reachable ({error}); if a firewall lies between it and the executors, open a port and set "
-                "spark.asyncio_operator.driver.port to it, or name a coordinator in the Budget"
-            )
-    return str(error)

@@ -272,7 +272,8 @@ class FakeService:
             refused = None if planned else self._refusal(request)
             if refused is None:
                 self._limits.admit(request)
-            seconds = planned.delay if planned else self._drawn_latency()
+            latency = planned.delay if planned else self._latency
+            seconds = latency(self._random) if callable(latency) else latency
             if seconds > 0:
                 await asyncio.sleep(seconds)
             answer = planned or refused or await self._answer(request)
@@ -290,9 +291,6 @@ class FakeService:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time() - self._started
-
-    def _drawn_latency(self) -> float:
-        return self._latency(self._random) if callable(self._latency) else self._latency
 
     def _refusal(self, request: FakeRequest) -> FakeAnswer | None:
         """The answer that refuses a request without the token or above a limit, or None."""

@@ -56,7 +56,9 @@ class ServiceLimits:
         usage: Mapping[str, str] | None,
         journey: float,
     ) -> None:
-        self._windows = [_Window(as_limit("a limit", limit), journey) for limit in _listed(limits)]
+        if isinstance(limits, str) or not isinstance(limits, Sequence | None):
+            raise ConfigurationError(f"limits is {describe(limits)}; it must be a list of Limit objects")
+        self._windows = [_Window(as_limit("a limit", limit), journey) for limit in limits or ()]
         self._style: Style | None = None if headers is None else STYLES[one_of("headers", headers, tuple(STYLES))]
         if headers is not None and not self._windows:
             raise ConfigurationError(f"headers is {headers!r}, but there are no limits to report; pass limits=")
@@ -91,7 +93,14 @@ class ServiceLimits:
         if isinstance(self._weigh, Mapping):
             weights |= _amounts(self._weigh, request.body)
         elif self._weigh is not None:
-            weights |= _checked(self._weigh(request))
+            given: object = self._weigh(request)
+            by_unit: Mapping[Any, Any] = given if isinstance(given, Mapping) else {None: None}
+            if not all(isinstance(unit, str) and _is_amount(amount) for unit, amount in by_unit.items()):
+                raise ConfigurationError(
+                    f"weigh returned {describe(given)}; it must return amounts from 0 to {LARGEST_AMOUNT:g} by unit, "
+                    'such as {"tokens": 1300}'
+                )
+            weights |= {unit: float(amount) for unit, amount in by_unit.items()}
         request.weights = weights
         self._requests.append(request)
 
@@ -265,24 +274,6 @@ def _check_paths(name: str, paths: object) -> None:
             f"{name} is {describe(paths)}; it must be a mapping from units to paths into JSON, such as "
             '{"tokens": "usage.total_tokens"}'
         )
-
-
-def _listed(limits: object) -> Sequence[object]:
-    if limits is None:
-        return ()
-    if isinstance(limits, str) or not isinstance(limits, Sequence):
-        raise ConfigurationError(f"limits is {describe(limits)}; it must be a list of Limit objects")
-    return limits
-
-
-def _checked(weights: object) -> dict[str, float]:
-    """The weights that a function returned."""
-    if isinstance(weights, Mapping) and all(isinstance(one, str) and _is_amount(weights[one]) for one in weights):
-        return {unit: float(amount) for unit, amount in weights.items()}
-    raise ConfigurationError(
-        f"weigh returned {describe(weights)}; it must return amounts from 0 to {LARGEST_AMOUNT:g} by unit, such as "
-        '{"tokens": 1300}'
-    )
 
 
 def _is_amount(value: object) -> bool:

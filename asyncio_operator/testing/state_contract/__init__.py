@@ -29,17 +29,6 @@ def check_state_backend(make: Make) -> None:
         ConfigurationError: `make` cannot be called in this way, or gives no StateBackend. No law was checked.
         AssertionError: a law is broken. The message begins with the law's name.
     """
-    _check_make(make)
-    for law in LAWS:
-        try:
-            law(make)
-        except Exception as error:
-            what = str(error) if isinstance(error, AssertionError) else describe_error(error)
-            raise AssertionError(f"{law.__name__} ({law.__doc__}): {what}") from error
-
-
-def _check_make(make: Make) -> None:
-    """Raises ConfigurationError unless `make` gives a backend and takes the keywords of all laws."""
     shown = f"make={describe(make)}"
     example = "such as lambda **options: MyBackend(new_directory(), **options)"
     if not callable(make):
@@ -59,6 +48,12 @@ def _check_make(make: Make) -> None:
     if not isinstance(backend, StateBackend):
         raise ConfigurationError(f"{shown} gave {describe(backend)}: it must give a StateBackend")
     backend.close()
+    for law in LAWS:
+        try:
+            law(make)
+        except Exception as error:
+            what = str(error) if isinstance(error, AssertionError) else describe_error(error)
+            raise AssertionError(f"{law.__name__} ({law.__doc__}): {what}") from error
 
 
 def _takes(signature: inspect.Signature, keyword: str) -> bool:
