@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from asyncio_operator import AsyncOperatorError, ConfigurationError
 from asyncio_operator.enricher import billed, describe, hint, settle
 from asyncio_operator.services.secrets import Secrets
-from enrichers.http.answers import Extract, make_extract
+from enrichers.http.answers import make_extract
 from enrichers.http.error_bodies import parsed_error
 from enrichers.http.header_values import LARGEST_NUMBER
 from enrichers.http.limit_headers import NOTHING, Hints, read_hints
@@ -118,15 +118,12 @@ def readers(usage: Usage, show: Callable[..., str] = describe) -> dict[str, Call
         if not isinstance(unit, str) or unit in COUNTED:
             counted = "which is counted" if unit in COUNTED else "which is not text"
             raise ConfigurationError(f'usage has the unit {describe(unit)}, {counted}; a unit is a word like "tokens"')
-        found[unit] = _reader(f"usage[{unit!r}]", path, show)
+        where = f"usage[{unit!r}]"
+        reader = make_extract(where, path, show)
+        if reader is None:
+            raise ConfigurationError(f"{where} is None; it must be a dotted path, or a function of the parsed answer")
+        found[unit] = reader
     return found
-
-
-def _reader(argument: str, path: Extract, show: Callable[..., str]) -> Callable[[Any], Any]:
-    reader = make_extract(argument, path, show)
-    if reader is None:
-        raise ConfigurationError(f"{argument} is None; it must be a dotted path, or a function of the parsed answer")
-    return reader
 
 
 def _amount(value: Any) -> float | None:

@@ -191,7 +191,10 @@ class HttpEnricher(Enricher):
         self._parts = names_of("key", key, words=True, reserved=self._reserved)
         self.optional_keys = optional_of(optional, self._parts)
         self._method = one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
-        self._headers = _checked(headers)
+        if not (headers is None or isinstance(headers, OAuth2)):
+            HEADERS.check_source(headers)
+            headers = headers if callable(headers) else dict(headers)
+        self._headers = headers
         self._params, self._json_body = copy.deepcopy(params), copy.deepcopy(json_body)
         self._extract = extract
         self._missing_statuses = _statuses(missing_statuses)
@@ -213,7 +216,10 @@ class HttpEnricher(Enricher):
         self._trust_env = flag("trust_env", trust_env)
         weigh_with(self, weigh)
         self._hints = flag("hints", hints)
-        self.max_batch = self._batch_size(max_batch)
+        batch = 1 if batch_url is None else BATCH
+        self.max_batch = batch if max_batch is None else positive_int("max_batch", max_batch)
+        if self.max_batch > 1 and batch_url is None:
+            raise ConfigurationError(f"max_batch is {max_batch}, but there is no batch_url for requests with many keys")
         self._check(usage)
         self._plans: Plans | None = self._make_plans()
 
@@ -342,13 +348,6 @@ class HttpEnricher(Enricher):
             if self._method == "GET" and self._batch_json_body is None:
                 raise ConfigurationError("idempotency_header is for methods that change something; method is 'GET'")
 
-    def _batch_size(self, max_batch: int | None) -> int:
-        if max_batch is None:
-            return 1 if self._batch_url is None else BATCH
-        if positive_int("max_batch", max_batch) > 1 and self._batch_url is None:
-            raise ConfigurationError(f"max_batch is {max_batch}, but there is no batch_url for requests with many keys")
-        return max_batch
-
     def _answers(self, secrets: Secrets) -> Answers:
         return Answers(self._schema, self._extract, self._batch_extract, secrets.show, coerce=self._coerce)
 
@@ -394,13 +393,6 @@ class HttpEnricher(Enricher):
             shown = function_name(self._headers) if callable(self._headers) else repr(self._headers)
             headers = f", headers={shown}"
         return f"{self._subject()[:-1]}{method}, key={[*self._parts]!r}{headers})"
-
-
-def _checked(headers: Headers) -> Headers:
-    if headers is None or isinstance(headers, OAuth2):
-        return headers
-    HEADERS.check_source(headers)
-    return headers if callable(headers) else dict(headers)
 
 
 def _statuses(statuses: object) -> tuple[int, ...]:

@@ -115,16 +115,13 @@ def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:
         cause = cause_of_status(error.status)._replace(text=f"the proxy answered with status {error.status}")
     else:
         cause = next((cause for kind, cause in FAILURES if isinstance(error, kind)), UNKNOWN)
-    return lookup_error(error, cause, subject, secrets, words=_words(error))
+    # The system's words are preferred, because aiohttp's may contain the URL.
+    inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
+    words = str(getattr(inner, "strerror", None) or ("" if isinstance(error, aiohttp.InvalidURL) else inner))
+    return lookup_error(error, cause, subject, secrets, words=words)
 
 
 def said(body: bytes, secrets: Secrets) -> str:
     """The words of the service, for the end of a message."""
     shown = secrets.line(body[: 20 * SHOWN].decode("utf-8", "replace"), SHOWN)
     return f": {shown}" if shown else ""
-
-
-def _words(error: Exception) -> str:
-    """The error's own words. The system's words are preferred, because aiohttp's may contain the URL."""
-    inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
-    return str(getattr(inner, "strerror", None) or ("" if isinstance(error, aiohttp.InvalidURL) else inner))

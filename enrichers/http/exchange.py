@@ -135,7 +135,8 @@ class Exchange:
             found[asked[0]] = await self.lookup(keys[asked[0]])
             return found
         several = [keys[i] for i in asked]
-        request = self._request(plan, (self._listed(several),), several)
+        listed = several if len(self._parts) == 1 else [dict(zip(self._parts, key, strict=True)) for key in several]
+        request = self._request(plan, (listed,), several)
         try:
             entries = await self._entries(request, several)
         except EnricherError as error:
@@ -188,11 +189,6 @@ class Exchange:
         with contextlib.suppress(UnsendableError):
             return bool(self._plans.single.request(values))
         return False
-
-    def _listed(self, keys: Sequence[Any]) -> Sequence[Any]:
-        if len(self._parts) == 1:
-            return keys
-        return [dict(zip(self._parts, key, strict=True)) for key in keys]
 
     def _request(self, plan: Plan, values: Sequence[Any], keys: Sequence[Any], row_id: str = "") -> Request:
         try:

@@ -123,7 +123,10 @@ class OAuth2:
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 answer = await client.fetch(*self._request(secret))
             if not 200 <= answer.status < 300:
-                problem = _refusal(subject, answer, secrets)
+                parsed = parsed_error(answer.body)
+                hints = read_hints(answer.status, answer.headers.items(), parsed, datetime.now(UTC).timestamp())
+                lasting = lasting_refusal(answer.status, answer.body, parsed)
+                problem = status_error(subject, answer.status, answer.body, secrets, wait=hints.wait, lasting=lasting)
             else:
                 return self._read(answer, secrets)
         except TimeoutError:
@@ -163,14 +166,6 @@ class OAuth2:
         except ConfigurationError:
             raise _UnreadableError("its access_token cannot be sent in a header") from None
         return Fresh(headers, _seconds(given.get("expires_in")))
-
-
-def _refusal(subject: str, answer: Answer, secrets: Secrets) -> EnricherError:
-    """The error for an answer without a token. It says when to return, if the service does."""
-    parsed = parsed_error(answer.body)
-    hints = read_hints(answer.status, answer.headers.items(), parsed, datetime.now(UTC).timestamp())
-    lasting = lasting_refusal(answer.status, answer.body, parsed)
-    return status_error(subject, answer.status, answer.body, secrets, wait=hints.wait, lasting=lasting)
 
 
 class _UnreadableError(Exception):

@@ -61,23 +61,18 @@ def target_of(url: URL, location: str) -> URL:
         elif not path.startswith("/"):
             path = asked.rpartition("/")[0] + "/" + path
     else:
-        origin = _origin(scheme or url.scheme, authority)
+        try:
+            # An address that can be read in two ways leads to one of two hosts.
+            if "\\" in authority or "@" in authority.rpartition("@")[0]:
+                raise TargetError
+            authority.encode()
+            origin = URL(f"{(scheme or url.scheme).lower()}://{authority.rpartition('@')[2]}").origin()
+        except ValueError:
+            raise TargetError from None
+        if not origin.host:
+            raise TargetError
     address = _escaped(_without_dots(path)) + ("" if query is None else f"?{_escaped(query)}")
     return as_written(f"{origin}{address}")
-
-
-def _origin(scheme: str, authority: str) -> URL:
-    try:
-        # An address that can be read in two ways leads to one of two hosts.
-        if "\\" in authority or "@" in authority.rpartition("@")[0]:
-            raise TargetError
-        authority.encode()
-        origin = URL(f"{scheme.lower()}://{authority.rpartition('@')[2]}").origin()
-    except ValueError:
-        raise TargetError from None
-    if not origin.host:
-        raise TargetError
-    return origin
 
 
 def _without_dots(path: str) -> str:

@@ -20,7 +20,7 @@ from asyncio_operator.services.secrets import Secrets, of_header, of_named
 from enrichers.http.headers import check_headers
 from enrichers.http.keys import UnsendableError, header_list, header_text, json_of, quoted, quoted_list, text_of
 from enrichers.http.template import KEYS, Names, Piece, Slot, Values, fill, json_pieces, lacks, merged, slots
-from enrichers.http.url_parts import Place, path_pieces, query_of, query_pieces, read_url, shown_url
+from enrichers.http.url_parts import path_pieces, query_of, query_pieces, read_url, shown_url
 
 
 class Request(NamedTuple):
@@ -125,21 +125,16 @@ class Planner:
 
     def plans(self) -> Plans:
         """The plan for one key, and that for several if there is a `batch_url`."""
-        single = self._single()
-        batch = None if self.batch_url is None else self._batch(self.batch_url)
-        return Plans(single, batch, self._secrets, shown_url(read_url(self.url, "url")))
-
-    def _single(self) -> Plan:
-        """The plan for one key."""
         names = Names(self.parts, one=True, many=False, optional=self.optional)
-        plan, used = self._plan("url", self.url, names, self.method, "json_body", self.json_body)
+        single, used = self._plan("url", self.url, names, self.method, "json_body", self.json_body)
         unused = [] if len(self.parts) == 1 and "key" in used else [part for part in self.parts if part not in used]
         if unused:
             raise ConfigurationError(
                 f"{{{unused[0]}}} is missing in url, params, headers and json_body, so every key would get the same "
                 "answer; write it, in single braces, where the key belongs"
             )
-        return plan
+        batch = None if self.batch_url is None else self._batch(self.batch_url)
+        return Plans(single, batch, self._secrets, shown_url(read_url(self.url, "url")))
 
     def _batch(self, url: str) -> Plan:
         """The plan for several keys."""
@@ -184,22 +179,8 @@ class Planner:
         pieces += query_of(query, "?" if place.query == "" else "")
         written = None if body is None else json_pieces(names, body, argument, used)
         self._secrets.add(_secrets_of_json(names, body, argument, ""))
-        plan = Plan(
-            method,
-            pieces,
-            self._sent_headers(place, body is not None, own, used),
-            written,
-            idempotency_header=self.idempotency_header,
-            max_url_length=self.max_url_length,
-            optional={header.name: names.optional_in(header.names) for header in self._headers},
-        )
-        return plan, used
-
-    def _sent_headers(
-        self, place: Place, has_body: bool, own: set[str], used: set[str]
-    ) -> dict[str, tuple[Piece, ...]]:
         sent: dict[str, tuple[Piece, ...]] = {}
-        if has_body:
+        if body is not None:
             sent["Content-Type"] = ("application/json",)
         if place.authorization is not None:
             self._secrets.add([place.password, *of_header("Authorization", place.authorization)])
@@ -212,7 +193,16 @@ class Planner:
                         raise ConfigurationError("the URL contains a user, and headers contain Authorization; pass one")
                     del sent[name]
                 sent[header.name] = header.pieces
-        return sent
+        plan = Plan(
+            method,
+            pieces,
+            sent,
+            written,
+            idempotency_header=self.idempotency_header,
+            max_url_length=self.max_url_length,
+            optional={header.name: names.optional_in(header.names) for header in self._headers},
+        )
+        return plan, used
 
 
 class _Item(NamedTuple):

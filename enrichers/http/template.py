@@ -76,22 +76,19 @@ class Names:
         elif name in self.positions:
             problem = f"{{{name}}} is of one key; for the list of the keys of a batch write {{keys}}"
         else:
-            problem = self._unknown(name, secret)
+            # The name may be a piece of a secret.
+            shown, hint = f"{{{name}}}", did_you_mean(name, self.taken)
+            wanted = f"key={name!r}" if [*self.parts] == ["key"] else f"key={[*self.parts, name]}"
+            if secret:
+                shown, hint, wanted = "a name in braces", "", "key="
+            near = f" ({hint})" if hint.startswith("did") else ""
+            by_key = "" if self.taken == [KEYS] else f", or name the parts of the key by {wanted}"
+            problem = (
+                f"{shown} is not a key field; the key fields are: {', '.join(self.taken)}{near}: "
+                f"write {{{self.taken[0]}}}{by_key}; to send it unchanged, "
+                "double its braces"
+            )
         raise ConfigurationError(f"{where}: {problem}")
-
-    def _unknown(self, name: str, secret: bool) -> str:
-        """The message about an unknown name. The name may be a piece of a secret."""
-        shown, hint = f"{{{name}}}", did_you_mean(name, self.taken)
-        wanted = f"key={name!r}" if [*self.parts] == ["key"] else f"key={[*self.parts, name]}"
-        if secret:
-            shown, hint, wanted = "a name in braces", "", "key="
-        near = f" ({hint})" if hint.startswith("did") else ""
-        by_key = "" if self.taken == [KEYS] else f", or name the parts of the key by {wanted}"
-        return (
-            f"{shown} is not a key field; the key fields are: {', '.join(self.taken)}{near}: "
-            f"write {{{self.taken[0]}}}{by_key}; to send it unchanged, "
-            "double its braces"
-        )
 
     def optional_in(self, used: Iterable[str]) -> tuple[int, ...]:
         """The positions of the parts among these names that may be null."""

@@ -29,7 +29,7 @@ from enrichers.http.keys import UnsendableError, text_of
 from enrichers.http.request_plan import Plan, Plans
 from enrichers.http.session import Client
 from enrichers.http.template import Names, Piece
-from enrichers.http.url_parts import Place, path_pieces, query_pieces, read_url, shown_url
+from enrichers.http.url_parts import path_pieces, query_pieces, read_url, shown_url
 from enrichers.models.tokens import Estimates, Price, checked_price, tokens_in
 
 OPENAI = "https://api.openai.com/v1"
@@ -214,23 +214,20 @@ class ModelEndpoint(HttpEnricher):
         url: list[Piece] = [place.origin, *path_pieces(names, place.path, "base_url", set())]
         if place.query:
             url += ["?", *query_pieces(names, place.query, "base_url", set(), secrets)]
-        headers = {name: (value,) for name, value in self._fixed_headers(place, secrets).items()}
-        one, many = self._bodies()
-        most = self._max_url_length
-        plan = partial(Plan, "POST", url, headers, idempotency_header=None, max_url_length=most, optional={})
-        return Plans(plan(one), None if many is None else plan(many), secrets, shown_url(place))
-
-    def _fixed_headers(self, place: Place, secrets: Secrets) -> dict[str, str]:
-        headers = {"Content-Type": "application/json"}
+        fixed = {"Content-Type": "application/json"}
         if place.authorization is not None:
             if self._api_key is not None:
                 raise ConfigurationError("base_url contains a user, and api_key is given; pass one")
             secrets.add([place.password, *of_header("Authorization", place.authorization)])
-            headers["Authorization"] = place.authorization
+            fixed["Authorization"] = place.authorization
         if isinstance(self._api_key, str):
             secrets.add([self._api_key])
-            headers |= self._with_key(self._api_key)
-        return headers
+            fixed |= self._with_key(self._api_key)
+        headers = {name: (value,) for name, value in fixed.items()}
+        one, many = self._bodies()
+        most = self._max_url_length
+        plan = partial(Plan, "POST", url, headers, idempotency_header=None, max_url_length=most, optional={})
+        return Plans(plan(one), None if many is None else plan(many), secrets, shown_url(place))
 
     def _with_key(self, api_key: str) -> dict[str, str]:
         return {"api-key": api_key} if AZURE.search(self._url) else {"Authorization": f"Bearer {api_key}"}

@@ -74,7 +74,22 @@ class PackedArrays:
             return
         self.at = np.empty(self.offsets[-1], np.int64)
         self.sizes = np.empty(self.offsets[-1], np.int64)
-        self._walk(filled + HEADER, firsts, counts)
+        # The elements of arrays whose first one is at `at` and has the number `slots`. None is without one.
+        at, slots, left, done = filled + HEADER, firsts, counts, 0
+        while len(at) >= FEW:
+            sizes = self.values(at, ">i4")
+            numbers = slots + done
+            self.at[numbers], self.sizes[numbers] = at + 4, sizes
+            at = at + np.maximum(sizes, 0) + 4
+            done += 1
+            more = left > done
+            if not more.all():
+                at, slots, left = at[more], slots[more], left[more]
+        for place, slot, count in zip(at.tolist(), slots.tolist(), left.tolist(), strict=True):
+            for number in range(slot + done, slot + count):
+                [size] = unpack_from(">i", self._packed, place)
+                self.at[number], self.sizes[number] = place + 4, size
+                place += 4 + max(size, 0)
 
     def values(self, places: Ints, kind: str) -> Ints:
         """The numbers at these places, each within the bytes."""
@@ -105,21 +120,3 @@ class PackedArrays:
         everything = pa.Array.from_buffers(kind, len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(self._packed)])
         numbers = np.arange(len(self.at)) * 2
         return everything.take(pa.array(numbers, mask=self.sizes < 0))
-
-    def _walk(self, at: Ints, slots: Ints, left: Ints) -> None:
-        """Find the elements of arrays whose first one is at `at` and has the number `slots`. None is without one."""
-        done = 0
-        while len(at) >= FEW:
-            sizes = self.values(at, ">i4")
-            numbers = slots + done
-            self.at[numbers], self.sizes[numbers] = at + 4, sizes
-            at = at + np.maximum(sizes, 0) + 4
-            done += 1
-            more = left > done
-            if not more.all():
-                at, slots, left = at[more], slots[more], left[more]
-        for place, slot, count in zip(at.tolist(), slots.tolist(), left.tolist(), strict=True):
-            for number in range(slot + done, slot + count):
-                [size] = unpack_from(">i", self._packed, place)
-                self.at[number], self.sizes[number] = place + 4, size
-                place += 4 + max(size, 0)

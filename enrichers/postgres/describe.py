@@ -90,7 +90,14 @@ async def describe(connection: asyncpg.Connection, selection: Selection) -> Stat
         name: wanted.target if name in source.casts and wanted.target else types[wanted.source]
         for name, wanted in needed.items()
     }
-    columns = _columns(selection, kinds)
+    columns = {name: column for name, kind in kinds.items() if (column := column_of(kind)) is not None}
+    unusable = [name for name in kinds if name not in columns]
+    if unusable:
+        listed = ", ".join(f"the column {name!r} of type {kinds[name].sql}" for name in unusable)
+        raise ConfigurationError(
+            f"{selection.subject}: Spark has no counterpart for {listed}; "
+            + _remedy(selection.table, selection.key, kinds, unusable)
+        )
     key = {name: _key_column(selection, name, columns[name], kinds, added) for name in selection.key}
     if selection.query is not None:
         key = await _with_parameters(connection, selection, key, parameters)
@@ -162,18 +169,6 @@ def _no_select(selection: Selection, what: str) -> ConfigurationError:
         f"{selection.subject}: the query is {what}; it must be one statement that gives rows and only reads (SELECT, "
         "VALUES, or WITH ... SELECT), because it is run as a subquery"
     )
-
-
-def _columns(selection: Selection, types: Mapping[str, PgType]) -> dict[str, Column]:
-    columns = {name: column for name, kind in types.items() if (column := column_of(kind)) is not None}
-    unusable = [name for name in types if name not in columns]
-    if unusable:
-        listed = ", ".join(f"the column {name!r} of type {types[name].sql}" for name in unusable)
-        raise ConfigurationError(
-            f"{selection.subject}: Spark has no counterpart for {listed}; "
-            + _remedy(selection.table, selection.key, types, unusable)
-        )
-    return columns
 
 
 def _key_column(

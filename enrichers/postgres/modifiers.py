@@ -63,7 +63,14 @@ class Listener(asyncio.Protocol):
     def modifiers(self, columns: int) -> list[int]:
         """The type modifiers of the described statement; -1 for a column without one, or if it is unknown."""
         try:
-            found = _modifiers(self._described())
+            description = self._described()
+            # Per column a name, a zero byte, and 18 bytes of numbers.
+            (count,) = unpack_from(">h", description)
+            found, start = [], 2
+            for _ in range(count):
+                numbers = description.index(b"\0", start) + 1
+                found.append(unpack_from(">ihihih", description, numbers)[4])
+                start = numbers + 18
         except (ValueError, IndexError, struct.error):
             found = []
         if len(found) == columns:
@@ -90,14 +97,3 @@ class Listener(asyncio.Protocol):
 
 
 _NO_COLUMNS = b"\0\0"
-
-
-def _modifiers(description: bytes) -> list[int]:
-    """The modifiers in the body of a RowDescription: per column a name, a zero byte, and 18 bytes of numbers."""
-    (count,) = unpack_from(">h", description)
-    found, start = [], 2
-    for _ in range(count):
-        numbers = description.index(b"\0", start) + 1
-        found.append(unpack_from(">ihihih", description, numbers)[4])
-        start = numbers + 18
-    return found

@@ -158,10 +158,22 @@ def make_statement(
     names = [source.columns[name] for name in key]
     values = [column.value.format(source.columns[name]) for name, column in columns.items()]
     values += [column.value.format(name) for name, column in zip(names, key_columns, strict=True)]
-    problem = _problem(source, columns)
+    cases = [
+        f"WHEN NOT {column.guard.format(source.columns[name])} "
+        f"THEN '{number}:' || left({source.columns[name]}::text, 200)"
+        for number, (name, column) in enumerate(columns.items())
+        if column.guard
+    ]
+    problem = f"CASE {' '.join(cases)} END" if cases else ""
     select = f"SELECT {', '.join([*values, problem] if problem else values)} "
     everything = f"FROM {source.sql}"
-    types = _types(source)
+    # A condition that is true, for which the server needs the types of the columns.
+    compared = []
+    for name, kind in source.types.items():
+        value, is_array = source.columns[name], kind.endswith("[]")
+        array = value if is_array else f"pg_catalog.array_fill({value}, NULL::int4[])"
+        compared.append(f"{array} OPERATOR(pg_catalog.&&) NULL::{kind if is_array else kind + '[]'}")
+    types = f"({' OR '.join(['true', *compared])})"
     keyed = " AND ".join(f"({value}) IS NOT NULL" for value in values[len(columns) :])
     packed = [(source.columns[name], column) for name, column in (dict(columns) | dict(key)).items()]
     head, tail = packing(packed)
@@ -194,16 +206,6 @@ def types_of(source: str, columns: Sequence[str]) -> str:
     return f"SELECT {names} FROM (VALUES (1)) AS one (n) LEFT JOIN {source} ON false"
 
 
-def _types(source: Source) -> str:
-    """A condition that is true, for which the server needs the types of the columns."""
-    compared = []
-    for name, kind in source.types.items():
-        value, is_array = source.columns[name], kind.endswith("[]")
-        array = value if is_array else f"pg_catalog.array_fill({value}, NULL::int4[])"
-        compared.append(f"{array} OPERATOR(pg_catalog.&&) NULL::{kind if is_array else kind + '[]'}")
-    return f"({' OR '.join(['true', *compared])})"
-
-
 def _by_key(table: str, names: Sequence[str], key: Sequence[KeyColumn], types: str) -> str:
     arrays = [column.array.format(number) for number, column in enumerate(key, 1)]
     if len(key) == 1:
@@ -228,16 +230,6 @@ def _one_array(array: str, column: KeyColumn) -> str:
     if column.element == "{0}":
         return array
     return f"ARRAY(SELECT {column.element.format('u.e')} FROM unnest({array}) AS u (e))"
-
-
-def _problem(source: Source, columns: Mapping[str, Column]) -> str:
-    cases = [
-        f"WHEN NOT {column.guard.format(source.columns[name])} "
-        f"THEN '{number}:' || left({source.columns[name]}::text, 200)"
-        for number, (name, column) in enumerate(columns.items())
-        if column.guard
-    ]
-    return f"CASE {' '.join(cases)} END" if cases else ""
 
 
 def make_collect(statement: Statement) -> Collect:

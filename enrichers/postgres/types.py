@@ -132,7 +132,11 @@ def column_of(kind: PgType) -> Column | None:
     if kind.element is not None:
         return _array(kind.element)
     if kind.kind == "e":
-        return _enum(kind)
+        # Casts only labels of the enum: a cast of any other text would be an error.
+        sql = kind.sql.replace("{", "{{").replace("}", "}}")
+        element = f"CASE WHEN {{0}} = ANY (enum_range(NULL::{sql})::text[]) THEN {{0}}::{sql} END"
+        key = _key(key_kinds.Texts(), "${0}::text[]", element=element, value="{0}::text")
+        return Column(pa.string(), "{0}::text", key=key, packed=_TEXT)
     if kind.name == "numeric":
         return _numeric(kind.modifier)
     return _PLAIN.get(kind.name) if kind.kind == "b" else None
@@ -175,16 +179,12 @@ def _guarded(value: str, guard: str) -> str:
     return f"CASE WHEN {guard} THEN {value} END"
 
 
-def _enum(kind: PgType) -> Column:
-    """Casts only labels of the enum: a cast of any other text would be an error."""
-    sql = kind.sql.replace("{", "{{").replace("}", "}}")
-    element = f"CASE WHEN {{0}} = ANY (enum_range(NULL::{sql})::text[]) THEN {{0}}::{sql} END"
-    key = _key(key_kinds.Texts(), "${0}::text[]", element=element, value="{0}::text")
-    return Column(pa.string(), "{0}::text", key=key, packed=_TEXT)
-
-
 def _numeric(modifier: int) -> Column:
-    declared = _declared(modifier)
+    declared = None
+    if modifier >= 4:
+        # The server packs precision and scale into it: 16 bits, and 11 bits with a sign.
+        packed = modifier - 4
+        declared = packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 0x400) - 0x400
     precision, scale = decimal_size(*declared or (None, 0))
     key = _key(key_kinds.Numerics(*declared or ()), "${0}::numeric[]")
     if (precision, scale) == declared:
@@ -194,14 +194,6 @@ def _numeric(modifier: int) -> Column:
     value = "trim_scale({0})"
     key = replace(key, value=value, arrow=FREE_KEY)
     return Column(pa.decimal128(precision, scale), value, guard, key, packed=f"textsend({value}::text)")
-
-
-def _declared(modifier: int) -> tuple[int, int] | None:
-    """Precision and scale as the server packs them into a type modifier: 16 bits, and 11 bits with a sign."""
-    if modifier < 4:
-        return None
-    packed = modifier - 4
-    return packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 0x400) - 0x400
 
 
 def _array(element: PgType) -> Column | None:

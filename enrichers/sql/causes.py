@@ -156,7 +156,17 @@ def cause_of(error: BaseException) -> Cause:
         if error.connection_invalidated:
             return LOST
     if isinstance(driver, SqliteError):
-        return _of_sqlite(driver)
+        name = getattr(driver, "sqlite_errorname", None) or ""
+        if _PARAMETERS.search(str(driver)):
+            return TOO_LARGE
+        if _STATEMENT.search(str(driver)):
+            return STATEMENT
+        if str(driver).startswith("Could not decode to UTF-8"):
+            return BYTES
+        if name == "SQLITE_ERROR":
+            return VALUE
+        known = [code for code in SQLITE if name.startswith(code)]
+        return SQLITE[max(known, key=len)] if known else UNREADABLE
     if isinstance(error, exc.DBAPIError):
         if type(number) is int and number >= 1000:
             return UNKNOWN
@@ -181,20 +191,6 @@ def _of_driver(error: BaseException) -> BaseException:
     return below
 
 
-def _of_sqlite(error: SqliteError) -> Cause:
-    name = getattr(error, "sqlite_errorname", None) or ""
-    if _PARAMETERS.search(str(error)):
-        return TOO_LARGE
-    if _STATEMENT.search(str(error)):
-        return STATEMENT
-    if str(error).startswith("Could not decode to UTF-8"):
-        return BYTES
-    if name == "SQLITE_ERROR":
-        return VALUE
-    known = [code for code in SQLITE if name.startswith(code)]
-    return SQLITE[max(known, key=len)] if known else UNREADABLE
-
-
 def is_lost(error: BaseException) -> bool:
     """Whether an error says that its connection was lost, so that another connection may work."""
     return cause_of(error) is LOST
@@ -209,20 +205,17 @@ def lookup_error(error: Exception, subject: str, keys: str, secrets: Secrets) ->
     """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
     driver = _of_driver(error)
     shown = driver if isinstance(driver, Exception) else error
-    answered = _is_answer(driver)
-    return causes.lookup_error(
-        shown, cause_of(error), subject, secrets, key=keys, words=_words(shown), answered=answered
-    )
-
-
-def _is_answer(driver: BaseException) -> bool:
-    """Whether an error came from the database, and not from its client."""
+    # Whether the error came from the database, and not from its client.
     number = driver.args[0] if driver.args else None
     if type(number) is int:
         # MySQL and MariaDB: numbers from 2000 to 2999 are those of the client library.
-        return number >= 1000 and number // 1000 != 2
-    state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
-    return isinstance(driver, SqliteError) or (isinstance(state, str) and state[:2] not in ("08", "HY"))
+        answered = number >= 1000 and number // 1000 != 2
+    else:
+        state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
+        answered = isinstance(driver, SqliteError) or (isinstance(state, str) and state[:2] not in ("08", "HY"))
+    return causes.lookup_error(
+        shown, cause_of(error), subject, secrets, key=keys, words=_words(shown), answered=answered
+    )
 
 
 def source_error(error: Exception, subject: str, secrets: Secrets, remedy: str = "") -> ConfigurationError:

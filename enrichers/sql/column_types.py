@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -98,7 +97,11 @@ def _arrow_of(kind: types.TypeEngine[Any], dialect: str) -> pa.DataType | None:
         case types.Uuid() | types.String() | types.JSON():
             return pa.string()
         case types.Integer():
-            return _integer(kind, dialect)
+            if dialect == "sqlite":
+                return pa.int64()
+            bits = WIDTHS.get(kind.__visit_name__.upper(), 32)
+            unsigned = getattr(kind, "unsigned", False) or (dialect == "mssql" and bits == 8)
+            return (UNSIGNED if unsigned else SIGNED)[bits]
         case types.Float():
             return pa.float64()
         case types.Numeric():
@@ -113,14 +116,6 @@ def _arrow_of(kind: types.TypeEngine[Any], dialect: str) -> pa.DataType | None:
         return pa.binary() if kind.python_type is bytes else None
     except NotImplementedError:
         return None
-
-
-def _integer(kind: types.TypeEngine[Any], dialect: str) -> pa.DataType:
-    if dialect == "sqlite":
-        return pa.int64()
-    bits = WIDTHS.get(kind.__visit_name__.upper(), 32)
-    unsigned = getattr(kind, "unsigned", False) or (dialect == "mssql" and bits == 8)
-    return (UNSIGNED if unsigned else SIGNED)[bits]
 
 
 # -- values
@@ -222,9 +217,5 @@ _PARAMETERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[], types.TypeE
 def as_parameter(keys: Sequence[Any], column: Column, dialect: str) -> Sequence[Any]:
     """Canonical keys as the driver takes them. SQLite compares numbers by value, and has no decimals."""
     if dialect == "sqlite" and isinstance(column.kind, Numerics):
-        return [_number(key) for key in keys]
+        return [int(key) if key == key.to_integral_value() and -(2**63) <= key < 2**63 else float(key) for key in keys]
     return keys
-
-
-def _number(key: Decimal) -> int | float:
-    return int(key) if key == key.to_integral_value() and -(2**63) <= key < 2**63 else float(key)

@@ -218,7 +218,14 @@ class Database:
         self.url, self.secrets = url, secrets_of(url, arguments)
         _check_file(url)
         try:
-            address, given = _in_unicode(url, arguments)
+            # The utf8 of MySQL and MariaDB has only characters of up to three bytes: an emoji would be sent as a
+            # question mark.
+            address, given = sa.make_url(url), dict(arguments)
+            if address.get_backend_name() in ("mysql", "mariadb"):
+                if address.query.get("charset") in THREE_BYTES:
+                    address = address.update_query_dict({"charset": "utf8mb4"})
+                if given.get("charset") in THREE_BYTES:
+                    given["charset"] = "utf8mb4"
             self._engine = create_async_engine(address, connect_args=given, poolclass=NullPool, hide_parameters=True)
         except ImportError as error:
             problem = ConfigurationError(f"url: {_unimported(sa.make_url(url), error)}")
@@ -272,18 +279,6 @@ def _unimported(url: sa.URL, error: ImportError) -> str:
     else:
         problem = f"the driver of {url.drivername!r} cannot be imported ({error}); install what it needs"
     return f"{problem}, with Spark also in the Python of every worker"
-
-
-def _in_unicode(url: str, arguments: Mapping[str, Any]) -> tuple[sa.URL, dict[str, Any]]:
-    """The URL and the arguments with utf8mb4 instead of utf8, which in MySQL and MariaDB has only characters of up to
-    three bytes: an emoji would be sent as a question mark."""
-    address, given = sa.make_url(url), dict(arguments)
-    if address.get_backend_name() in ("mysql", "mariadb"):
-        if address.query.get("charset") in THREE_BYTES:
-            address = address.update_query_dict({"charset": "utf8mb4"})
-        if given.get("charset") in THREE_BYTES:
-            given["charset"] = "utf8mb4"
-    return address, given
 
 
 def _check_file(url: str) -> None:

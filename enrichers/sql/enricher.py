@@ -96,7 +96,18 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
             CONNECT_ARGS.check_source(connect_args)
         check_table_or_query(table, query)
         if query is not None:
-            _check_query(query, schema)
+            parameters = [*sa.text(query).compile().params]
+            if parameters != [KEYS]:
+                found = ", ".join(f":{name}" for name in parameters) or "none"
+                raise ConfigurationError(
+                    f"query is {shown(query)}, with the parameters {found}; it must have one, the list of keys, as in "
+                    f"WHERE id IN :{KEYS}; a literal colon is written \\:"
+                )
+            if schema is None:
+                raise ConfigurationError(
+                    "schema is None; with a query it must name the columns of the result and their types, the key "
+                    "columns too, as in schema='id bigint, name string'"
+                )
         values = {
             "url": url,
             "table": None if table is None else table_name(table),
@@ -233,18 +244,3 @@ def _last_character(key: Any) -> str:
     return max(
         "".join(part for part in (key if isinstance(key, tuple) else (key,)) if isinstance(part, str)), default=""
     )
-
-
-def _check_query(query: str, schema: object) -> None:
-    parameters = [*sa.text(query).compile().params]
-    if parameters != [KEYS]:
-        found = ", ".join(f":{name}" for name in parameters) or "none"
-        raise ConfigurationError(
-            f"query is {shown(query)}, with the parameters {found}; it must have one, the list of keys, as in WHERE id "
-            f"IN :{KEYS}; a literal colon is written \\:"
-        )
-    if schema is None:
-        raise ConfigurationError(
-            "schema is None; with a query it must name the columns of the result and their types, the key columns too, "
-            "as in schema='id bigint, name string'"
-        )

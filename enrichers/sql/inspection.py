@@ -71,7 +71,17 @@ async def describe(connection: AsyncConnection, selection: Selection, secrets: S
         columns = await _reflected(connection, selection, secrets)
     else:
         columns = {field.name: column_for(field.type) for field in selection.schema}
-    described = _chosen(selection, columns, dialect_name(connection.dialect))
+    names = [*columns]
+    for name in selection.columns or ():
+        if name not in columns:
+            raise ConfigurationError(
+                f"{selection.subject}: schema= has no column {name!r} of columns=; {did_you_mean(name, names)}"
+            )
+    added = added_columns(selection.subject, names, selection.key, selection.columns)
+    given = selection.schema or pa.schema([(name, columns[name].arrow) for name in added])
+    schema = pa.schema([given.field(name) for name in added])
+    key = {name: columns.get(name, column_for(pa.null())) for name in selection.key}
+    described = Described(schema, key, dialect_name(connection.dialect))
     described = replace(described, without_row_values=await _splits_rows(connection, described, selection))
     short_floats = await _check(connection, described, selection, secrets)
     if selection.table is not None:
@@ -195,19 +205,6 @@ def _shown(kind: Any, named: str | None) -> str:
         return type(kind).__name__
 
 
-def _chosen(selection: Selection, columns: Mapping[str, Column], dialect: str) -> Described:
-    names = [*columns]
-    for name in selection.columns or ():
-        if name not in columns:
-            raise ConfigurationError(
-                f"{selection.subject}: schema= has no column {name!r} of columns=; {did_you_mean(name, names)}"
-            )
-    added = added_columns(selection.subject, names, selection.key, selection.columns)
-    given = selection.schema or pa.schema([(name, columns[name].arrow) for name in added])
-    schema = pa.schema([given.field(name) for name in added])
-    return Described(schema, {name: columns.get(name, column_for(pa.null())) for name in selection.key}, dialect)
-
-
 async def _check(
     connection: AsyncConnection, described: Described, selection: Selection, secrets: Secrets
 ) -> frozenset[str]:
@@ -223,7 +220,9 @@ async def _check(
     except Exception as error:
         problem = source_error(error, selection.subject, secrets)
     else:
-        short_floats = _short_floats(result, described)
+        # MySQL and MariaDB write six digits of a FLOAT: 16777216 comes as 16777200.
+        found = result.cursor.description if described.dialect in MYSQLS and result.cursor is not None else ()
+        short_floats = frozenset(name for name, kind, *_ in found if kind == FLOAT and name in described.names)
         check_columns(selection.subject, names, described.names)
         if selection.query is None or not short_floats:
             return short_floats
@@ -233,14 +232,6 @@ async def _check(
             f"only (16777216 comes as 16777200); select it as a double, as in CAST({name} AS DOUBLE) AS {name}"
         )
     raise problem
-
-
-def _short_floats(result: sa.CursorResult[Any], described: Described) -> frozenset[str]:
-    """The columns of type FLOAT of MySQL and MariaDB, which write six digits of it: 16777216 comes as 16777200."""
-    if described.dialect not in MYSQLS:
-        return frozenset()
-    found = result.cursor.description if result.cursor is not None else ()
-    return frozenset(name for name, kind, *_ in found if kind == FLOAT and name in described.names)
 
 
 def _as_text(

@@ -114,7 +114,7 @@ class Statement:
         self._spell = [spellings_of(column.arrow, dialect) for column in self._key]
         ways = prod(1 if spell is None else MOST for spell in self._spell)
         self._most = max(1, MOST_PARAMETERS.get(dialect, OTHERWISE) // ((parts + self._grouped) * ways))
-        keys = sa.bindparam(KEYS, expanding=True, type_=self._types[0] if parts == 1 else _tuple(self._types))
+        keys = sa.bindparam(KEYS, expanding=True, type_=self._types[0] if parts == 1 else types.TupleType(*self._types))
         self._condition: Any = None
         if query is not None:
             self._select: Any = sa.text(query).bindparams(keys)
@@ -163,7 +163,14 @@ class Statement:
         if absent:
             raise AbsentError(absent[0])
         columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*records, strict=True), strict=True))
-        keys = self._keys_of(columns, records, names)
+        parts = []
+        for name, column in self._described.key.items():
+            values: Sequence[Any] = columns[name]
+            field = pa.field(name, column.arrow)
+            if not isinstance(column.kind, Others):
+                values = self._values(values, field, [record[names.index(name)] for record in records])
+            parts.append(canonical_values(column.kind, self._dialect, values))
+        keys = [*parts[0]] if len(parts) == 1 else [None if None in key else key for key in zip(*parts, strict=True)]
         schema = self._described.schema
         chosen = [self._values(columns[field.name], field, keys) for field in schema]
         known = None if asked is None else {*asked}
@@ -179,16 +186,6 @@ class Statement:
             elif before is not made:
                 found[key] = [before, made]
         return found
-
-    def _keys_of(self, columns: Mapping[str, Sequence[Any]], records: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        parts = []
-        for name, column in self._described.key.items():
-            values: Sequence[Any] = columns[name]
-            field = pa.field(name, column.arrow)
-            if not isinstance(column.kind, Others):
-                values = self._values(values, field, [record[names.index(name)] for record in records])
-            parts.append(canonical_values(column.kind, self._dialect, values))
-        return [*parts[0]] if len(parts) == 1 else [None if None in key else key for key in zip(*parts, strict=True)]
 
     def _values(self, column: Sequence[Any], field: pa.Field, keys: Sequence[Any]) -> Sequence[Any]:
         try:
@@ -235,7 +232,3 @@ def table_of(table: Sequence[str], names: Sequence[str]) -> sa.TableClause:
     """A table of SQLAlchemy whose columns have no type, so that values come as the driver returns them."""
     *schemas, name = table
     return sa.table(name, *map(sa.column, names), schema=".".join(schemas) or None)
-
-
-def _tuple(kinds: Sequence[types.TypeEngine[Any]]) -> types.TypeEngine[Any]:
-    return types.TupleType(*kinds)
