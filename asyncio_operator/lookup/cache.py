@@ -100,7 +100,7 @@ class AnyCache(ABC):
             options.expire_after_write,
             options.expire_after_write if options.missing_ttl is None else options.missing_ttl,
             options.expire_after_access,
-            options.expire_after_write if options.refresh_after is None else options.refresh_after,
+            options.refresh_after,
         )
         self.row_life, self.miss_life, self.idle_life, self.fresh_life = [
             StateTtlConfig(FOREVER if one is None else one).milliseconds for one in times

@@ -229,6 +229,7 @@ def test_L12_L13_a_task_remembers_what_a_cache_holds_unless_told_otherwise() -> 
         (Cache(max_rows=1, missing_ttl=5), True, 5.0),
         (Cache(max_rows=1, missing_ttl=5), False, 60.0),
         (Cache(max_rows=1, expire_after_write=5, missing_ttl=20), False, 5.0),
+        (Cache(max_rows=1, expire_after_write=5, missing_ttl=20), True, 20.0),
         (Cache(max_rows=1, cache_missing=False), True, 60.0),
         (Cache(max_rows=1, cache_missing=False, expire_after_write=5), True, 5.0),
         (Cache(max_rows=1, expire_after_write=500), False, 60.0),
