@@ -19,7 +19,7 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.services.secrets import Secrets, of_header, of_named
 from enrichers.http.headers import check_headers
 from enrichers.http.keys import UnsendableError, header_list, header_text, json_of, quoted, quoted_list, text_of
-from enrichers.http.template import KEYS, Names, Piece, Slot, Values, fill, json_pieces, lacks, merged, slots
+from enrichers.http.template import KEYS, Names, Piece, Values, fill, json_pieces, lacks, merged, slots
 from enrichers.http.url_parts import path_pieces, query_of, query_pieces, read_url, shown_url
 
 
@@ -222,9 +222,9 @@ def _parameters(names: Names, params: Mapping[str, Any] | None, secrets: Secrets
         if not isinstance(name, str):
             raise ConfigurationError(f"params has the name {name!r}; it must be a string")
         for one in value if isinstance(value, list | tuple) else [value]:
-            taken = _taken(names, one, where)
-            secrets.add([text for text in taken if isinstance(text, str) and of_named(name, text)])
             try:
+                taken = names.take_apart(one, where, secret=True) if isinstance(one, str) else [text_of(one)]
+                secrets.add([text for text in taken if isinstance(text, str) and of_named(name, text)])
                 start = f"{quoted(name)}="
                 texts = [quoted(piece) if isinstance(piece, str) else piece for piece in taken]
             except UnsendableError as error:
@@ -232,15 +232,6 @@ def _parameters(names: Names, params: Mapping[str, Any] | None, secrets: Secrets
             pieces = merged([start, *names.fill_in(texts, quoted, quoted_list)])
             items.append(_Item(name, pieces, _one_kind(slots(taken), where)))
     return items
-
-
-def _taken(names: Names, value: Any, where: str) -> list[str | Slot]:
-    if isinstance(value, str):
-        return names.take_apart(value, where, secret=True)
-    try:
-        return [text_of(value)]
-    except UnsendableError as error:
-        raise ConfigurationError(f"{where} (value not shown): {error}") from None
 
 
 def _headers(names: Names, headers: Mapping[str, str], secrets: Secrets) -> list[_Item]:

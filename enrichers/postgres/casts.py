@@ -139,9 +139,4 @@ def needs_cast(target: PgType, kind: PgType) -> bool:
     return own is None or wanted is None or own.arrow != wanted.arrow or "decimal" in str(own.arrow)
 
 
-def would_unescape(wanted: ResultColumn, kind: PgType) -> bool:
-    """Whether the cast would read a text as bytes that are written in it, and change them."""
-    return wanted.target is not None and wanted.target.name == "bytea" and kind.name in TEXTS
-
-
 TEXTS = ("text", "varchar", "bpchar", "name")

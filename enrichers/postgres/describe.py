@@ -19,7 +19,7 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.postgres_client import source_error
 from enrichers.databases.enricher import added_columns, check_columns
-from enrichers.postgres.casts import Chosen, ResultColumn, needs_cast, result_columns, would_unescape
+from enrichers.postgres.casts import TEXTS, Chosen, ResultColumn, needs_cast, result_columns
 from enrichers.postgres.modifiers import Listener
 from enrichers.postgres.statement import Source, Statement, identifier, make_statement, types_of
 from enrichers.postgres.types import Column, KeyColumn, Part, PgType, column_of, parameter_of
@@ -101,7 +101,11 @@ async def describe(connection: asyncpg.Connection, selection: Selection) -> Stat
     key = {name: _key_column(selection, name, columns[name], kinds, added) for name in selection.key}
     if selection.query is not None:
         key = await _with_parameters(connection, selection, key, parameters)
-    source = replace(source, types=await _fixed_types(connection, selection, source))
+    # The types of the columns that the server does not cast; domains are not resolved.
+    uncast = [name for name in source.columns if name not in source.casts]
+    question = types_of(source.sql, [source.columns[name] for name in uncast])
+    row = await _answer(connection.fetchrow(question, *selection.parameters), selection)
+    source = replace(source, types=dict(zip(uncast, row, strict=True)))
     statement = make_statement(source, {n: columns[n] for n in added}, key, query=selection.query is not None)
     # Planning checks the operators of the statement, and the privileges to run it.
     await _answer(connection.fetch(f"EXPLAIN {statement.sql}", *([] for _ in key)), selection)
@@ -238,7 +242,7 @@ async def _check_cast(
     """Check that the server has the cast, and that it changes no character of a text."""
     kind = types[wanted.source]
     about = f"{selection.subject}: the column {wanted.source!r} of type {kind.sql} cannot be cast to {wanted.name}"
-    if would_unescape(wanted, kind):
+    if wanted.target is not None and wanted.target.name == "bytea" and kind.name in TEXTS:
         raise ConfigurationError(
             f"{about}: the server would read backslashes in it; use a query with "
             f"convert_to({identifier(wanted.source)}, 'UTF8')"
@@ -251,14 +255,6 @@ async def _check_cast(
     except Exception as error:
         problem = source_error(error, selection.subject, selection.dsn)
     raise problem
-
-
-async def _fixed_types(connection: asyncpg.Connection, selection: Selection, source: Source) -> dict[str, str]:
-    """The types of the columns that the server does not cast; domains are not resolved."""
-    names = [name for name in source.columns if name not in source.casts]
-    question = types_of(source.sql, [source.columns[name] for name in names])
-    row = await _answer(connection.fetchrow(question, *selection.parameters), selection)
-    return dict(zip(names, row, strict=True))
 
 
 async def _answer(question: Awaitable[Any], selection: Selection) -> Any:

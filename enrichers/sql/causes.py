@@ -196,11 +196,6 @@ def is_lost(error: BaseException) -> bool:
     return cause_of(error) is LOST
 
 
-def is_of_charset(error: BaseException) -> bool:
-    """Whether an error says that a text cannot be converted to the character set that it is compared with."""
-    return cause_of(error) is CHARSET
-
-
 def lookup_error(error: Exception, subject: str, keys: str, secrets: Secrets) -> EnricherError:
     """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
     driver = _of_driver(error)

@@ -22,7 +22,7 @@ from asyncio_operator.services.secret_source import location, shown_source
 from enrichers.databases.enricher import DatabaseEnricher, check_table_or_query, shown_query, table_name
 from enrichers.names import names_of, shown_keys
 from enrichers.span_attributes import database
-from enrichers.sql.causes import is_of_charset, lookup_error, source_error
+from enrichers.sql.causes import CHARSET, cause_of, lookup_error, source_error
 from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database
 from enrichers.sql.inspection import Selection, describe
@@ -171,7 +171,7 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         try:
             names, records = await connections.fetch(*call)
         except Exception as error:
-            if asked is not None and is_of_charset(error) and (parts := _parts(asked)) is not None:
+            if asked is not None and cause_of(error) is CHARSET and (parts := _parts(asked)) is not None:
                 # The keys that the character set of the column has are found; the others are misses (law L9).
                 found: dict[Any, Any] = {}
                 for *again, part in (one for half in parts for one in statement.calls(half)):
