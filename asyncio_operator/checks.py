@@ -119,16 +119,12 @@ def takes(name: str, function: Callable[..., object], *arguments: str) -> None:
     except TypeError:
         # Without defaults and annotations: a default may hold a secret.
         bare = [one.replace(default=one.empty, annotation=one.empty) for one in signature.parameters.values()]
+        # Without the arguments of a partial, for the same reason.
+        shown = f"a partial of {describe(function.func)}" if isinstance(function, partial) else describe(function)
         count = ("no arguments", "one argument, ", "two arguments, ")[len(arguments)]
         raise ConfigurationError(
-            f"{name} is {_shown(function)}, which takes {inspect.Signature(bare)}; it must take "
-            f"{count}{' and '.join(arguments)}"
+            f"{name} is {shown}, which takes {inspect.Signature(bare)}; it must take {count}{' and '.join(arguments)}"
         ) from None
-
-
-def _shown(function: object) -> str:
-    """A function for a message. The arguments of a partial are left out: they may hold a secret."""
-    return f"a partial of {describe(function.func)}" if isinstance(function, partial) else describe(function)
 
 
 def plain_result(name: str, result: T) -> T:

@@ -47,7 +47,7 @@ def fingerprint(value: object, by_value: Collection[str] = ()) -> str:
     try:
         return _digest(value, by_value)
     except Exception:  # A value may refuse to be pickled in any way, or be nested too deeply.
-        return hashlib.sha256(_unique()).hexdigest()
+        return hashlib.sha256(uuid.uuid4().bytes).hexdigest()
 
 
 def _digest(value: object, by_value: Collection[str]) -> str:
@@ -56,10 +56,6 @@ def _digest(value: object, by_value: Collection[str]) -> str:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()
-
-
-def _unique() -> bytes:
-    return uuid.uuid4().bytes
 
 
 class _Walk:
@@ -182,7 +178,7 @@ class _Walk:
             elif "__wrapped__" in state or isinstance(value, NewType):
                 yield from self._sequence("wrapper", (type(value), state))
             else:
-                yield _unique()
+                yield uuid.uuid4().bytes
         else:
             # An iterator is used up by reading, and has no digest of its own: only its items count.
             yield from self._sequence("object", [list(p) if isinstance(p, Iterator) else p for p in reduced])

@@ -210,7 +210,16 @@ def row_finder(enricher: Any) -> Callable[[pa.Array], Awaitable[object]] | None:
 def _fitted(column: Any, kind: pa.DataType) -> pa.Array:
     """A part of keys in the canonical form of a type, null where a key does not fit; of null: in their own type."""
     if not isinstance(column, pa.Array):
-        return _of_one_type(column) if kinds.is_null(kind) else fit_values(column, kind)
+        if not kinds.is_null(kind):
+            return fit_values(column, kind)
+        # Of keys of several types Arrow would make some equal.
+        found = {(type(value), getattr(value, "tzinfo", None) is None) for value in column}
+        if len(found) > 1:
+            names = ", ".join(sorted({one.__name__ for one, _ in found}))
+            # Law B3: the batch is split, until the keys of each part have one type.
+            problem = f"keys of several types ({names}) have no array; name the type of the key in key_schema()"
+            raise EnricherError(problem, retryable=False)
+        return pa.array(column)
     try:
         return column if kinds.is_null(kind) else fit_keys(column, kind)
     except TypeError:  # Keys of these types are never equal.
@@ -235,17 +244,6 @@ def _shown(value: pa.Scalar) -> Any:
         return value.as_py()
     except (ValueError, OverflowError):
         return value.cast(pa.string() if kinds.is_temporal(value.type) else pa.binary()).as_py()
-
-
-def _of_one_type(values: Sequence[Any]) -> pa.Array:
-    """Keys as an array of their own type. Raises EnricherError if they have several: Arrow would make some equal."""
-    found = {(type(value), getattr(value, "tzinfo", None) is None) for value in values}
-    if len(found) > 1:
-        names = ", ".join(sorted({kind.__name__ for kind, _ in found}))
-        # Law B3: the batch is split, until the keys of each part have one type.
-        problem = f"keys of several types ({names}) have no array; name the type of the key in key_schema()"
-        raise EnricherError(problem, retryable=False)
-    return pa.array(values)
 
 
 def _numbers(name: str, values: object, size: int) -> Ints:

@@ -94,15 +94,6 @@ class AsOf:
         return np.where(is_there, found[low - 1], -1)
 
 
-def knows_zone(zone: str) -> bool:
-    """Whether times can be read in a zone with this name."""
-    try:
-        pc.assume_timezone(pa.array([0], pa.timestamp("us")), zone)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def _moments(times: pa.Array, zone: str) -> Ints:
     """Microseconds since the epoch. Source: Spark's casts to timestamp, which are those of ``java.time``."""
     shown, is_date = _integers(times), kinds.is_date(times.type)

@@ -106,7 +106,16 @@ class Hedging:
                 self._arm(allowed)
             return None
         copy = Call(list(first.present), half=True)
-        if not self._admitted(copy, first, now, gate):
+        try:
+            copy.weights = None if first.late else first.weights
+            start = gate.start(copy, now)
+        except (BudgetExceeded, CoordinatorError, ResultError):
+            # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
+            start = inf
+        if start > now:
+            # The budget is asked again at each start, and when it says.
+            if start < inf:
+                self._arm(start)
             return None
         del self._single[first]
         self._pairs[first], self._pairs[copy] = copy, first
@@ -116,18 +125,6 @@ class Hedging:
             flight.copies += 1
             self._recorder.copy_started(flight, now)
         return first, copy
-
-    def _admitted(self, copy: Call, first: Call, now: float, gate: Gate) -> bool:
-        """Start the copy, if the budget lets it start now. If not, ask again at each start, and when it says."""
-        try:
-            copy.weights = None if first.late else first.weights
-            start = gate.start(copy, now)
-        except (BudgetExceeded, CoordinatorError, ResultError):
-            # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
-            start = inf
-        if now < start < inf:
-            self._arm(start)
-        return start <= now
 
     # -- the ends of calls
 

@@ -61,29 +61,19 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
         ConfigurationError: an option is wrong.
     """
     calls = options_among(arguments)
-    calls["retry"] = retry_of(enricher, calls["retry"])
+    if (retry := calls["retry"]) == "default":
+        calls["retry"] = meant("retry", enricher.default_retry)
+        of_kind(f"{describe(enricher)}.default_retry", calls["retry"], Retry)
+    elif retry is not None and not isinstance(retry, Retry):
+        raise ConfigurationError(
+            f'retry is {describe(retry)}; it must be a Retry, a number of attempts, None or "default"'
+        )
     options = LookupOptions(**calls, cache=meant("cache", arguments["cache"]))
     check_hedge(options.hedge, enricher)
     if options.cache is not None and options.cache.is_shared and isinstance(options.cache.store, str):
         # Without a connection. A function gives the address where it is needed.
         member("asyncio_operator.services.redis_values", "STORE").check_source(options.cache.store)
     return replace(options, batching=batching_of(enricher, options.batching))
-
-
-def retry_of(enricher: Enricher, retry: Any) -> Retry | None:
-    """When lookups of an enricher are repeated: as `retry` says, or by "default" as the enricher does.
-
-    Raises:
-        ConfigurationError: `retry`, or the enricher's default, is something else.
-    """
-    if retry == "default":
-        retry = meant("retry", enricher.default_retry)
-        of_kind(f"{describe(enricher)}.default_retry", retry, Retry)
-    elif retry is not None and not isinstance(retry, Retry):
-        raise ConfigurationError(
-            f'retry is {describe(retry)}; it must be a Retry, a number of attempts, None or "default"'
-        )
-    return retry  # type: ignore[no-any-return]
 
 
 def batching_of(enricher: Enricher, batching: Batching | None) -> Batching | None:

@@ -258,7 +258,17 @@ class ElementSource(CallWindow):
             self.buffer.completed()
             return
         value = element.value if type(element) is Record else element
-        entry = queue.put(element) if self.keyed is None else self._put_by_key(element, value, used)
+        if self.keyed is None:
+            entry = queue.put(element)
+        else:
+            # Law O10: `key` may take a snapshot, or fail, and the element must be in a snapshot even then.
+            self._next.appendleft((element, used))
+            try:
+                entry = self._context.copy().run(queue.put, element)
+            except BaseException as error:
+                remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
+                raise element_error("key", value, error, remedy, used) from error
+            self._next.popleft()
         self.buffer.admitted += 1
         if not (self._eager or used):
             yield entry, value
@@ -275,18 +285,6 @@ class ElementSource(CallWindow):
         else:
             self.waiting += 1
             yield from self._runnables()
-
-    def _put_by_key(self, element: Any, value: Any, used: int) -> Entry:
-        """Put an element into the queue, which calls `key` for it."""
-        # Law O10: `key` may take a snapshot, or fail, and the element must be in a snapshot even then.
-        self._next.appendleft((element, used))
-        try:
-            entry = self._context.copy().run(self.buffer.queue.put, element)
-        except BaseException as error:
-            remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
-            raise element_error("key", value, error, remedy, used) from error
-        self._next.popleft()
-        return entry
 
     def _is_runnable(self) -> bool:
         """Whether the key of an element that was admitted is free."""

@@ -10,8 +10,6 @@ from asyncio_operator.checks import flag, of_kind, one_of, plain_function, takes
 from asyncio_operator.elements import Record
 from asyncio_operator.engine.options import IN_WORDS, CallOptions, OperatorMode
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
-from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.trace import Trace
 
@@ -92,14 +90,3 @@ class RunOptions(CallOptions):
                 f'refresh_after of cache is {self.cache.refresh_after}, and mode is "key_ordered"; a refresh and the '
                 "call of an element with its key would overlap, which calls of one key must not; use expire_after_write"
             )
-
-
-def checked_batching(function: AsyncFunction[Any, Any], batching: Batching | None) -> Batching | None:
-    """How batches are formed for a function; ConfigurationError if it takes no batches."""
-    if isinstance(function, BatchAsyncFunction):
-        return batching or Batching()
-    if batching is not None:
-        raise ConfigurationError(
-            f"batching is given, and function is {describe(function)}; batches are for a BatchAsyncFunction only"
-        )
-    return None

@@ -27,9 +27,9 @@ from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.options import OperatorMode, check_hedge, options_among
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.figures import OperatorStatistics
-from asyncio_operator.function import as_async_function
+from asyncio_operator.function import BatchAsyncFunction, as_async_function
 from asyncio_operator.hints import named_options
-from asyncio_operator.operator.options import OnError, OperatorTimers, RunOptions, checked_batching
+from asyncio_operator.operator.options import OnError, OperatorTimers, RunOptions
 from asyncio_operator.operator.run import Run, outputs_of
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
@@ -202,7 +202,15 @@ class AsyncWaitOperator:
         self._function = as_async_function(function)
         options = RunOptions(**options_among(locals(), RunOptions))
         check_hedge(options.hedge, self._function)
-        self._options = replace(options, batching=checked_batching(self._function, options.batching))
+        batching = options.batching
+        if isinstance(self._function, BatchAsyncFunction):
+            batching = batching or Batching()
+        elif batching is not None:
+            raise ConfigurationError(
+                f"batching is given, and function is {describe(self._function)}; batches are for a BatchAsyncFunction "
+                "only"
+            )
+        self._options = replace(options, batching=batching)
         self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
         self._window = ProcessWindow(options.rate_limit)
         self._cache: ResultCache | None = None
@@ -266,7 +274,13 @@ class AsyncWaitOperator:
     ) -> AsyncGenerator[Any, None]:
         options, most = self._options, self._function.max_concurrency
         if most is not None:
-            options = replace(options, capacity=_at_most(options.capacity, most))
+            capacity = options.capacity
+            if isinstance(capacity, int):
+                capacity = min(capacity, most)
+            else:
+                bounds = capacity.initial, capacity.minimum, capacity.maximum
+                capacity = AdaptiveCapacity(*(min(bound, most) for bound in bounds))
+            options = replace(options, capacity=capacity)
         given = [as_input(elements), options, restore or OperatorSnapshot(), consumer, on_demand]
         return Outputs(partial(self._begin, given))
 
@@ -325,9 +339,3 @@ class AsyncWaitOperator:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_run": None}
-
-
-def _at_most(capacity: int | AdaptiveCapacity, most: int) -> int | AdaptiveCapacity:
-    if isinstance(capacity, int):
-        return min(capacity, most)
-    return AdaptiveCapacity(min(capacity.initial, most), min(capacity.minimum, most), min(capacity.maximum, most))

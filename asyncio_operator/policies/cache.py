@@ -74,7 +74,13 @@ class Cache:
                 f"missing_ttl is {self.missing_ttl}, and cache_missing is False; missing_ttl must be None, "
                 "or cache_missing must be True"
             )
-        self._check_refresh()
+        for name in ("expire_after_write", "expire_after_access"):
+            expiry = getattr(self, name)
+            if self.refresh_after is not None and expiry is not None and self.refresh_after >= expiry:
+                raise ConfigurationError(
+                    f"refresh_after is {self.refresh_after}, and {name} is {expiry}; it must be less, because an "
+                    "expired answer cannot be refreshed"
+                )
         self._check_directory()
 
     def __repr__(self) -> str:
@@ -111,15 +117,6 @@ class Cache:
                 f"expire_after_access is {self.expire_after_access}, and store is a Redis, which is not asked for an "
                 "answer that is in memory; it must be None: use expire_after_write"
             )
-
-    def _check_refresh(self) -> None:
-        for name in ("expire_after_write", "expire_after_access"):
-            expiry = getattr(self, name)
-            if self.refresh_after is not None and expiry is not None and self.refresh_after >= expiry:
-                raise ConfigurationError(
-                    f"refresh_after is {self.refresh_after}, and {name} is {expiry}; it must be less, because an "
-                    "expired answer cannot be refreshed"
-                )
 
     def _check_directory(self) -> None:
         of_kind("rocksdb", self.rocksdb, RocksDBOptions)

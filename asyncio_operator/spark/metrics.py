@@ -93,7 +93,7 @@ class EnrichmentMetrics:
                 only the figures of that micro-batch, and they are complete. The figures of the latest 100 micro-batches
                 are kept. All figures of others, and of micro-batches without tasks, are 0.
         """
-        return self._statistics(self._part, None if batch is None else _micro_batch(batch))
+        return self._statistics(self._part, None if batch is None else micro_batch_of(batch))
 
     def _statistics(self, part: str | None, batch: MicroBatch | None) -> EnrichmentStatistics:
         figures, in_flight = self._ledger.sum(part, batch), self._ledger.in_flight(part, batch)
@@ -103,7 +103,7 @@ class EnrichmentMetrics:
 
     def show(self, batch: StreamingQueryProgress | None = None) -> None:
         """Print the figures as a table of at most 100 columns, with one for each part. `batch`: see `statistics`."""
-        names, figures = zip(*self._columns(None if batch is None else _micro_batch(batch)), strict=True)
+        names, figures = zip(*self._columns(None if batch is None else micro_batch_of(batch)), strict=True)
         print(text_table(names, rows_of_figures(figures)))
 
     def _repr_html_(self) -> str:
@@ -217,15 +217,6 @@ def checked_metrics(metrics: object) -> EnrichmentMetrics | None:
     )
 
 
-def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:
-    batch = micro_batch_of(progress)
-    if batch is None:
-        raise ConfigurationError(
-            f"batch is {describe(progress)}; it must be the progress of a streaming query, as query.lastProgress is"
-        )
-    return batch
-
-
 class _Listener(StreamingQueryListener):
     def __init__(
         self,
@@ -237,7 +228,7 @@ class _Listener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress, metrics = event.progress, self._metrics
-        batch = _micro_batch(progress)
+        batch = micro_batch_of(progress)
         if not metrics._ledger.has(metrics._part, batch):
             return
         if self._callback is not None:

@@ -116,9 +116,24 @@ class HeapStateBackend(StateBackend):
                 "checkpoint(path, backend) writes it to a directory"
             )
         self.settle()
-        clean = {name: lives.cleaned for name, lives in self.lives(CleanupFullSnapshot)}
-        groups = {name: self._rows_by_group(name, clean.get(name)) for name in self._tables}
-        groups |= {name: self._elements_by_group(name) for name in self._queues}
+        cleaners = {name: lives.cleaned for name, lives in self.lives(CleanupFullSnapshot)}
+        groups: dict[str, dict[int, bytes]] = {}
+        for name, table in self._tables.items():
+            to_bytes, clean = table.codec.to_bytes, cleaners.get(name)
+            rows: dict[int, list[Row]] = {}
+            for slot, sub, stored in table.entries():
+                if clean is not None and (stored := clean(stored)) is None:
+                    continue
+                group = int.from_bytes(slot[: self.group_width], "big")
+                rows.setdefault(group, []).append((slot + sub, to_bytes(stored)))
+            groups[name] = {group: pack_rows(some) for group, some in rows.items()}
+        for name, queue in self._queues.items():
+            serialize = self._serializers[name].serialize
+            groups[name] = {
+                group: pack_rows((prefix + serialize(element), b"") for element in elements)
+                for group, prefix in self._prefixes.items()
+                if (elements := queue.subset_for_key_group(group))
+            }
         return HeapSnapshot(self.max_parallelism, self.key_groups, self._sequence + 1, dict(self.metas), groups)
 
     def load(self, snapshots: list[StateSnapshot], states: dict[str, StateMeta]) -> None:
@@ -137,29 +152,11 @@ class HeapStateBackend(StateBackend):
         self.mark_closed()
         self._tables.clear()
 
-    def _rows_by_group(self, name: str, clean: Callable[[Stored], Stored | None] | None) -> dict[int, bytes]:
-        table, width = self._tables[name], self.group_width
-        to_bytes = table.codec.to_bytes
-        groups: dict[int, list[Row]] = {}
-        for slot, sub, stored in table.entries():
-            if clean is not None and (stored := clean(stored)) is None:
-                continue
-            groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, to_bytes(stored)))
-        return {group: pack_rows(rows) for group, rows in groups.items()}
-
     def _fill(self, name: str, queue: PriorityQueueSet[Any]) -> None:
         """Gives a queue the elements that were restored for it."""
         restored = self._tables.pop(name, None)
         rows = restored.slots() if restored is not None else ()
         queue.add_all(self._serializers[name].deserialize(row[self.group_width :]) for row in rows)
-
-    def _elements_by_group(self, name: str) -> dict[int, bytes]:
-        serialize, queue = self._serializers[name].serialize, self._queues[name]
-        return {
-            group: pack_rows((prefix + serialize(element), b"") for element in elements)
-            for group, prefix in self._prefixes.items()
-            if (elements := queue.subset_for_key_group(group))
-        }
 
     def __repr__(self) -> str:
         return f"<HeapStateBackend, key groups {self.key_groups} of {self.max_parallelism}, {len(self.metas)} states>"

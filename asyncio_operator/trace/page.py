@@ -171,7 +171,15 @@ def _named(kind: str, name: str, process: int, thread: int = 0) -> Json:
 
 def _calls(story: Story) -> Iterator[Json]:
     yield _named("process_name", "calls", CALLS)
-    for thread, calls in enumerate(_tracks(story), start=1):
+    # Calls of one track do not overlap: each takes the first free track.
+    tracks: list[list[tuple[Life, Attempt]]] = []
+    every = [(life, call) for life in story.lives for call in life.calls]
+    for life, call in sorted(every, key=lambda pair: pair[1].start):
+        track = next((track for track in tracks if _slot_free(story, track[-1][1]) <= call.start), None)
+        if track is None:
+            tracks.append(track := [])
+        track.append((life, call))
+    for thread, calls in enumerate(tracks, start=1):
         yield _named("thread_name", f"calls {thread}", CALLS, thread)
         yield {**_named("thread_sort_index", "", CALLS, thread), "args": {"sort_index": thread}}
         for life, call in calls:
@@ -194,18 +202,6 @@ def _slice(name: str, start: float, end: float, thread: int, args: Json, categor
     # The end is rounded, not the duration, so that an inner event does not stick out.
     duration = round(_micros(end) - _micros(start), 3)
     return _chrome_event("X", name, start, CALLS, thread, dur=duration, args=args, cat=category)
-
-
-def _tracks(story: Story) -> list[list[tuple[Life, Attempt]]]:
-    """The calls, dealt to tracks so that calls of one track do not overlap; each call takes the first free track."""
-    tracks: list[list[tuple[Life, Attempt]]] = []
-    calls = [(life, call) for life in story.lives for call in life.calls]
-    for life, call in sorted(calls, key=lambda pair: pair[1].start):
-        free = next((track for track in tracks if _slot_free(story, track[-1][1]) <= call.start), None)
-        if free is None:
-            tracks.append(free := [])
-        free.append((life, call))
-    return tracks
 
 
 # -- elements

@@ -144,18 +144,14 @@ class Story:
 
 def story_of(events: Iterable[Event], dropped: int = 0, parts: Sequence[tuple[int, str]] = ()) -> Story:
     """The run that these events describe. `parts`: see `Story`."""
-    story, _ = _read(events)
+    story, _ = read(events)
     story.dropped, story.parts = dropped, [*parts]
     return story
 
 
-def calls_of(events: Iterable[Event]) -> dict[int, Attempt]:
-    """The call of which an event tells, as the whole run tells of it, by the place of the event."""
-    return _read(events)[1]
-
-
-def _read(events: Iterable[Event]) -> tuple[Story, dict[int, Attempt]]:
-    """The run that events describe, and the result of `calls_of`."""
+def read(events: Iterable[Event]) -> tuple[Story, dict[int, Attempt]]:
+    """The run that events describe; and the call of which an event tells, as the whole run tells of it, by the place
+    of the event."""
     lives: dict[int, Life] = {}
     watermarks: dict[int, Mark] = {}
     changes: list[tuple[float, str]] = []

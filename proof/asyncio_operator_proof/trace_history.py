@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import Any
 
 from asyncio_operator.trace import Event, Trace
-from asyncio_operator.trace.stories import Attempt, calls_of
+from asyncio_operator.trace.stories import Attempt, read
 from asyncio_operator_proof.history.event_format import History
 
 STATUS = {"result": "found", "timeout": "timed_out", "failed": "failed", "skipped": "skipped"}
@@ -52,7 +52,7 @@ def history_of_trace(
     named = {first: f"{name} ({number})" for number, (first, name) in enumerate(parts)} or {0: task}
     # The text of a long key is cut, so two of them may look the same.
     keyed = bool(parts) and not any((event.value or "").endswith("...") for event in events)
-    reader = _Reader(history, named, keyed, calls_of(events), "circuit_breaker" in setting)
+    reader = _Reader(history, named, keyed, read(events)[1], "circuit_breaker" in setting)
     for place, event in enumerate(events):
         reader.read(place, event)
     return history

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import (
     ArrayType,
@@ -38,7 +39,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from asyncio_operator.arrow.as_of import AsOf, knows_zone
+from asyncio_operator.arrow.as_of import AsOf
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
@@ -317,11 +318,13 @@ def compared(schema: StructType, time: str, version: StructField, enricher: str,
         )
     if zone == "UTC" or (not isinstance(own, TimestampType) and not isinstance(theirs, TimestampType)):
         return AsOf(position, place, "UTC")
-    if not knows_zone(zone):
+    try:
+        pc.assume_timezone(pa.array([0], pa.timestamp("us")), zone)
+    except pa.ArrowInvalid:
         raise ConfigurationError(
             f"as_of compares {of_both}, for which the time zone of the session is needed, and {zone!r} is not known to "
             "pyarrow: set spark.sql.session.timeZone to a region, such as Europe/Berlin, or to UTC"
-        )
+        ) from None
     if isinstance(own, TimestampNTZType) or isinstance(theirs, TimestampNTZType):
         logger.warning(
             "as_of compares %s, in the time zone of the session, %s: one of them has no time zone. If it comes from "

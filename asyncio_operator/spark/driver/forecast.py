@@ -69,13 +69,6 @@ class Sketch:
         np.add.at(batches, places, np.concatenate([self.batches, other.batches]))
         return Sketch(hashes[:SIZE], batches[:SIZE])
 
-    def with_batch(self, hashes: npt.NDArray[np.uint64]) -> Sketch:
-        """The sketch with the distinct keys of one more batch."""
-        # A full sketch keeps only smaller hashes, so nearly all keys of a large input end here.
-        if len(self.hashes) == SIZE:
-            hashes = hashes[hashes <= self.hashes[-1]]
-        return self.merged(Sketch(hashes, np.ones(len(hashes), np.int64)))
-
     def distinct(self, part: float = 1.0) -> float:
         """The number of distinct keys, if the sketch has seen this part of all batches.
 
@@ -170,7 +163,10 @@ class Survey:
             calls += -(-new // self.max_batch)
             misses += missed
             miss_calls += -(-missed // self.max_batch)
-            sketch = sketch.with_batch(keys)
+            # A full sketch keeps only smaller hashes, so nearly all keys of a large input end here.
+            if len(sketch.hashes) == SIZE:
+                keys = keys[keys <= sketch.hashes[-1]]
+            sketch = sketch.merged(Sketch(keys, np.ones(len(keys), np.int64)))
         of_keys = sketch.hashes.tobytes(), sketch.batches.tobytes()
         return TaskFigures(partition, rows, nulls, cut, lookups, asked, calls, misses, miss_calls, *of_keys)
 

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.types import DataType, StructField, StructType
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, describe
 
 AnalyzeResult: Any = getattr(udtf, "AnalyzeResult", object)
 
@@ -74,13 +74,15 @@ def _plain_field(field: pa.Field) -> pa.Field:
     return field.with_type(_plain(field.type))
 
 
-def micro_batch_of(progress: object) -> tuple[str, int] | None:
-    """The run id and the number of the micro-batch of a query's progress; None if it is no such progress."""
+def micro_batch_of(progress: object) -> tuple[str, int]:
+    """The run id and the number of the micro-batch of a query's progress. ConfigurationError: it is something else."""
     if isinstance(progress, StreamingQueryProgress):
         return str(progress.runId), progress.batchId
     if isinstance(progress, dict) and {"runId", "batchId"} <= progress.keys():
         return str(progress["runId"]), int(progress["batchId"])
-    return None
+    raise ConfigurationError(
+        f"batch is {describe(progress)}; it must be the progress of a streaming query, as query.lastProgress is"
+    )
 
 
 def is_dataframe(thing: object) -> bool:

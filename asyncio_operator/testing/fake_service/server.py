@@ -310,7 +310,12 @@ class FakeService:
         return FakeAnswer({"error": f"status {status}"}, status, headers)
 
     async def _answer(self, request: FakeRequest) -> FakeAnswer:
-        fault = self._drawn_fault()
+        fault, drawn = None, self._random.random() if any(self._shares.values()) else 1.0
+        for name, share in self._shares.items():
+            drawn -= share
+            if drawn < 0:
+                fault = name
+                break
         if fault in (429, 503):
             return self._come_back(fault, self._retry_after)
         if fault is not None and fault not in ("truncated", "slow"):
@@ -320,16 +325,6 @@ class FakeService:
             return answer
         how = self._faults[fault]
         return replace(answer, slow=how.slow, truncated=how.truncated)
-
-    def _drawn_fault(self) -> Any:
-        if not any(self._shares.values()):
-            return None
-        drawn = self._random.random()
-        for name, share in self._shares.items():
-            drawn -= share
-            if drawn < 0:
-                return name
-        return None
 
     async def _found(self, request: FakeRequest) -> FakeAnswer:
         path, _, _ = request.target.partition("?")
