@@ -308,26 +308,24 @@ class LaterKeys:
         self._files = {name: groups for name, groups in self._files.items() if name in kept}
         self._bytes = sum(map(_size, self._files.values()))
         for name in names:
-            if name not in self._files and self._bytes < MOST_BYTES:
-                self._add(name)
+            if name in self._files or self._bytes >= MOST_BYTES:
+                continue
+            file = open_file(self._place, name, self._description)
+            if file is None:
+                continue  # It may be complete later, and is searched until then.
+            with file:
+                if self._bytes + PER_ROW * file.metadata.num_rows > MOST_BYTES:
+                    continue
+                read = []
+                for group in range(file.num_row_groups):
+                    table = read_columns(file, group, self._description.keys.names, self._description)
+                    read.append(key_array([column.combine_chunks() for column in table.columns]))
+            self._files[name] = read
+            self._bytes += _size(read)
         self._groups = [(name, group) for name, groups in self._files.items() for group in range(len(groups))]
         arrays = [array for groups in self._files.values() for array in groups]
         self._starts = np.cumsum([0, *map(len, arrays)])
         self._index = KeyIndex(pa.concat_arrays(arrays)) if arrays else None
-
-    def _add(self, name: str) -> None:
-        file = open_file(self._place, name, self._description)
-        if file is None:
-            return  # It may be complete later, and is searched until then.
-        with file:
-            if self._bytes + PER_ROW * file.metadata.num_rows > MOST_BYTES:
-                return
-            groups = []
-            for group in range(file.num_row_groups):
-                table = read_columns(file, group, self._description.keys.names, self._description)
-                groups.append(key_array([column.combine_chunks() for column in table.columns]))
-        self._files[name] = groups
-        self._bytes += _size(groups)
 
     def find(self, asked: pa.Array) -> Iterator[Hits]:
         """The rows of keys, by row group."""

@@ -362,7 +362,16 @@ class SnapshotReader:
     def __init__(
         self, source: str | Path | StateSnapshot, *, serializers: Mapping[str, Serializer] | None = None
     ) -> None:
-        self._serializers = {**_BUILTIN, **_checked(serializers or {})}
+        given = serializers or {}
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(f"serializers={describe(given)}: a mapping is needed, serialisers by their names")
+        for name, serializer in given.items():
+            if serializer is None or check_serializer("serializers", serializer).name != name:
+                raise ConfigurationError(
+                    f"serializers: {describe(serializer)} under the name {describe(name)}: a serialiser under its own "
+                    "name is needed"
+                )
+        self._serializers = {**_BUILTIN, **given}
         if not isinstance(source, StateSnapshot):
             path = check_directory(source)
             # For a directory that is neither, the error of a checkpoint says more.
@@ -445,17 +454,3 @@ class SnapshotReader:
 
     def __repr__(self) -> str:
         return f"<SnapshotReader of {self._snapshot!r}>"
-
-
-def _checked(serializers: Mapping[str, Serializer]) -> dict[str, Serializer]:
-    if not isinstance(serializers, Mapping):
-        raise ConfigurationError(
-            f"serializers={describe(serializers)}: a mapping is needed, serialisers by their names"
-        )
-    for name, serializer in serializers.items():
-        if serializer is None or check_serializer("serializers", serializer).name != name:
-            raise ConfigurationError(
-                f"serializers: {describe(serializer)} under the name {describe(name)}: a serialiser under its own name "
-                "is needed"
-            )
-    return dict(serializers)
