@@ -2,10 +2,9 @@
 
 | module | what it knows |
 | --- | --- |
-| `chat` | `ModelEnricher`: a prompt with columns in it, and a row as the answer |
+| `chat` | `ModelEnricher`: a prompt with columns in it, and a row as the answer; the JSON schema of a row |
 | `embeddings` | `EmbeddingEnricher`: a vector for each text, many texts in a request |
 | `endpoint` | what both have: the address, the API key, what a request weighs, and what no message shows |
-| `row_schema` | the JSON schema of a row, and what in an answer is not of its shape |
 | `tokens` | tokens and dollars: estimates that learn from answers |
 
 Requests, connections, limits and the errors of statuses are those of `HttpEnricher`.

@@ -4,12 +4,11 @@
 | --- | --- |
 | `enricher` | `PostgresEnricher`: its arguments, a batch of keys from start to end |
 | `connections` | how connections are made, and queries cancelled and limited; queries of the driver |
-| `describe` | the columns of a table or a query, from the server |
+| `describe` | the columns of a table or a query, from the server; precision and scale, which asyncpg does not show |
 | `statement` | the SQL, and how its rows are assigned to keys |
 | `casts`, `types` | what the user wants of a column; how columns and keys are converted |
 | `diagnosis` | why the server refused a statement |
 | `columns`, `arrow_keys` | answers in columns: their format, and keys in Arrow arrays |
-| `modifiers` | precision and scale, which asyncpg does not show |
 """
 
 from asyncio_operator.enricher import needs

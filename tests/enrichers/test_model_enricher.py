@@ -15,7 +15,7 @@ from asyncio_operator import ConfigurationError, EnricherError, ResultError, Ret
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers import EmbeddingEnricher, ModelEnricher
-from enrichers.models.row_schema import row_schema, stray
+from enrichers.models.chat import row_schema, stray
 from tests.enrichers.helpers import failure, opened
 from tests.enrichers.model_service import asked_of, completion, model, saying, vectors
 
