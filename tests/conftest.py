@@ -56,6 +56,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("nightly", max_examples=3000, deadline=None, suppress_health_check=SLOW)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# In debug mode asyncio tells of each step that takes long, as on a busy machine.
+TOOK_LONG = "Executing %s took %.3f seconds"
+logging.getLogger("asyncio").addFilter(lambda record: record.msg != TOOK_LONG)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
