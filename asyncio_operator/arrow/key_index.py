@@ -311,15 +311,20 @@ class ArrowKeys(Sequence[Any]):
 
     def at(self, places: Ints | Sequence[int]) -> ArrowKeys:
         """The keys at these places."""
-        return type(self)(self.array.take(pa.array(places, pa.int64())))
+        numbers = np.asarray(places, np.int64)
+        return self._with(self.array.take(pa.array(numbers)), numbers)
 
     def copied(self) -> ArrowKeys:
         """The same keys in memory of their own: a part of a batch would keep all of its columns."""
-        return self._with(self.at(np.arange(len(self))).array, slice(None))
+        return self.at(np.arange(len(self)))
 
     def joined(self, others: Sequence[ArrowKeys]) -> ArrowKeys:
         """These keys and those of others of the same type."""
-        return type(self)(pa.concat_arrays([self.array, *(other.array for other in others)]))
+        every = [self, *others]
+        keys = type(self)(pa.concat_arrays([one.array for one in every]))
+        if all("hashes" in vars(one) for one in every):
+            keys.hashes = np.concatenate([one.hashes for one in every])
+        return keys
 
     def same(self, places: Ints | Sequence[int], others: ArrowKeys, other_places: Ints | Sequence[int]) -> Mask:
         """Whether the keys at places are those of others at theirs."""
@@ -333,11 +338,11 @@ class ArrowKeys(Sequence[Any]):
             return self._with(self.array[place], place)
         return next(iter(ArrowKeys(self.array.slice(place % len(self), 1))))
 
-    def _with(self, array: pa.Array, place: slice) -> ArrowKeys:
-        """A slice of the keys. It has their hashes, if they are known."""
+    def _with(self, array: pa.Array, places: Any) -> ArrowKeys:
+        """The keys at some places. They have their hashes, if these are known."""
         keys = type(self)(array)
         if "hashes" in vars(self):
-            keys.hashes = self.hashes[place]
+            keys.hashes = self.hashes[places]
         return keys
 
     def __iter__(self) -> Iterator[Any]:

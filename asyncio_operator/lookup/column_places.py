@@ -9,7 +9,7 @@ dropped (L13); a key that one place knows touches no later one (L14).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, compress, groupby, islice, repeat
 from math import inf, isnan
 from operator import attrgetter
@@ -26,8 +26,8 @@ from asyncio_operator.clock import Clock, milliseconds, monotonic
 from asyncio_operator.errors import describe_error
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.cache import AnyCache
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Answer, KeyBatch
-from asyncio_operator.lookup.places import MANY, Places
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Answer, Calls, KeyBatch
+from asyncio_operator.lookup.places import ONE_CALL, Places
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.entries import ABSENT
 
@@ -41,13 +41,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("asyncio_operator.cache")
 
 
-class Come(NamedTuple):
-    """Answers that have come.
+MANY = 5_000
+"""Answers that a place stores at once, if it does not need them before."""
+
+
+class Learnt(NamedTuple):
+    """Answers that wait to be stored.
 
     Attributes:
         like: some keys of the type of those that are no `ArrowKeys`.
         answers: in columns, or as `check` returned them.
-        time: when they came.
+        came: when each came.
         about: what their calls took, if that is asked for.
     """
 
@@ -55,7 +59,7 @@ class Come(NamedTuple):
     like: ArrowKeys | None
     answers: Any
     check: AnswerCheck | None
-    time: float
+    came: Any
     about: Any
 
 
@@ -70,7 +74,7 @@ class ColumnStore:
     def __init__(self, answers: ColumnMemory) -> None:
         self.now = answers.now
         self._answers = answers
-        self._come: list[Come] = []
+        self._come: list[Learnt] = []
         self._count = 0
         self._names: set[int] | None = set()  # Those of their keys; None: some are not known.
 
@@ -91,19 +95,17 @@ class ColumnStore:
         check: AnswerCheck,
         like: ArrowKeys | None = None,
         about: Any = None,
-        names: Sequence[int] | None = None,
+        calls: Calls = ONE_CALL,
     ) -> None:
-        """These answers have just come: see `Come`.
-
-        Args:
-            names: those of the keys, as those that are recalled have them.
-        """
-        if names is None:
+        """These answers have come: see `Learnt`."""
+        if calls.names is None:
             self._names = None
         elif self._names is not None:
-            self._names.update(names)
+            self._names.update(calls.names)
         kind = None if hasattr(keys, "array") else like
-        self._come.append(Come(keys, kind, answers, None if hasattr(answers, "table") else check, self.now(), about))
+        maker = None if hasattr(answers, "table") else check
+        came = np.full(len(keys), self.now()) if calls.came is None else calls.came
+        self._come.append(Learnt(keys, kind, answers, maker, came, about))
         self._count += len(keys)
         if self._count >= MANY:
             self._settle()
@@ -124,10 +126,9 @@ class ColumnStore:
         except Exception as error:  # The enricher has changed one after it was checked.
             logger.warning("%d answers cannot be kept: %s", len(come), describe_error(error))
             return
-        sizes = [len(one.keys) for one in come]
         about = 0 if come[0].about is None else np.concatenate([one.about for one in come])
-        came = np.repeat([one.time for one in come], sizes)
         first, *others = map(self._fitted, keys)
+        came = np.concatenate([one.came for one in come])
         self._keep(first.joined(others) if others else first, one_after_the_other(answers), came, about)
 
     def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any) -> None:
@@ -217,6 +218,10 @@ class ColumnPlaces(Places):
         wanted: the same for the columns that rows get, which the task remembers.
         remember: seconds for which it does; 0: never.
         clock: returns the time.
+
+    Attributes:
+        now: the same, for answers that are kept.
+        dated: whether places may learn an answer later, with the time at which it came.
     """
 
     def __init__(
@@ -236,12 +241,14 @@ class ColumnPlaces(Places):
         # In the order in which they are asked: what the first one has touches no other (law L14).
         self._memory: ColumnStore | None = None
         self._at_hand: list[Any] = [] if cache is None else [cache]
+        self.now: Callable[[], float] = clock if cache is None else cache.now
+        self.dated = not self.known and (cache is None or not cache.has_objects)
         if remember:
             # Behind a cache it has what the cache has dropped, as long as the cache would use it.
-            now, unit, lives = (clock, 1, (inf,)) if cache is None else (cache.now, 1000, cache.lives)
+            unit, lives = (1, (inf,)) if cache is None else (1000, cache.lives)
             row, miss = min(unit * remember, lives[0]), min(unit * remember, lives[-1])
             limits = column_memory.MOST_KEYS, column_memory.MOST_BYTES
-            self._memory = ColumnStore(ColumnMemory(now, (row, miss), *limits, span=column_memory.SPAN * row))
+            self._memory = ColumnStore(ColumnMemory(self.now, (row, miss), *limits, span=column_memory.SPAN * row))
             # Each use of a cache counts where answers expire after their last one.
             counts = cache is not None and cache.options.expire_after_access is not None
             self._at_hand.insert(len(self._at_hand) if counts else 0, self._memory)
@@ -321,19 +328,19 @@ class ColumnPlaces(Places):
 
     # -- after a call
 
-    def _learn(self, keys: Any, answers: Any, outcomes: Any, names: Sequence[int] | None) -> None:
+    def _learn(self, keys: Any, answers: Any, outcomes: Any, calls: Calls) -> None:
         cache = self._cache
         # The memory first, so that it never counts an answer as younger than the cache does.
-        self._remember(keys, answers, outcomes, names)
+        self._remember(keys, answers, outcomes, calls)
         if cache is not None and cache.has_objects:
             cache.learn(list(keys), list(answers))
         elif cache is not None:
-            cache.learn(keys, answers, self._check, self._keys)
+            cache.learn(keys, answers, self._check, self._keys, None, calls)
 
-    def _remember(self, keys: Any, answers: Any, outcomes: Any, names: Sequence[int] | None = None) -> None:
+    def _remember(self, keys: Any, answers: Any, outcomes: Any, calls: Calls = ONE_CALL) -> None:
         if self._memory is not None:
             about = _about(outcomes) if self._timed else None
-            self._memory.learn(keys, answers, self._wanted, self._keys, about, names)
+            self._memory.learn(keys, answers, self._wanted, self._keys, about, calls)
 
     def found(self, keys: Sequence[Any], answers: Sequence[Any], source: str, awaited: bool = True) -> list[Any]:
         outcomes = super().found(keys, answers, source, awaited)

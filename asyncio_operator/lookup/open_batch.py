@@ -11,27 +11,58 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, compress, repeat
+from itertools import compress, repeat
+from math import inf
 from operator import not_
 from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.lookup.answers import FEW
-from asyncio_operator.lookup.key_batch import PENDING, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, Calls, KeyBatch, shared
 from asyncio_operator.lookup.open_keys import OpenKey, weights_of
-from asyncio_operator.lookup.places import MANY
 from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
 if TYPE_CHECKING:
     from asyncio_operator.lookup.asking import Asking
+    from asyncio_operator.lookup.column_places import ColumnPlaces
 
 
 AT_ONCE = 1_000
 """Calls whose results wait. Their objects start the garbage collector, which takes the longer the more there are."""
 
+NAMED = 256
+"""Answers below which places get the names of their keys."""
+
 Result = tuple[int, Any, float, Any]
 """A position, the result that has come for it, the seconds of its call, and the call, if there is one."""
+
+
+class Come:
+    """Results that have come and are no outcomes yet, in lists: an object for each would start the garbage collector,
+    which walks through all that a cache holds.
+
+    Attributes:
+        latencies: seconds of their calls.
+        calls: these calls; None for one without an object.
+        turns: the numbers of results at the ends of turns of the loop, and the time of places then.
+    """
+
+    __slots__ = ("calls", "latencies", "positions", "results", "turns")
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.results: list[Any] = []
+        self.latencies: list[float] = []
+        self.calls: list[Call | None] = []
+        self.turns: list[tuple[int, float]] = []
+
+    def times(self, now: Callable[[], float]) -> Any:
+        """When each of them came, in the time of places."""
+        ends, times = zip(*self.turns, (len(self.results), now()), strict=True)
+        return np.repeat(times, np.diff(ends, prepend=0))
 
 
 class OpenBatch(CallWindow):
@@ -51,7 +82,7 @@ class OpenBatch(CallWindow):
     def __init__(self, batch: KeyBatch, positions: Sequence[int], source: Asking) -> None:
         gate, final = source.attempts.gate, not (source.judges or source.slices)
         # A place keeps what calls have weighed.
-        plain = final and not (source.timed or gate.listens or (gate.weighs and source.keeps))
+        plain = final and not (source.timed or gate.listens or (gate.weighs and source.known))
         # In no cycle, in which its answers would wait for the garbage collector.
         super().__init__(source.attempts, plain, final)
         self.batch = batch
@@ -60,15 +91,15 @@ class OpenBatch(CallWindow):
         self.entered: Sequence[Any] = ()
         self.followers: list[tuple[OpenBatch, list[tuple[int, int]]]] = []
         self.eager = source.eager
-        # If nothing keeps the result of a plain call beyond the task, the lane stores it.
-        self.results = [PENDING] * len(batch.keys) if self._plain and not source.keeps else None
-        # Results that have come and are no outcomes yet, by slot, and the seconds of their calls. An object for each
-        # would start the garbage collector, which walks through all that a cache holds.
-        self._come: dict[Any, Any] = {}
-        self._latencies: list[float] = []
-        # The same of runs: positions, results, latencies and calls, and their number.
-        self._runs: list[tuple[Iterable[Any], ...]] = []
-        self._waiting = 0
+        # If nothing keeps the result of a plain call for one key beyond the task, the lane stores it.
+        by_lanes = self._plain and source.direct and not source.keeps
+        self.results = [PENDING] * len(batch.keys) if by_lanes else None
+        self._come = Come()
+        self._waiting = 0  # Those of them that are of runs.
+        self._places = cast("ColumnPlaces", source.pending.places)
+        # As many results wait. What survives the process is kept as soon as it has come.
+        self._most = 1 if self._places.survives else AT_ONCE if source.direct else inf
+        self._turn_is_noted = not source.keeps
         self._partly = False  # Whether some results of the present window are outcomes already.
         self._now = source.attempts.now
         self._source = source
@@ -235,22 +266,42 @@ class OpenBatch(CallWindow):
             self._troubled.update(slot.pieces[0][1] if type(slot) is Call else (slot,))
         return super().hold(slot, refusal)
 
-    def arrived(self, slot: Any, result: Any, started: float) -> None:
-        """A result has come. If it is kept, places learn it with all others of this turn of the loop."""
-        self._come[slot] = result
-        self._latencies.append(self._now() - started)
-        if self._source.pending.places.survives or len(self._latencies) == AT_ONCE:
+    def arrived(self, position: int, result: Any, started: float, call: Call | None = None) -> None:
+        """A result has come. It becomes an outcome with others: a few cost as much as many."""
+        come = self._come
+        come.positions.append(position)
+        come.results.append(result)
+        come.latencies.append(self._now() - started)
+        come.calls.append(call)
+        if not self._turn_is_noted:
+            self._note_turn()
+        if len(come.results) >= self._most:
             self.settle_now()
-        elif self._source.keeps and len(self._latencies) == 1:
-            asyncio.get_running_loop().call_soon(self.settle_now, context=self._source.context)
 
     def came(self, positions: Sequence[int], results: Sequence[Any], latency: float, call: Call) -> None:
-        """The results of a run have come. They become outcomes with all others: a few cost as much as many."""
-        count = len(positions)
-        self._runs.append((positions, results, repeat(latency, count), repeat(call, count)))
+        """The same for the results of a run."""
+        come, count = self._come, len(positions)
+        come.positions += positions
+        come.results += results
+        come.latencies += repeat(latency, count)
+        come.calls += repeat(call, count)
         self._waiting += count
-        if self._waiting == self.missing:
+        if not self._turn_is_noted:
+            self._note_turn()
+        if len(come.results) >= self._most or self._waiting == self.missing:
             self.settle()
+
+    def _note_turn(self) -> None:
+        self._turn_is_noted = True
+        asyncio.get_running_loop().call_soon(self._turn_over, context=self._source.context)
+
+    def _turn_over(self) -> None:
+        """The turn of the loop is over, in which results have come that are kept."""
+        self._turn_is_noted = False
+        if self._places.dated:
+            self._come.turns.append((len(self._come.results), self._places.now()))
+        else:
+            self.settle_now()
 
     def settle_now(self) -> None:
         """The same as `settle`, outside of the lanes."""
@@ -262,34 +313,37 @@ class OpenBatch(CallWindow):
     def _arrived_heard(self, call: Call, result: Any, started: float) -> None:
         """The same, where a limit hears of the call, or the outcome says how long it took."""
         self.attempts.gate.ended(call, self._now())
-        self.arrived(call, result, started)
+        self.arrived(call.pieces[0][1][0], result, started, call)
 
     def learn(self, over: bool = False) -> list[Result]:
-        """Store and keep the results of the window that have come. Returns those that are no outcomes.
+        """Store and keep the results that have come. Returns those that are no outcomes.
 
         Args:
-            over: all of the window have come.
+            over: all of a window have come.
         """
+        wrong: list[Result] = []
         if self.results is not None:
             slots, results = self._stored(self.results, over)
-            return self._kept(slots, results, [0.0] * len(slots))
-        come, latencies, self._come, self._latencies = self._come, self._latencies, {}, []
-        if self._plain:
-            return self._kept(list(come), list(come.values()), latencies)
-        return self._kept([call.pieces[0][1][0] for call in come], list(come.values()), latencies, list(come))
+            wrong = self._kept(slots, results, [0.0] * len(slots), [None] * len(slots), None)
+        come, self._come = self._come, Come()
+        times = come.times(self._places.now) if come.turns else None
+        positions: Sequence[int] = come.positions
+        if positions and positions == [*(follow := range(positions[0], positions[0] + len(positions)))]:
+            positions = follow
+        return wrong + self._kept(positions, come.results, come.latencies, come.calls, times)
 
     def _kept(
-        self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call] | None = None
+        self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call | None], times: Any
     ) -> list[Result]:
         """Store and keep the results of keys. Returns those that are no outcomes."""
-        if not positions or self._learnt(positions, results, latencies, calls):
+        if not positions or self._learnt(positions, results, latencies, calls, times):
             return []
         # The others are kept before the first wrong one may end the run.
         fit = list(map(self._source.pending.fits, results))
-        every = list(zip(positions, results, latencies, calls or repeat(None), strict=False))
+        every = list(zip(positions, results, latencies, calls, strict=True))
         if any(fit):
             right, answers, seconds, of_calls = map(list, zip(*compress(every, fit), strict=True))
-            self._learnt(right, answers, seconds, calls and of_calls)
+            self._learnt(right, answers, seconds, of_calls, times if times is None else times[fit])
         return list(compress(every, map(not_, fit)))
 
     def _stored(self, results: list[Any], over: bool) -> tuple[Sequence[int], list[Any]]:
@@ -308,33 +362,33 @@ class OpenBatch(CallWindow):
         return slots, some
 
     def _learnt(
-        self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call] | None
+        self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call | None], times: Any
     ) -> bool:
         """Store and keep these results, or none of them, if one of them is no outcome."""
-        weights: Iterable[Any] = repeat(None)
+        weights: Iterable[Any] = list(map(weights_of, calls)) if self._source.known else repeat(None)
         http_statuses: Iterable[Any] = repeat(None)
-        if calls is not None and (self._source.timed or self._source.keeps):
-            weights = list(map(weights_of, calls)) if self._source.keeps else repeat(None)
-            http_statuses = [call.http_status for call in calls]
+        if self._source.timed:
+            http_statuses = [None if call is None else call.http_status for call in calls]
         # As objects, which are there: to take a few keys of an array costs more than to read them.
         few = self._as_objects and len(positions) < FEW
         keys = self._some(self.batch.objects, positions) if few else self.keys(positions)
         # Their hashes are known, if the keys were searched for.
-        wait = len(positions) < MANY and not self.batch.ascending
-        names = self._some(self.batch.names, positions) if wait else None
-        outcomes = self._source.pending.outcomes(keys, results, latencies, weights, http_statuses, names)
+        named = len(positions) < NAMED and not self.batch.ascending
+        names = self._some(self.batch.names, positions) if named else None
+        about = Calls(1, latencies, weights, http_statuses, times, names)
+        outcomes = self._source.pending.outcomes(keys, results, about)
         if outcomes is not None:
             self.batch.store(positions, *outcomes)
         return outcomes is not None
 
     def settle(self, over: bool = False) -> None:
         """Store and keep the results that have come, and end the keys whose results are no outcomes."""
-        runs, self._runs, self._waiting = self._runs, [], 0
-        come: list[list[Any]] = [[*chain.from_iterable(one)] for one in zip(*runs, strict=True)] or [[]] * 4
-        wrong = self._kept(*come)
-        if len(wrong) < len(come[0]):
-            self._answered(len(come[0]) - len(wrong))
-        for position, result, latency, call in wrong + self.learn(over):
+        waiting, self._waiting = self._waiting, 0
+        wrong = self.learn(over)
+        # Those of a window are counted when it is over.
+        if right := waiting - sum([call is not None and call.counted for *_, call in wrong]):
+            self._answered(right)
+        for position, result, latency, call in wrong:
             # One that counts its keys takes all of them off when it has returned.
             alone = self._call(position) if call is None or call.counted else call
             if call is not None and call.http_status is not None:

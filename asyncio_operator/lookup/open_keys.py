@@ -10,7 +10,7 @@ by one call, and an expired one may replace a failure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.errors import ElementTimeoutError, ResultError, count_kind, describe
 from asyncio_operator.lookup.answers import check_failure, valid
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, Answer, Failure
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, Answer, Calls, Failure
 from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.quota.usage import COUNTED
 from asyncio_operator.state.entries import ABSENT
@@ -233,19 +233,13 @@ class PendingKeys(OpenKeys):
             outcome = Answer(answer, "call", attempts, latency, None, None if call is None else call.http_status)
         # Before the waiters get it: one that asks again at once has to find it.
         latency = self._now() - (pending.started if pending.begun is None else pending.begun)
-        weights = (weights_of(call),)
-        self.places.learn([pending.value], [answer], [outcome], attempts, (latency,), weights)
+        calls = Calls(attempts, (latency,), (weights_of(call),))
+        self.places.learn([pending.value], [answer], [outcome], calls)
         self._end(pending, outcome)
         return "result"
 
     def outcomes(
-        self,
-        keys: Sequence[Any],
-        answers: Sequence[Any],
-        latencies: Iterable[float],
-        weights: Iterable[Mapping[str, float] | None] = repeat(None),
-        http_statuses: Iterable[int | None] = repeat(None),
-        names: Sequence[int] | None = None,
+        self, keys: Sequence[Any], answers: Sequence[Any], calls: Calls
     ) -> tuple[Sequence[Any], list[Answer] | None] | None:
         """What `KeyBatch.store` takes of keys whose first calls have given these answers, which places learn; None, and
         nothing is learnt, if an answer has to be judged with its key alone."""
@@ -256,11 +250,10 @@ class PendingKeys(OpenKeys):
         reports = None
         if self._timed:
             in_columns = hasattr(answers, "table")
-            about = zip(
-                repeat(IN_COLUMNS, len(answers)) if in_columns else answers, latencies, http_statuses, strict=False
-            )
+            bare = repeat(IN_COLUMNS, len(answers)) if in_columns else answers
+            about = zip(bare, calls.latencies, calls.http_statuses, strict=False)
             reports = [Answer(answer, "call", 1, latency, None, status) for answer, latency, status in about]
-        self.places.learn(keys, answers, reports or answers, 1, latencies, weights, names)
+        self.places.learn(keys, answers, reports or answers, calls)
         return answers, reports
 
     def fits(self, answer: Any) -> bool:

@@ -31,7 +31,7 @@ from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.asking import Asking, Piece
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import Ascent, KeyBatch
+from asyncio_operator.lookup.key_batch import Ascent, Calls, KeyBatch
 from asyncio_operator.lookup.open_batch import OpenBatch
 from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
 from asyncio_operator.lookup.options import LookupOptions
@@ -401,19 +401,19 @@ class LookupPipeline(Asking):
                 # No place keeps them: to ask for them again costs less.
                 owner.batch.store(positions, results)
             else:
-                owner.arrived(call, results[0], call.started)
+                owner.arrived(positions[0], results[0], call.started, call)
             return True
         owners: Any = call.pieces
         ends = list(accumulate(len(positions) for _, positions in owners))
         parts = [(*piece, slice(end - len(piece[1]), end)) for piece, end in zip(owners, ends, strict=True)]
-        if not (self.keeps or hasattr(results, "table")):
+        if not hasattr(results, "table"):
             self.pending.figures.latency.add_many(latency, call.count)
             for owner, positions, part in parts:
                 owner.came(positions, results[part], latency, call)
             return True
-        about = repeat(weights_of(call)), repeat(call.http_status)
         keys = joined([owner.keys(positions) for owner, positions in owners])
-        outcomes = self.pending.outcomes(keys, results, repeat(latency), *about)
+        about = Calls(1, repeat(latency), repeat(weights_of(call)), repeat(call.http_status))
+        outcomes = self.pending.outcomes(keys, results, about)
         if outcomes is None:
             return False
         self.pending.figures.latency.add_many(latency, call.count)

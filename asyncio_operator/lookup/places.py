@@ -7,23 +7,20 @@ Law L14: a key that one place knows touches no later one. This module knows neit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup.key_batch import Answer
+from asyncio_operator.lookup.key_batch import Answer, Calls
 from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.lookup.cache import AnyCache
     from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
-    from asyncio_operator.quota.usage import Weights
 
-
-MANY = 256
-"""Keys that a task learns together, if it does not need them before."""
+ONE_CALL = Calls()
+"""Nothing is known of the calls but that each answer took one."""
 
 
 class Places:
@@ -109,20 +106,17 @@ class Places:
         keys: Sequence[Any],
         answers: Sequence[Any],
         outcomes: Sequence[Any],
-        attempts: int = 1,
-        latencies: Iterable[float] = repeat(0.0),
-        weights: Iterable[Weights | None] = repeat(None),
-        names: Sequence[int] | None = None,
+        calls: Calls = ONE_CALL,
     ) -> None:
-        """Calls have given these answers; see `KnownAnswers.learn`, and `ColumnStore.learn` for `names`."""
-        self._learn(keys, answers, outcomes, names)
+        """Calls have given these answers."""
+        self._learn(keys, answers, outcomes, calls)
         for known in self.known:
-            known.learn(keys, answers, attempts, latencies, weights)
+            known.learn(keys, answers, calls.attempts, calls.latencies, calls.weights)
         if self._kept is not None:
             for key in keys:
                 self._kept.add(key)
 
-    def _learn(self, keys: Any, answers: Any, outcomes: Any, names: Sequence[int] | None) -> None:
+    def _learn(self, keys: Any, answers: Any, outcomes: Any, calls: Calls) -> None:
         if self._cache is not None:
             self._cache.learn(keys, answers)
 

@@ -23,6 +23,7 @@ from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.answers import copied
 from asyncio_operator.lookup.cache_directories import open_cache, open_own_cache
+from asyncio_operator.lookup.key_batch import Calls
 from asyncio_operator.lookup.open_keys import OpenKey, OpenKeys
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.state.entries import ABSENT
@@ -186,7 +187,7 @@ class CachedOutcomes(OpenKeys):
             kept = outputs if self._cache.on_disk else self._copied(flight, outputs)
             answer = None if is_miss else kept
             if kept is not None:
-                self._places.learn((flight.key,), (answer,), (answer,), attempts)
+                self._places.learn((flight.key,), (answer,), (answer,), Calls(attempts))
         return self._end_all(flight, outputs)
 
     def _flight_of(self, entry: Any) -> OpenKey:

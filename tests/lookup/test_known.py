@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import Cache, FixedBackoff, Hedge, Retry
+from asyncio_operator import Batching, Cache, FixedBackoff, Hedge, Retry
 from asyncio_operator.errors import FunctionError, ResultError
 from asyncio_operator.lookup import Lookup, client
 from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.column_places import ColumnCache
 from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.trace import Trace
 from tests.lookup import helpers
-from tests.lookup.helpers import CHECK, Consumer, Recorded, in_a_second, now, outcomes_of
+from tests.lookup.helpers import CHECK, Consumer, Recorded, in_a_second, in_arrow, now, outcomes_of
 from tests.operator.helpers import virtual
 
 
@@ -114,15 +115,21 @@ async def test_J2_answers_of_the_turn_in_which_the_run_fails_are_kept() -> None:
     assert elsewhere.flushed == 1
 
 
+@pytest.mark.parametrize("in_columns", [False, True])
+@pytest.mark.parametrize("options", [{}, {"retry": Retry(2), "timed": True}, {"batching": Batching(1)}])
 @virtual
-async def test_L5_an_answer_lives_from_the_time_at_which_it_came() -> None:
-    async def answer(key: int) -> Any:
-        await asyncio.sleep(key)
-        return {"x": key}
+async def test_L5_an_answer_lives_from_the_time_at_which_it_came(in_columns: bool, options: dict[str, Any]) -> None:
+    async def answer(keys: Any) -> Any:
+        key = keys[0] if options.get("batching") else keys
+        await asyncio.sleep(key / 100)
+        return [{"x": key}] if options.get("batching") else {"x": key}
 
-    cache = open_cache(Cache(expire_after_write=10), "s", now)
-    await look_up(Recorded(answer), [[1, 5]], cache=cache)
-    assert [cache.came(key) for key in (1, 5)] == [1, 5]
+    spec = Cache(expire_after_write=10)
+    cache: Any = ColumnCache(spec, now) if in_columns else open_cache(spec, "s", now)
+    # Two of them come between two searches for ready rows.
+    keys = [100, 103, 500]
+    await look_up(Recorded(answer, 2 if options.get("batching") else 1), [keys], cache=cache, **options)
+    assert [cache.came(in_arrow(key) if in_columns else key) * 100 for key in keys] == keys
 
 
 @pytest.mark.parametrize("ordered", [True, False])
