@@ -311,6 +311,8 @@ class ArrowKeys(Sequence[Any]):
 
     def at(self, places: Ints | Sequence[int]) -> ArrowKeys:
         """The keys at these places."""
+        if type(places) is range:
+            return self[places.start : places.stop]  # type: ignore[no-any-return]
         numbers = np.asarray(places, np.int64)
         return self._with(self.array.take(pa.array(numbers)), numbers)
 

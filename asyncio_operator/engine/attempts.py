@@ -338,7 +338,8 @@ class Attempts:
             if not self._satisfied:
                 verdicts = list(map(self._is_last, call.values, results))
             counted = call.counted  # The source may count it now, and end its elements.
-            if all(verdicts) and self._source.store(call, results, now):
+            if all(verdicts):
+                self._source.store(call, results, now)
                 if counted:
                     self._schedule.unfinished -= call.count
                     if not self._schedule.unfinished or self._schedule.forming:

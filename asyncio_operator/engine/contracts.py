@@ -117,9 +117,8 @@ class Source(Protocol):
     def values(self, call: Call) -> Any:
         """What several elements are called with: a list of their values, or something like it."""
 
-    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
-        """A call for elements without flights has given these results, one for each. Returns False if one of them needs
-        a flight, because it is no outcome."""
+    def store(self, call: Call, results: Sequence[Any], now: float) -> None:
+        """A call for elements without flights has given these results, one for each."""
 
     def prepare(self, now: float) -> None:
         """No call may start now: have elements ready for the next one."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain, compress, groupby, islice, repeat
 from math import inf, isnan
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,8 @@ from asyncio_operator.clock import Clock, milliseconds, monotonic
 from asyncio_operator.errors import describe_error
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.cache import AnyCache
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Answer, Calls, KeyBatch
-from asyncio_operator.lookup.places import ONE_CALL, Places
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Answer, KeyBatch
+from asyncio_operator.lookup.places import ONE_CALL, Calls, Places
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.entries import ABSENT
 
@@ -258,7 +258,7 @@ class ColumnPlaces(Places):
     def recall(self, batch: KeyBatch) -> Sequence[int]:
         """Set the outcomes of the keys that a place at hand has. Returns the positions of the others."""
         if self._keys is None:
-            self._keys = cast("ArrowKeys", batch.keys)[:0].copied()
+            self._keys = batch.keys[:0].copied()
         left: Sequence[int] = range(len(batch.keys))
         if batch.known:
             self.figures.journal_hits += batch.known
@@ -270,7 +270,7 @@ class ColumnPlaces(Places):
 
     def _recall(self, place: Any, batch: KeyBatch, left: Sequence[int]) -> Sequence[int]:
         """The same for one place, which is asked for the keys at some positions."""
-        whole, keys = len(left) == len(batch.keys), cast("ArrowKeys", batch.keys)
+        whole, keys = len(left) == len(batch.keys), batch.keys
         missing = np.ones(len(left), bool)
         some = keys if whole else keys.at(left)
         has_objects = place is self._cache and place.has_objects
@@ -283,7 +283,7 @@ class ColumnPlaces(Places):
 
     def _recalled(self, place: Any, batch: KeyBatch, here: Any, answers: Any) -> None:
         """A place has the answers of keys at some positions."""
-        cache, keys = self._cache, cast("ArrowKeys", batch.keys)
+        cache, keys = self._cache, batch.keys
         # By law L12 what a memory has of what the cache keeps too counts as a hit of the cache.
         hits = len(here) if cache is not None else 0
         if place is self._memory and cache is not None and not cache.options.cache_missing:

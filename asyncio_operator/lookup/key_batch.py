@@ -9,14 +9,16 @@ Law: an outcome is written once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress, repeat
+from functools import cached_property
+from itertools import compress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.column_answers import Piece
+    from asyncio_operator.arrow.key_index import ArrowKeys
 
 PENDING: Any = object()
 """The placeholder of an outcome that has not arrived yet."""
@@ -43,26 +45,6 @@ class Answer:
     latency: float | None
     error: BaseException | None = None
     http_status: int | None = None
-
-
-class Calls(NamedTuple):
-    """What is known of the calls that have given the answers of some keys.
-
-    Attributes:
-        attempts: the calls that each answer took.
-        latencies: seconds of the last of them.
-        weights: under a budget, what each key weighed beside its call, by unit.
-        http_statuses: see `Answer`.
-        came: when each answer came, in the time of the places; None: now.
-        names: of the keys, as batches have them; None: places have to find them.
-    """
-
-    attempts: int = 1
-    latencies: Iterable[float] = repeat(0.0)
-    weights: Iterable[Mapping[str, float] | None] = repeat(None)
-    http_statuses: Iterable[int | None] = repeat(None)
-    came: Any = None
-    names: Sequence[int] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -100,13 +82,6 @@ def shared(outcome: Any) -> Any:
     return outcome
 
 
-def _in_full(outcome: Any, answer: Any) -> Any:
-    """An outcome with its answer, which may be in columns."""
-    if answer_of(outcome) is not IN_COLUMNS:
-        return outcome
-    return replace(outcome, answer=answer) if type(outcome) is Answer else answer
-
-
 def answer_of(outcome: Any) -> Any:
     """What a lookup returned. The object is the same for all who share it."""
     return outcome.answer if type(outcome) is Answer else outcome
@@ -132,7 +107,7 @@ class KeyBatch:
     """The distinct keys of a batch of rows.
 
     Args:
-        keys: in the order of their first row; Python's, or `ArrowKeys`.
+        keys: in the order of their first row.
         rows: number of rows that have these keys.
         payload: the rows themselves. This class does not read them.
 
@@ -142,11 +117,11 @@ class KeyBatch:
         delivered: number of leading keys that have been delivered (in unordered mode: number of keys).
         ended: whether every key has an outcome.
         known: number of keys whose outcome was set before the batch was read.
-        names: the keys, or a number for each of those in Arrow.
         objects: the keys as Python has them.
+        places: the position of each key, by its name.
     """
 
-    def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None, ascending: bool = False) -> None:
+    def __init__(self, keys: ArrowKeys, rows: int, payload: Any = None, ascending: bool = False) -> None:
         self.keys = keys
         self.ascending = ascending
         self.rows = rows
@@ -155,39 +130,20 @@ class KeyBatch:
         self.delivered = 0
         self.ended = False
         self.known = 0
-        self._places: dict[Any, int] | None = None
         self._pieces: list[Piece] = []
-        self._objects: Sequence[Any] | None = None
 
-    @property
-    def objects(self) -> Sequence[Any]:
-        if self._objects is None:
-            self._objects = list(self.keys) if self.in_arrow else self.keys
-        return self._objects
+    @cached_property
+    def objects(self) -> list[Any]:
+        return list(self.keys)
 
-    @property
-    def in_arrow(self) -> bool:
-        """Whether the keys are `ArrowKeys`."""
-        return hasattr(self.keys, "array")
-
-    @property
-    def names(self) -> Sequence[Any]:
-        return self.keys.names if self.in_arrow else self.keys  # type: ignore[attr-defined]
-
-    @property
-    def places(self) -> dict[Any, int]:
-        """The position of each key, by its name."""
-        if self._places is None:
-            self._places = {name: i for i, name in enumerate(self.names)}
-        return self._places
+    @cached_property
+    def places(self) -> dict[int, int]:
+        return {name: i for i, name in enumerate(self.keys.names)}
 
     def shared_with(self, other: KeyBatch, positions: Sequence[int]) -> list[tuple[int, int]]:
         """The positions of keys that another batch has too, here and there. Their names are the same."""
-        names, places = self.names, other.places
-        others = [places[names[i]] for i in positions]
-        pairs = zip(positions, others, strict=True)
-        keys: Any = self.keys
-        return list(compress(pairs, keys.same(positions, other.keys, others)) if self.in_arrow else pairs)
+        others = [other.places[self.keys.names[i]] for i in positions]
+        return list(compress(zip(positions, others, strict=True), self.keys.same(positions, other.keys, others)))
 
     def store(self, positions: Sequence[int], answers: Any, reports: Sequence[Any] | None = None) -> None:
         """These keys have their answers, or their outcomes.
@@ -232,7 +188,10 @@ class KeyBatch:
             in_columns = in_columns.at(positions).compact()
         if outcomes.count(IN_COLUMNS) == len(outcomes) or all(answer_of(one) is IN_COLUMNS for one in outcomes):
             return in_columns
-        return [_in_full(*one) for one in zip(outcomes, in_columns, strict=True)]
+        return [
+            one if answer_of(one) is not IN_COLUMNS else replace(one, answer=row) if type(one) is Answer else row
+            for one, row in zip(outcomes, in_columns, strict=True)
+        ]
 
     def ready(self) -> int:
         """The number of leading keys that all have an outcome."""

@@ -20,9 +20,11 @@ import numpy as np
 
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.window import CallWindow
+from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import FEW
-from asyncio_operator.lookup.key_batch import PENDING, Calls, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, KeyBatch, shared
 from asyncio_operator.lookup.open_keys import OpenKey, weights_of
+from asyncio_operator.lookup.places import Calls
 from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
 if TYPE_CHECKING:
@@ -63,6 +65,13 @@ class Come:
         """When each of them came, in the time of places."""
         ends, times = zip(*self.turns, (len(self.results), now()), strict=True)
         return np.repeat(times, np.diff(ends, prepend=0))
+
+
+def some(values: list[Any], positions: Sequence[int]) -> list[Any]:
+    """Those at some positions."""
+    if type(positions) is range:
+        return values[positions.start : positions.stop]
+    return [values[i] for i in positions]
 
 
 class OpenBatch(CallWindow):
@@ -125,7 +134,7 @@ class OpenBatch(CallWindow):
 
     def enter(self, running: dict[Any, Any]) -> None:
         """Enter the keys that are called for in the table of open keys."""
-        names, outcomes = self.batch.names, self.batch.outcomes
+        names, outcomes = self.batch.keys.names, self.batch.outcomes
         # Answers of runs are remembered as they come, those of a window when it is over.
         if not self._source.direct:
             names = [names[i] for i in self.positions if outcomes[i] is PENDING]
@@ -152,20 +161,7 @@ class OpenBatch(CallWindow):
         return self._passed - before
 
     def values(self, positions: Sequence[int]) -> Sequence[Any]:
-        return self._some(self.batch.objects if self._as_objects else self.batch.keys, positions)
-
-    def keys(self, positions: Sequence[int]) -> Sequence[Any]:
-        """As places take them."""
-        return self._some(self.batch.keys, positions)
-
-    @staticmethod
-    def _some(keys: Any, positions: Sequence[int]) -> Sequence[Any]:
-        if type(positions) is range:
-            return keys[positions.start : positions.stop]  # type: ignore[no-any-return]
-        if not hasattr(keys, "array"):
-            return [keys[i] for i in positions]
-        some: Sequence[Any] = keys.at(positions) if len(positions) > 1 else keys[positions[0] : positions[0] + 1]
-        return some
+        return some(self.batch.objects, positions) if self._as_objects else self.batch.keys.at(positions)
 
     def flights(self, positions: Sequence[int]) -> list[OpenKey]:
         self._troubled.update(positions)
@@ -189,7 +185,7 @@ class OpenBatch(CallWindow):
             for flight, answer in zip(self.flights(positions), answers, strict=True):
                 pending.found(flight, answer, source)
             return
-        keys = self._some(self.batch.objects, positions)
+        keys = some(self.batch.objects, positions)
         self.store(positions, pending.places.found(keys, answers, source))
         for key in keys:
             pending.places.refresh_if_old(key)
@@ -281,6 +277,11 @@ class OpenBatch(CallWindow):
     def came(self, positions: Sequence[int], results: Sequence[Any], latency: float, call: Call) -> None:
         """The same for the results of a run."""
         come, count = self._come, len(positions)
+        if hasattr(results, "table"):
+            # They have been checked, and are together already.
+            self._keep(positions, results, [latency] * count, [call] * count, None)
+            self._answered(count)
+            return
         come.positions += positions
         come.results += results
         come.latencies += repeat(latency, count)
@@ -324,27 +325,52 @@ class OpenBatch(CallWindow):
         wrong: list[Result] = []
         if self.results is not None:
             slots, results = self._stored(self.results, over)
-            wrong = self._kept(slots, results, [0.0] * len(slots), [None] * len(slots), None)
+            wrong = self._keep(slots, results, [0.0] * len(slots), [None] * len(slots), None)
         come, self._come = self._come, Come()
         times = come.times(self._places.now) if come.turns else None
         positions: Sequence[int] = come.positions
         if positions and positions == [*(follow := range(positions[0], positions[0] + len(positions)))]:
             positions = follow
-        return wrong + self._kept(positions, come.results, come.latencies, come.calls, times)
+        return wrong + self._keep(positions, come.results, come.latencies, come.calls, times)
 
-    def _kept(
-        self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call | None], times: Any
+    def _keep(
+        self,
+        positions: Sequence[int],
+        results: Sequence[Any],
+        latencies: Sequence[float],
+        calls: Sequence[Call | None],
+        times: Any,
     ) -> list[Result]:
         """Store and keep the results of keys. Returns those that are no outcomes."""
-        if not positions or self._learnt(positions, results, latencies, calls, times):
+        if not positions:
             return []
-        # The others are kept before the first wrong one may end the run.
-        fit = list(map(self._source.pending.fits, results))
-        every = list(zip(positions, results, latencies, calls, strict=True))
-        if any(fit):
-            right, answers, seconds, of_calls = map(list, zip(*compress(every, fit), strict=True))
-            self._learnt(right, answers, seconds, of_calls, times if times is None else times[fit])
-        return list(compress(every, map(not_, fit)))
+        pending, source, wrong = self._source.pending, self._source, list[Result]()
+        try:
+            answers = pending.check.many(results)
+        except ResultError:
+            # The others are kept before the first wrong one may end the run.
+            fit = list(map(pending.fits, results))
+            every = list(zip(positions, results, latencies, calls, strict=True))
+            wrong = list(compress(every, map(not_, fit)))
+            if len(wrong) == len(every):
+                return wrong
+            positions, results, latencies, calls = map(list, zip(*compress(every, fit), strict=True))
+            answers, times = pending.check.many(results), times if times is None else times[fit]
+        weights: Iterable[Any] = repeat(None)
+        http_statuses: Iterable[Any] = repeat(None)
+        if source.known:
+            weights = list(map({call: weights_of(call) for call in set(calls)}.__getitem__, calls))
+        if source.timed:
+            http_statuses = [None if call is None else call.http_status for call in calls]
+        # As objects, which are there: to take a few keys of an array costs more than to read them.
+        few = self._as_objects and len(positions) < FEW
+        keys = some(self.batch.objects, positions) if few else self.batch.keys.at(positions)
+        # Their hashes are known, if the keys were searched for.
+        named = len(positions) < NAMED and not self.batch.ascending
+        names = some(self.batch.keys.names, positions) if named else None
+        about = Calls(1, latencies, weights, http_statuses, times, names)
+        self.batch.store(positions, *pending.outcomes(keys, answers, about))
+        return wrong
 
     def _stored(self, results: list[Any], over: bool) -> tuple[Sequence[int], list[Any]]:
         """The positions and the results that lanes have stored since the last time."""
@@ -360,26 +386,6 @@ class OpenBatch(CallWindow):
             for i in slots:
                 results[i] = PENDING
         return slots, some
-
-    def _learnt(
-        self, positions: Sequence[int], results: list[Any], latencies: list[float], calls: list[Call | None], times: Any
-    ) -> bool:
-        """Store and keep these results, or none of them, if one of them is no outcome."""
-        weights: Iterable[Any] = list(map(weights_of, calls)) if self._source.known else repeat(None)
-        http_statuses: Iterable[Any] = repeat(None)
-        if self._source.timed:
-            http_statuses = [None if call is None else call.http_status for call in calls]
-        # As objects, which are there: to take a few keys of an array costs more than to read them.
-        few = self._as_objects and len(positions) < FEW
-        keys = self._some(self.batch.objects, positions) if few else self.keys(positions)
-        # Their hashes are known, if the keys were searched for.
-        named = len(positions) < NAMED and not self.batch.ascending
-        names = self._some(self.batch.names, positions) if named else None
-        about = Calls(1, latencies, weights, http_statuses, times, names)
-        outcomes = self._source.pending.outcomes(keys, results, about)
-        if outcomes is not None:
-            self.batch.store(positions, *outcomes)
-        return outcomes is not None
 
     def settle(self, over: bool = False) -> None:
         """Store and keep the results that have come, and end the keys whose results are no outcomes."""

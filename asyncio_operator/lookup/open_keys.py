@@ -20,8 +20,9 @@ from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.errors import ElementTimeoutError, ResultError, count_kind, describe
 from asyncio_operator.lookup.answers import check_failure, valid
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, Answer, Calls, Failure
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, Answer, Failure
 from asyncio_operator.lookup.key_batch import shared as as_shared
+from asyncio_operator.lookup.places import Calls, Places
 from asyncio_operator.quota.usage import COUNTED
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.telemetry.annotations import answered_with
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from asyncio_operator.figures import Figures
     from asyncio_operator.lookup.answers import AnswerCheck
     from asyncio_operator.lookup.options import LookupOptions
-    from asyncio_operator.lookup.places import Places
 
 
 class OpenKey(Flight):
@@ -174,7 +174,7 @@ class PendingKeys(OpenKeys):
         self._enricher = enricher
         self._options = options
         self._timed = options.timed
-        self._check = check
+        self.check = check
         self._single = single
 
     def ask(self, key: Any, waiter: Any, position: Any) -> None:
@@ -221,7 +221,7 @@ class PendingKeys(OpenKeys):
 
     def complete(self, pending: OpenKey, answer: Any, attempts: int) -> str:
         try:
-            answer = valid(self._check, pending.value, answer) if self._single else self._check(answer)
+            answer = valid(self.check, pending.value, answer) if self._single else self.check(answer)
         except ResultError as error:
             if pending.call is not None:
                 answered_with(error, pending.call.http_status)
@@ -240,13 +240,9 @@ class PendingKeys(OpenKeys):
 
     def outcomes(
         self, keys: Sequence[Any], answers: Sequence[Any], calls: Calls
-    ) -> tuple[Sequence[Any], list[Answer] | None] | None:
-        """What `KeyBatch.store` takes of keys whose first calls have given these answers, which places learn; None, and
-        nothing is learnt, if an answer has to be judged with its key alone."""
-        try:
-            answers = self._check.many(answers)
-        except ResultError:
-            return None
+    ) -> tuple[Sequence[Any], list[Answer] | None]:
+        """What `KeyBatch.store` takes of keys whose first calls have given these answers, as `check` returns them,
+        which places learn."""
         reports = None
         if self._timed:
             in_columns = hasattr(answers, "table")
@@ -259,7 +255,7 @@ class PendingKeys(OpenKeys):
     def fits(self, answer: Any) -> bool:
         """Whether an answer is right."""
         try:
-            self._check(answer)
+            self.check(answer)
         except ResultError:
             return False
         return True

@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Input
-from asyncio_operator.engine.flights import Call, joined
+from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.options import Called
@@ -31,9 +30,9 @@ from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.asking import Asking, Piece
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import Ascent, Calls, KeyBatch
+from asyncio_operator.lookup.key_batch import Ascent, KeyBatch
 from asyncio_operator.lookup.open_batch import OpenBatch
-from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys, weights_of
+from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.batching import Batching
@@ -322,7 +321,7 @@ class LookupPipeline(Asking):
         if batch.ascending or not current.positions:
             return ()
         self._enter()
-        names, running = batch.names, self.pending.running
+        names, running = batch.keys.names, self.pending.running
         following: dict[OpenBatch, list[int]] = {}
         if running and not running.keys().isdisjoint(names):
             left: list[int] = []
@@ -343,8 +342,8 @@ class LookupPipeline(Asking):
         return following
 
     def _join(self, present: OpenKey, name: Any, current: OpenBatch, position: int) -> bool:
-        # Two keys in Arrow may have one name. As lists: a NaN is itself.
-        same = not current.batch.in_arrow or [present.value] == [current.batch.objects[position]]
+        # Two keys may have one name. As lists: a NaN is itself.
+        same = [present.value] == [current.batch.objects[position]]
         return same and self.pending.join(name, current, position)
 
     def _enter(self) -> None:
@@ -390,37 +389,23 @@ class LookupPipeline(Asking):
         waiters = [cast("OpenKey", flight).waiters[0] for flight in call.flights]
         return waiters[0][0].batch.keys.at([position for _, position in waiters])
 
-    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
+    def store(self, call: Call, results: Sequence[Any], now: float) -> None:
         latency = now - call.started
+        self.pending.figures.latency.add_many(latency, call.count)
         # A window counts its outcomes when it is over, but for those of calls that had to wait.
         if self.direct and not call.counted:
             ((owner, positions),) = call.pieces
             assert isinstance(owner, OpenBatch)
-            self.pending.figures.latency.add_many(latency, call.count)
             if self.slices:
                 # No place keeps them: to ask for them again costs less.
                 owner.batch.store(positions, results)
             else:
                 owner.arrived(positions[0], results[0], call.started, call)
-            return True
-        owners: Any = call.pieces
-        ends = list(accumulate(len(positions) for _, positions in owners))
-        parts = [(*piece, slice(end - len(piece[1]), end)) for piece, end in zip(owners, ends, strict=True)]
-        if not hasattr(results, "table"):
-            self.pending.figures.latency.add_many(latency, call.count)
-            for owner, positions, part in parts:
-                owner.came(positions, results[part], latency, call)
-            return True
-        keys = joined([owner.keys(positions) for owner, positions in owners])
-        about = Calls(1, repeat(latency), repeat(weights_of(call)), repeat(call.http_status))
-        outcomes = self.pending.outcomes(keys, results, about)
-        if outcomes is None:
-            return False
-        self.pending.figures.latency.add_many(latency, call.count)
-        answers, reports = outcomes
-        for owner, positions, part in parts:
-            owner.store(positions, answers[part], reports and reports[part])
-        return True
+            return
+        end = 0
+        for owner, positions in call.pieces:
+            start, end = end, end + len(positions)
+            cast("OpenBatch", owner).came(positions, results[start:end], latency, call)
 
     def is_full(self) -> bool:
         stuck = self._delivery.room() <= 0 or (self._current is None and not self._delivery.takes_a_batch())

@@ -149,19 +149,18 @@ class ElementSource(CallWindow):
     def values(self, call: Call) -> Any:
         return call.values
 
-    def store(self, call: Call, results: Sequence[Any], now: float) -> bool:
+    def store(self, call: Call, results: Sequence[Any], now: float) -> None:
         complete, record = self._outcomes.complete, self._outcomes.figures.latency.add
         if self.direct:
             complete(call.pieces[0][1][0], results[0])
             record(now - call.started)
-            return True
+            return
         each = iter(results)
         for owner, entries in call.pieces:
             latency = now - min(owner.time, call.started)  # type: ignore[attr-defined]
             for entry, result in zip(entries, each, strict=False):
                 complete(entry, result)
                 record(latency)
-        return True
 
     def prepare(self, now: float) -> None:
         # Law O2: one element is read ahead, and waits for a limit.

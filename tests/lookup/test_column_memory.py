@@ -307,7 +307,7 @@ def test_A4_answers_in_tables_and_in_rows_are_kept_together_where_a_column_is_de
 @pytest.mark.parametrize("kind", [ArrowKeys, Alike])
 def test_L2_batches_share_the_keys_that_are_equal_whatever_their_numbers(kind: type[ArrowKeys]) -> None:
     earlier, later = batch_of([3, 1, 2], kind), batch_of([5, 2, 9, 3], kind)
-    positions = [i for i, name in enumerate(later.names) if name in earlier.places]
+    positions = [i for i, name in enumerate(later.keys.names) if name in earlier.places]
     shared = later.shared_with(earlier, positions)
     assert {(1, 2), (3, 0)} >= {*shared}
     assert kind is Alike or len(shared) == 2
@@ -351,6 +351,6 @@ def test_L8_L10_tasks_whose_keys_have_other_types_share_one_cache_and_get_no_ans
         left = places.recall(batch)
         if left:
             answers = answers_of([keys[i] for i in left])
-            places.learn(batch.keys.at(left), answers, [])  # type: ignore[attr-defined]
+            places.learn(batch.keys.at(left), answers, [])
             batch.store(left, answers)
         assert plain(batch.found()) == plain(answers_of(keys))
