@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from asyncio_operator import AsyncWaitOperator, Cache
-from asyncio_operator.arrow.column_answers import ColumnAnswers
-from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.spark.worker.task_frame import Frozen
+from asyncio_operator.arrow.column_answers import in_order
+from asyncio_operator.arrow.key_index import ArrowKeys
+from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.column_places import ColumnCache
 from benchmarks.measuring import passed, peak_memory, seconds_of
 from benchmarks.peers.report import check_places, paste
 from enrichers import FunctionEnricher
@@ -192,11 +192,7 @@ def _garbage(full: bool) -> Chart:
     pauses = []
     for count in counts:
         with closing(_cached(count)):
-            # Beside one key nothing is put aside.
-            if count > 1:
-                Frozen().look(count)
             pauses.append(_pause() * 1000)
-        gc.unfreeze()
     chart.points = [(count, pause, pauses[0]) for count, pause in zip(counts, pauses, strict=True)]
     return chart
 
@@ -212,13 +208,12 @@ def _pause() -> float:
     return median(times)
 
 
-def _cached(keys: int) -> LookupCache:
-    """A cache on the heap, filled by calls of 1,000 keys."""
-    cache = open_cache(Cache(max_rows=keys), "growth")
+def _cached(keys: int) -> ColumnCache:
+    """A cache in memory, filled by calls of 1,000 keys."""
+    cache = ColumnCache(Cache(max_rows=keys), None)
     for start in range(0, keys, 1000):
         table = pa.table({"number": range(start, start + 1000), "name": [f"name {n}" for n in range(1000)]})
-        for place in range(1000):
-            cache.put(start + place, ColumnAnswers(table, place, 1))
+        cache.learn(ArrowKeys(pa.array(range(start, start + 1000))), in_order(table), AnswerCheck(table.schema, True))
     return cache
 
 

@@ -18,10 +18,9 @@ types. `key_arrays` does the first step for Arrow columns. The bytes of `state.k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime, timezone
 from decimal import Decimal
-from itertools import chain, repeat
 from typing import Any, Final
 from uuid import UUID
 
@@ -82,20 +81,6 @@ def identity(key: Any) -> Any:
         return key, kinds
     parts = tuple(map(identity, key))
     return (parts, kinds) if kind is tuple else (parts, kinds, kind)
-
-
-def identities(keys: Sequence[Any]) -> Sequence[Any]:
-    """The `identity` of each key. Keys of one type, as those of a column are, take a third of the time."""
-    kinds = set(map(type, keys))
-    if kinds <= {str, int}:
-        return keys
-    if len(kinds) == 1 and not any(issubclass(kind, tuple) for kind in kinds):
-        return list(zip(keys, repeat(kinds.pop())))
-    if kinds == {tuple} and len(set(map(len, keys))) == 1:
-        parts = [set(map(type, part)) for part in zip(*keys, strict=True)]
-        if all(len(part) == 1 for part in parts) and _COMPARABLE.issuperset(chain.from_iterable(parts)):
-            return list(zip(keys, repeat(tuple(part.pop() for part in parts))))
-    return list(map(identity, keys))
 
 
 def _float(key: float) -> float:

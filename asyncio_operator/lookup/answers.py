@@ -6,7 +6,7 @@ An answer is a mapping, a sequence of mappings, rows of a table, or None.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -175,14 +175,6 @@ class AnswerCheck:
         except Exception:
             # Each of them fits alone.
             return self._joined([self._collected([answer]) for answer in answers])
-
-
-def valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:
-    """What `read` makes of the answer for a key. Raises ResultError, with the key."""
-    try:
-        return read(answer)
-    except ResultError as error:
-        raise ResultError(f"the answer for key {describe(key)} is invalid: {error}") from error
 
 
 def check_failure(

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import compress, repeat
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from asyncio_operator.arrow.key_identity import identities, identity, storable
+from asyncio_operator.arrow.key_identity import identity, storable
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
 from asyncio_operator.policies.cache import Cache
@@ -38,16 +36,6 @@ logger = logging.getLogger("asyncio_operator.cache")
 
 FOREVER: Final = 1e12
 """Seconds: 30,000 years."""
-
-HELD = 2
-"""Copy cached answers out of their tables when these have this many times as many rows as there are keys, or as the
-last copy had: a copy costs as much as the writes since the last one."""
-
-LEAST_HELD = 2_000
-"""The same for a small cache: rows of two calls."""
-
-AT_ONCE: Final = 256
-"""Keys that are read together: their entries are still in the processor's cache when their use is counted."""
 
 MOST_PLACES = 4
 """Journals of which a cache knows the keys: those that were used last."""
@@ -152,9 +140,6 @@ class LookupCache(AnyCache):
         self._used = None if options.expire_after_access is None else self._lives("used", options.expire_after_access)
         times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
         self._expire = times != (None, None, None)
-        self._in_bulk = (options.missing_ttl, options.refresh_after, self._used) == (None, None, None)
-        self._table: Any = None
-        self._held = self._copied = 0
         self._take_order()
         self._load = self._written.table.get_slot
         # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.
@@ -163,10 +148,9 @@ class LookupCache(AnyCache):
     # -- the order of use
 
     def _take_order(self) -> None:
-        """Take the order, and the functions that give the slot of a key, the slots of keys, and count a use."""
+        """Take the order, and the functions that give the slot of a key and count a use."""
         # A table on the heap takes anything that can be hashed for a slot, so no key has to be written as bytes.
         self._slot: Callable[[Any], Slot] = identity
-        self._slots: Callable[[Sequence[Any]], Sequence[Slot]] = identities
         self._entries = cast("HeapValueTable", self._written.table).in_order()
         self._count_use: Callable[[Slot], object] = self._entries.move_to_end
 
@@ -217,39 +201,6 @@ class LookupCache(AnyCache):
             self._fail("cannot be read", key, error)
             return ABSENT
 
-    def get_many(self, keys: Sequence[Any], absent: Any) -> tuple[list[Any], list[int]]:
-        """The answers of `get` for keys, `absent` instead of ABSENT; and the positions of these."""
-        answers: list[Any] = []
-        missing: list[int] = []
-        for start in range(0, len(keys), AT_ONCE):
-            some = keys[start : start + AT_ONCE]
-            try:
-                found, left = self._living(some, absent) if self._in_bulk else self._each(some, absent)
-            except Exception:
-                # `get` says which key it is, and clears a damaged cache.
-                found, left = self._each(some, absent)
-            answers += found
-            missing += [start + i for i in left]
-        return answers, missing
-
-    def _each(self, keys: Sequence[Any], absent: Any) -> tuple[list[Any], list[int]]:
-        answers = [absent if (answer := self.get(key)) is ABSENT else answer for key in keys]
-        return answers, [i for i, answer in enumerate(answers) if answer is absent]
-
-    def _living(self, keys: Sequence[Any], absent: Any) -> tuple[list[Any], list[int]]:
-        """The same for a few keys, with one lifetime and no time of use: no step has a Python function for each."""
-        slots = self._slots(keys)
-        stored = list(map(self._load, slots))
-        answers = self._written.living(stored, absent)
-        left = [i for i, answer in enumerate(answers) if answer is absent]
-        hits = compress(slots, [answer is not absent for answer in answers]) if left else slots
-        deque(map(self._count_use, hits), maxlen=0)
-        if stored.count(None) < len(left):
-            for i in left:
-                # `get` removes what has expired.
-                self.get(keys[i])
-        return answers, left
-
     def is_old(self, key: Any) -> bool:
         """Whether the cache has an answer for a key that is due to be refreshed."""
         stored = self._stored(key)
@@ -259,6 +210,10 @@ class LookupCache(AnyCache):
         """The answer for a key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
         stored = self._stored(key) if self.options.stale_if_error else None
         return ABSENT if stored is None else self._codec.decode(self._codec.split(stored)[1])
+
+    def holds(self, key: Any) -> bool:
+        """Whether there is an answer for a key, expired or not."""
+        return self._stored(key) is not None
 
     def came(self, key: Any) -> float:
         """When the answer for a key came, in seconds since the epoch; now, if there is none."""
@@ -284,52 +239,13 @@ class LookupCache(AnyCache):
             used = None if self._used is None else self._used.codec.stamp(now, self._used.codec.encode(True))
             self._put(slot, stored, used)
             self._make_room(now)
-            if self.in_memory and hasattr(answer, "table"):
-                self._hold(answer.table)
         except Exception as error:
             self._fail("cannot be kept", key, error)
 
-    def learn(self, keys: Sequence[Any], answers: Sequence[Any]) -> None:
+    def learn(self, keys: Iterable[Any], answers: Iterable[Any]) -> None:
         """The same for several answers that have just come."""
-        if not self.in_memory or self._used is not None or not set(map(type, keys)) <= {int, str}:
-            for key, answer in zip(keys, answers, strict=True):
-                self.put(key, answer)
-            return
-        entries, kinds = self._entries, set(map(type, answers))
-        missed = type(None) in kinds
-        if missed and not self.options.cache_missing:
-            found = [answer is not None for answer in answers]
-            for key in compress(keys, [not one for one in found]):
-                self.put(key, None)
-            keys, answers = list(compress(keys, found)), list(compress(answers, found))
-        now = self.now()
-        stored = map(self._codec.encode, answers) if missed else answers
-        if not entries.keys().isdisjoint(keys):
-            deque(map(entries.pop, keys, repeat(None)), maxlen=0)
-        entries.update(zip(keys, zip(repeat(now), stored, strict=False), strict=True))
-        self._make_room(now, len(keys))
-        if not kinds <= {dict, list, type(None)}:
-            for table in {id(one.table): one.table for one in answers if hasattr(one, "table")}.values():
-                self._hold(table)
-
-    def _hold(self, table: Any) -> None:
-        """Note a table with rows of answers in columns. All of it stays in memory while one of its rows is cached, so
-        the answers are copied into a table of their own when too much is held."""
-        if table is not self._table:
-            # Once for a call: while its answers are written, each copy would leave its table in memory all the same.
-            if self._held > HELD * max(len(self), self._copied, LEAST_HELD):
-                # Imported here: it loads pyarrow, which made these answers.
-                from asyncio_operator.arrow.column_answers import compacted
-
-                codec, kept = self._codec, self._written.table
-                entries = [(slot, *codec.split(stored)) for slot, _, stored in kept.entries()]
-                in_columns = [entry for entry in entries if hasattr(entry[2], "table")]
-                copies = compacted([answer for _, _, answer in in_columns])
-                for (slot, written, _), copy in zip(in_columns, copies, strict=True):
-                    kept.put_slot(slot, codec.stamp(written, copy))
-                self._held = self._copied = int(copies.counts.sum())
-            self._table = table
-            self._held += table.num_rows
+        for key, answer in zip(keys, answers, strict=True):
+            self.put(key, answer)
 
     def close(self) -> None:
         if not self._backend.closed:

@@ -84,11 +84,18 @@ def cache_name(owner: str, options: Cache) -> str:
     return f"{FORMAT} {fingerprint((owner, replace(options, rocksdb=None)))}"
 
 
-def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: pa.Schema | None = None) -> LookupCache:
+def open_cache(
+    options: Cache,
+    owner: str,
+    clock: Clock | None = None,
+    schema: pa.Schema | None = None,
+    in_columns: bool = False,
+) -> LookupCache:
     """Opens the cache of an owner (see `cache_owner`). It blocks while it uses the disk.
 
     Args:
         schema: the columns of the answers. A store that workers share needs it.
+        in_columns: one in memory keeps answers in columns (`lookup.column_places`).
 
     Raises:
         ConfigurationError: the directory cannot be used, or a library is not installed.
@@ -99,12 +106,14 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: p
         from asyncio_operator.lookup.shared_cache import Format, SharedCache
         from asyncio_operator.lookup.shared_store import ADDRESS, SharedStore
 
-        memory = open_cache(replace(options, store="heap"), owner, clock)
+        memory = open_cache(replace(options, store="heap"), owner, clock, schema, in_columns)
         # It connects when it is asked.
         client = partial(member(REDIS, "RedisValues"), options.store, connect_timeout=ADDRESS)
         store = SharedStore(shown_address(options.store), client)
         memory.known = (SharedCache(options, memory, store, Format(owner, schema)),)
         return memory
+    if options.store == "heap" and in_columns:
+        return member("asyncio_operator.lookup.column_places", "ColumnCache")(options, clock, schema)  # type: ignore[no-any-return]
     if options.store == "heap":
         return LookupCache(options, state.HeapStateBackend(max_parallelism=1, clock=clock))
     name = cache_name(owner, options)
@@ -133,20 +142,14 @@ async def lent_cache(
     options: Cache,
     schema: pa.Schema | None = None,
     clock: Clock | None = None,
-    in_columns: bool = False,
 ) -> AsyncIterator[AnyCache]:
-    """The cache of an owner, while it is entered. The arguments are those of `open_cache`.
-
-    Args:
-        in_columns: it is in memory, and keeps answers in columns (`lookup.column_places`).
+    """The cache of an owner, while it is entered. The arguments are those of `open_cache`, for answers in columns.
 
     Raises:
         ConfigurationError: the cache cannot be opened.
     """
     name = cache_name(owner, options)
-    make: Callable[[], AnyCache] = partial(open_cache, options, owner, clock, schema)
-    if in_columns:
-        make = partial(member("asyncio_operator.lookup.column_places", "ColumnCache"), options, clock)
+    make: Callable[[], AnyCache] = partial(open_cache, options, owner, clock, schema, in_columns=True)
     # In a thread: a disk may be slow, and all tasks of this process share this loop.
     opening = caches.borrow(name, lambda: start_task(asyncio.to_thread(make)))
     is_open = False
@@ -300,8 +303,7 @@ class CacheOnDisk(LookupCache):
 
     def _take_order(self) -> None:
         self._order = self._place.backend.order_of_use()
-        self._slot = slot_of = self._backend.slot_of
-        self._slots = lambda keys: list(map(slot_of, keys))
+        self._slot = self._backend.slot_of
         self._count_use = self._order.use
 
     def __len__(self) -> int:

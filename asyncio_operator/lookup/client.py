@@ -23,7 +23,7 @@ from asyncio_operator.errors import ConfigurationError, EnricherError, StateErro
 from asyncio_operator.figures import Figures
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import named_options
-from asyncio_operator.lookup.answers import ATOMIC, AnswerCheck, copied, valid
+from asyncio_operator.lookup.answers import ATOMIC, AnswerCheck, copied
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
 from asyncio_operator.lookup.key_batch import Failure
@@ -221,7 +221,7 @@ class _Engine:
             if isinstance(outcome.error, ExceptionGroup):
                 raise EnricherError.of(outcome.error)
             raise outcome.error.with_traceback(outcome.traceback)
-        return valid(_own, key, outcome)
+        return _own(outcome)  # type: ignore[no-any-return]
 
     async def _ask(self, key: Any) -> Any:
         waiter: asyncio.Future[Any] = self.loop.create_future()
@@ -309,4 +309,4 @@ def _own(answer: Any) -> Any:
         return [_own(row) for row in answer]
     if isinstance(answer, dict):
         return {name: value if type(value) in ATOMIC else copied(value) for name, value in answer.items()}
-    return None if answer is None else answer.answer()  # Rows of a table become new mappings.
+    return answer

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import chain, compress, groupby, islice, repeat
 from math import inf, isnan
 from operator import attrgetter
@@ -22,19 +23,20 @@ import pyarrow.types as kinds
 from asyncio_operator.arrow import column_memory
 from asyncio_operator.arrow.column_answers import one_after_the_other
 from asyncio_operator.arrow.column_memory import ABOUT, ColumnMemory
+from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.clock import Clock, milliseconds, monotonic
 from asyncio_operator.errors import describe_error
 from asyncio_operator.figures import Figures
+from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import AnyCache
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Answer, KeyBatch
-from asyncio_operator.lookup.places import ONE_CALL, Calls, Places
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, ONE_CALL, PENDING, Answer, Calls, KeyBatch
+from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.column_answers import ColumnAnswers, Piece
-    from asyncio_operator.arrow.key_index import ArrowKeys, Mask
-    from asyncio_operator.lookup.answers import AnswerCheck
+    from asyncio_operator.arrow.key_index import Mask
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.lookup.known import KnownAnswers
 
@@ -104,7 +106,7 @@ class ColumnStore:
             self._names.update(calls.names)
         kind = None if hasattr(keys, "array") else like
         maker = None if hasattr(answers, "table") else check
-        came = np.full(len(keys), self.now()) if calls.came is None else calls.came
+        came = np.full(len(keys), self.now()) if calls.came is None else np.array(calls.came)
         self._come.append(Learnt(keys, kind, answers, maker, came, about))
         self._count += len(keys)
         if self._count >= MANY:
@@ -150,8 +152,9 @@ class ColumnCache(AnyCache, ColumnStore):
 
     has_objects = False
 
-    def __init__(self, options: Cache, clock: Clock | None) -> None:
+    def __init__(self, options: Cache, clock: Clock | None, schema: pa.Schema | None = None) -> None:
         AnyCache.__init__(self, options)
+        self._schema = schema
         answers = ColumnMemory(
             milliseconds(clock),
             (self.row_life, self.miss_life),
@@ -181,6 +184,23 @@ class ColumnCache(AnyCache, ColumnStore):
             keys, answers, came = keys.at(places), answers.at(places).compact(), came[places]
         # A hit of a cache says nothing about a call.
         self._answers.learn(keys, answers, came)
+
+    def put(self, key: Any, answer: Any, age: int) -> None:
+        """Store an answer for a key that was looked for here; see `LookupCache.put`."""
+        self.learn([key], [answer], self._check, self._like, None, Calls(came=[self.now() - age]))
+
+    def holds(self, key: Any) -> bool:
+        """Whether there is an answer, expired or not, for a key that was looked for here."""
+        return self.stale(self._like.like([key])) is not ABSENT
+
+    @cached_property
+    def _check(self) -> AnswerCheck:
+        return AnswerCheck(self._schema, in_columns=True)
+
+    @cached_property
+    def _like(self) -> ArrowKeys:
+        assert self._kind is not None
+        return ArrowKeys(pa.array([], self._kind))
 
     def is_old(self, keys: ArrowKeys) -> Mask:
         """Whether each key has an answer that is due to be refreshed."""
@@ -303,14 +323,21 @@ class ColumnPlaces(Places):
         batch.store(here, answers, reports)
         if place is not cache or (self._kept is None and not self.refreshes):
             return
-        places, objects = here.tolist(), batch.objects
+        places = here.tolist()
         if self._kept is not None:
             for i, answer in zip(places, answers, strict=True):
-                self._keep(objects[i], answer)
-        if self.refreshes and self.refresh is not None:
-            old = map(cache.is_old, [objects[i] for i in places]) if cache.has_objects else cache.is_old(keys.at(here))
-            for i in compress(places, old):
-                self.refresh(objects[i])
+                self._keep(batch.objects[i], answer)
+        self.refresh_old(batch, places)
+
+    def refresh_old(self, batch: KeyBatch, positions: Sequence[int]) -> None:
+        """Refresh the cached answers of the keys at some positions that are old enough."""
+        if not self.refreshes or self.refresh is None:
+            return
+        cache, objects = self._cache, batch.objects
+        in_columns = not cache.has_objects
+        old = cache.is_old(batch.keys.at(positions)) if in_columns else [cache.is_old(objects[i]) for i in positions]
+        for i in compress(positions, old):
+            self.refresh(objects[i])
 
     def in_cache(self, key: Any) -> Any:
         return key if self._cache.has_objects else self._like(key)
@@ -333,7 +360,7 @@ class ColumnPlaces(Places):
         # The memory first, so that it never counts an answer as younger than the cache does.
         self._remember(keys, answers, outcomes, calls)
         if cache is not None and cache.has_objects:
-            cache.learn(list(keys), list(answers))
+            cache.learn(keys, answers)
         elif cache is not None:
             cache.learn(keys, answers, self._check, self._keys, None, calls)
 
@@ -352,8 +379,9 @@ class ColumnPlaces(Places):
 
 def _living(cache: LookupCache, keys: ArrowKeys) -> list[tuple[Any, list[Any]]]:
     """The same as `ColumnStore.recall`, of a cache with objects."""
-    answers, missing = cache.get_many(list(keys), PENDING)
-    return [(np.delete(np.arange(len(answers)), missing), [one for one in answers if one is not PENDING])]
+    answers = list(map(cache.get, keys))
+    hits = [one is not ABSENT for one in answers]
+    return [(np.flatnonzero(hits), list(compress(answers, hits)))]
 
 
 def _about(outcomes: Sequence[Answer]) -> Any:

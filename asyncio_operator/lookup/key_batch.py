@@ -9,12 +9,12 @@ Law: an outcome is written once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
+from itertools import compress, repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.column_answers import Piece
@@ -45,6 +45,30 @@ class Answer:
     latency: float | None
     error: BaseException | None = None
     http_status: int | None = None
+
+
+class Calls(NamedTuple):
+    """What is known of the calls that have given the answers of some keys.
+
+    Attributes:
+        attempts: the calls that each answer took.
+        latencies: seconds of the last of them.
+        weights: under a budget, what each key weighed beside its call, by unit.
+        http_statuses: see `Answer`.
+        came: when each answer came, in the time of the places; None: now.
+        names: of the keys, as batches have them; None: places have to find them.
+    """
+
+    attempts: int = 1
+    latencies: Iterable[float] = repeat(0.0)
+    weights: Iterable[Mapping[str, float] | None] = repeat(None)
+    http_statuses: Iterable[int | None] = repeat(None)
+    came: Any = None
+    names: Sequence[int] | None = None
+
+
+ONE_CALL = Calls()
+"""Nothing is known of the calls but that each answer took one."""
 
 
 @dataclass(slots=True, eq=False)

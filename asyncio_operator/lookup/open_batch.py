@@ -16,15 +16,12 @@ from math import inf
 from operator import not_
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import FEW
-from asyncio_operator.lookup.key_batch import PENDING, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, Calls, KeyBatch, shared
 from asyncio_operator.lookup.open_keys import OpenKey, weights_of
-from asyncio_operator.lookup.places import Calls
 from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
 if TYPE_CHECKING:
@@ -61,10 +58,12 @@ class Come:
         self.calls: list[Call | None] = []
         self.turns: list[tuple[int, float]] = []
 
-    def times(self, now: Callable[[], float]) -> Any:
+    def times(self, now: Callable[[], float]) -> list[float]:
         """When each of them came, in the time of places."""
-        ends, times = zip(*self.turns, (len(self.results), now()), strict=True)
-        return np.repeat(times, np.diff(ends, prepend=0))
+        times: list[float] = []
+        for count, time in (*self.turns, (len(self.results), now())):
+            times += repeat(time, count - len(times))
+        return times
 
 
 def some(values: list[Any], positions: Sequence[int]) -> list[Any]:
@@ -185,10 +184,8 @@ class OpenBatch(CallWindow):
             for flight, answer in zip(self.flights(positions), answers, strict=True):
                 pending.found(flight, answer, source)
             return
-        keys = some(self.batch.objects, positions)
-        self.store(positions, pending.places.found(keys, answers, source))
-        for key in keys:
-            pending.places.refresh_if_old(key)
+        self.store(positions, pending.places.found(some(self.batch.objects, positions), answers, source))
+        self._places.refresh_old(self.batch, positions)
 
     def _answered(self, count: int) -> None:
         self.missing -= count
@@ -339,7 +336,7 @@ class OpenBatch(CallWindow):
         results: Sequence[Any],
         latencies: Sequence[float],
         calls: Sequence[Call | None],
-        times: Any,
+        times: list[float] | None,
     ) -> list[Result]:
         """Store and keep the results of keys. Returns those that are no outcomes."""
         if not positions:
@@ -355,7 +352,7 @@ class OpenBatch(CallWindow):
             if len(wrong) == len(every):
                 return wrong
             positions, results, latencies, calls = map(list, zip(*compress(every, fit), strict=True))
-            answers, times = pending.check.many(results), times if times is None else times[fit]
+            answers, times = pending.check.many(results), times and list(compress(times, fit))
         weights: Iterable[Any] = repeat(None)
         http_statuses: Iterable[Any] = repeat(None)
         if source.known:

@@ -19,10 +19,9 @@ from asyncio_operator.engine.failures import ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.errors import ElementTimeoutError, ResultError, count_kind, describe
-from asyncio_operator.lookup.answers import check_failure, valid
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, Answer, Failure
+from asyncio_operator.lookup.answers import check_failure
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, Answer, Calls, Failure
 from asyncio_operator.lookup.key_batch import shared as as_shared
-from asyncio_operator.lookup.places import Calls, Places
 from asyncio_operator.quota.usage import COUNTED
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.telemetry.annotations import answered_with
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from asyncio_operator.figures import Figures
     from asyncio_operator.lookup.answers import AnswerCheck
     from asyncio_operator.lookup.options import LookupOptions
+    from asyncio_operator.lookup.places import Places
 
 
 class OpenKey(Flight):
@@ -221,8 +221,12 @@ class PendingKeys(OpenKeys):
 
     def complete(self, pending: OpenKey, answer: Any, attempts: int) -> str:
         try:
-            answer = valid(self.check, pending.value, answer) if self._single else self.check(answer)
+            # In columns it has been checked with its whole table.
+            answer = answer.answer() if self._single and hasattr(answer, "table") else self.check(answer)
         except ResultError as error:
+            if self._single:
+                cause, error = error, ResultError(f"the answer for key {describe(pending.value)} is invalid: {error}")
+                error.__cause__ = cause
             if pending.call is not None:
                 answered_with(error, pending.call.http_status)
             return self.failed(pending, error, attempts)

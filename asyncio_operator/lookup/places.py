@@ -7,42 +7,17 @@ Law L14: a key that one place knows touches no later one. This module knows neit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.figures import Figures
-from asyncio_operator.lookup.key_batch import Answer
+from asyncio_operator.lookup.key_batch import ONE_CALL, Answer, Calls
 from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.lookup.cache import AnyCache
     from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
-
-
-class Calls(NamedTuple):
-    """What is known of the calls that have given the answers of some keys.
-
-    Attributes:
-        attempts: the calls that each answer took.
-        latencies: seconds of the last of them.
-        weights: under a budget, what each key weighed beside its call, by unit.
-        http_statuses: see `Answer`.
-        came: when each answer came, in the time of the places; None: now.
-        names: of the keys, as batches have them; None: places have to find them.
-    """
-
-    attempts: int = 1
-    latencies: Iterable[float] = repeat(0.0)
-    weights: Iterable[Mapping[str, float] | None] = repeat(None)
-    http_statuses: Iterable[int | None] = repeat(None)
-    came: Any = None
-    names: Sequence[int] | None = None
-
-
-ONE_CALL = Calls()
-"""Nothing is known of the calls but that each answer took one."""
 
 
 class Places:

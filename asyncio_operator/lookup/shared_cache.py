@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.lookup.cache import LookupCache
+    from asyncio_operator.lookup.column_places import ColumnCache
     from asyncio_operator.quota.usage import Weights
     from asyncio_operator.services.redis_values import Write
 
@@ -237,7 +238,7 @@ class SharedCache(KnownAnswers):
     source = "cache"
     most = MOST
 
-    def __init__(self, options: Cache, memory: LookupCache, store: SharedStore, form: Format) -> None:
+    def __init__(self, options: Cache, memory: LookupCache | ColumnCache, store: SharedStore, form: Format) -> None:
         self._options = options
         self._memory = memory
         self._store = store
@@ -286,7 +287,7 @@ class SharedCache(KnownAnswers):
             memory.put(key, answer, age)
             return answer
         # Law L6: it has to be in memory if the lookup fails.
-        if self._options.stale_if_error and memory.stale(key) is ABSENT:
+        if self._options.stale_if_error and not memory.holds(key):
             memory.put(key, answer, age)
         return ABSENT
 

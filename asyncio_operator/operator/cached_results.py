@@ -23,8 +23,9 @@ from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.answers import copied
 from asyncio_operator.lookup.cache_directories import open_cache, open_own_cache
+from asyncio_operator.lookup.key_batch import Calls
 from asyncio_operator.lookup.open_keys import OpenKey, OpenKeys
-from asyncio_operator.lookup.places import Calls, Places
+from asyncio_operator.lookup.places import Places
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.keys import serialize_key
 

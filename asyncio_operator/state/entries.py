@@ -11,7 +11,7 @@ change is one atomic write; changes that belong together are staged into one bat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final
 
@@ -57,12 +57,6 @@ class Codec:
     def split(self, stamped: Stored) -> tuple[int, Stored]:
         """The timestamp of a stamped entry, and the entry without it."""
         return stamped_at(stamped)[0] - STAMP_BIAS, stamped[STAMP_SIZE:]
-
-    def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
-        """The values of entries, whose lives have begun; `absent` instead of those that are not after the deadline."""
-        split, decode = self.split, self.decode
-        found = [(deadline, None) if one is None else split(one) for one in stamped]
-        return [decode(rest) if written > deadline else absent for written, rest in found]
 
 
 class Entries(ABC):

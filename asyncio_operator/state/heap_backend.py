@@ -23,7 +23,7 @@ A second list holds the timestamps. In most stretches no entry has expired or ha
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -402,15 +402,6 @@ class HeapCodec(Codec):
 
     def split(self, stamped: Stored) -> tuple[int, Stored]:
         return stamped[0], stamped[1]
-
-    def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
-        if self._copies:
-            return super().living(stamped, deadline, absent)
-        null = NULL
-        return [
-            absent if one is None or one[0] <= deadline else None if (value := one[1]) is null else value
-            for one in stamped
-        ]
 
 
 def new_table(meta: StateMeta, timed: bool) -> HeapTable | HeapValueTable:

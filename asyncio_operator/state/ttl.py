@@ -30,7 +30,7 @@ This module does not know which backend it uses.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -220,10 +220,6 @@ class LivingEntries(Entries):
                 accessed(now, 1)
 
         return get, put
-
-    def living(self, stored: Sequence[Any], absent: Any) -> list[Any]:
-        """The values of stored entries; `absent` instead of None and of expired ones."""
-        return self.codec.living(stored, self._now() - self._ttl, absent)
 
     def cleaned(self, stored: Any) -> Any | None:
         """What a clean-up leaves of a stored entry: None if it has expired, and a stamped one if its life begins."""

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Cache, Enricher, Retry
 from asyncio_operator.arrow.key_arrays import canonical_array, key_values
-from asyncio_operator.arrow.key_identity import canonical_key, identities, identity
+from asyncio_operator.arrow.key_identity import canonical_key, identity
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
@@ -368,19 +368,3 @@ async def test_L10_a_fake_enricher_finds_its_rows_by_the_same_rule() -> None:
 
 
 ONE_KEY = st.one_of(st.integers(), st.text(max_size=2), st.booleans(), st.floats(), st.dates(), st.binary(max_size=1))
-
-
-@given(
-    st.lists(ONE_KEY)
-    | st.lists(st.tuples(st.integers(), st.text(max_size=2)))
-    | st.lists(st.tuples(ONE_KEY, ONE_KEY) | st.tuples(ONE_KEY))
-    | st.lists(st.tuples(st.tuples(ONE_KEY), st.integers()))
-    | st.lists(st.dates())
-)
-def test_L10_the_identities_of_many_keys_are_those_of_each(keys: list[Any]) -> None:
-    canonical = [canonical_key(key) for key in keys]
-    found = identities(canonical)
-    assert len(found) == len(keys)
-    for key, one in zip(canonical, found, strict=True):
-        assert one == identity(key)
-        assert hash(one) == hash(identity(key))

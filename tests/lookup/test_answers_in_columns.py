@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import gc
-import weakref
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -14,13 +12,9 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
-from asyncio_operator.arrow import column_answers
 from asyncio_operator.arrow.answer_tables import AnswerTables, ask
-from asyncio_operator.arrow.column_answers import ColumnAnswers, compacted
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.testing import ManualClock
 
 ROWS = pa.schema([("name", pa.string()), ("n", pa.int32())])
 
@@ -298,57 +292,6 @@ def test_A3_an_ordinary_function_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="lookup_columns is an ordinary function"):
         Lookup(Wrong())
-
-
-def table_of(keys: Sequence[int]) -> list[ColumnAnswers]:
-    """An answer of one row for each key."""
-    table = pa.table({"n": keys, "name": [f"{key}" for key in keys]})
-    return [ColumnAnswers(table, place, 1) for place in range(len(keys))]
-
-
-def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> None:
-    clock = ManualClock()
-    cache = open_cache(Cache(max_rows=100, expire_after_write=60), "owner", clock)
-    tables, rows = [], table_of([1])
-    for start in range(0, 200_000, 1_000):
-        clock.advance(0.5)
-        keys = range(start, start + 1_000)
-        rows = table_of(keys)
-        tables.append(weakref.ref(rows[0].table))
-        for key, answer in zip(keys, [*rows[:998], ColumnAnswers(rows[0].table, 998, 2), None], strict=True):
-            cache.put(key, answer)
-    del rows
-    gc.collect()
-    assert sum(one() is not None for one in tables) <= 5
-    last = range(199_900, 200_000)
-    kept = [cache.get(key) for key in last]
-    assert [None if one is None else one.answer() for one in kept] == [
-        *({"n": key, "name": f"{key}"} for key in last[:-2]),
-        [{"n": key, "name": f"{key}"} for key in last[-2:]],
-        None,
-    ]
-    assert cache.get_many([*last, 5], "absent") == ([*kept, "absent"], [100])
-    clock.advance(60)
-    assert cache.get_many([199_900, 199_999], "absent") == (["absent"] * 2, [0, 1])
-    assert len(cache) == 98
-
-
-def test_A4_L4_a_cache_copies_keys_of_several_rows_no_more_often_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[int] = []
-
-    def count(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
-        copied.append(sum(answer.counts for answer in answers))
-        return compacted(answers)
-
-    monkeypatch.setattr(column_answers, "compacted", count)
-    cache = open_cache(Cache(max_rows=2_000), "owner")
-    for start in range(0, 20_000, 500):
-        table = table_of(range(20 * 500))[0].table
-        for key in range(500):
-            cache.put(start + key, ColumnAnswers(table, 20 * key, 20))
-    # As many rows as were written.
-    assert sum(copied) <= 20 * 20_000
-    assert [row["n"] for row in cache.get(19_999).answer()] == [*range(20 * 499, 20 * 500)]
 
 
 @pytest.mark.parametrize("max_batch", [1, 100])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import multiprocessing
 import os
@@ -122,46 +121,6 @@ def test_L6_an_expired_answer_is_still_there_for_a_failure(make, clock, expiry):
         assert cache.get("a") is ABSENT
         assert cache.stale("a") == ROW
     assert cache.stale("b") is ABSENT
-
-
-@pytest.mark.parametrize("options", [{}, {"missing_ttl": 2.0}, {"stale_if_error": True}])
-def test_many_keys_at_once_are_found_as_one_by_one(make, clock, options):
-    cache = make(max_rows=1_300, expire_after_write=5.0, **options)
-    keys = list(range(1_500))
-    for key in keys[:900]:
-        cache.put(key, ROW if key % 3 else None)
-    clock.advance(3.0)
-    for key in keys[900:1_300]:
-        cache.put(key, ROW)
-    clock.advance(2.0)
-    found, missing = cache.get_many(keys, "absent")
-    assert missing == [i for i, answer in enumerate(found) if answer == "absent"]
-    assert [answer if answer != "absent" else ABSENT for answer in found] == [cache.get(key) for key in keys]
-    if isinstance(cache, LookupCache):
-        assert cache.get_many([900, [1], 901], "absent") == ([ROW, "absent", ROW], [1])
-    else:
-        cache.get_many([900, 901], "absent")
-    # The first of what is left was used last: the next keys take the place of the others.
-    cache.get_many([900], "absent")
-    for key in range(2_000, 3_299):
-        cache.put(key, ROW)
-    assert kept(cache, 900, 901, 1_299) == [900]
-
-
-def test_reading_many_composite_keys_starts_no_garbage_collection():
-    cache = open_cache(Cache(), "specification")
-    keys = [(f"N{number}", number) for number in range(10_000)]
-    for key in keys:
-        cache.put(key, ROW)
-    collections: list[str] = []
-    gc.collect()
-    gc.callbacks.append(lambda phase, _: collections.append(phase))
-    try:
-        found, missing = cache.get_many(keys, None)
-    finally:
-        gc.callbacks.pop()
-    assert (found, missing) == ([ROW] * 10_000, [])
-    assert collections == []
 
 
 @pytest.mark.parametrize("key", [None, [1], {"a": 1}, object(), ("a", [1])])

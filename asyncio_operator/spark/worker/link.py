@@ -156,9 +156,7 @@ class Link:
             enter = stack.enter_async_context
             enricher = await enter(process.opened(task.fingerprint, task.enricher))
             if options.cache is not None:
-                in_columns = options.cache.store == "heap"
-                lent = lent_cache(process.caches, task.owner, options.cache, task.answers, process.wall, in_columns)
-                cache = await enter(lent)
+                cache = await enter(lent_cache(process.caches, task.owner, options.cache, task.answers, process.wall))
             if hedge is not None:
                 hedger = stack.enter_context(process.hedgers.lent((task.fingerprint, hedge), partial(Hedger, hedge)))
             known = () if self._journal is None else (self._journal,)

@@ -7,11 +7,8 @@ ends, in whatever way. The loop thread stays for the next task.
 A task also ends when the reader of its results has ended: Spark, which closes its end of a socket, or the feeder of
 another task of the same Python stage, a `TakingThread`.
 
-Spark's Python worker collects garbage at the end of every task, and looks at all objects of the process: beside a
-million cached keys that takes half a second. So everything is frozen (`gc.freeze`) when the first task ends: the
-modules, and what caches have on the heap. Frozen objects are still freed when nothing refers to them; only cycles among
-them are not found. So everything is thawed, collected and frozen again when there are many more keys than the last time
-or many fewer, or when many were replaced.
+Spark's Python worker collects garbage at the end of every task, and looks at all objects of the process. So everything
+is frozen (`gc.freeze`) when the first task ends: the modules. What caches hold is in columns, or on the disk.
 
 A task whose calls change something makes none ahead of the rows that Spark takes (law X15). Spark reads the next row
 only when it needs one. But what a worker writes goes into the buffers of its connection, so a write says nothing about
@@ -39,7 +36,6 @@ from types import FrameType
 from typing import Any, Final
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.cache_directories import caches, open_caches
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop, call_on
 from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
@@ -128,8 +124,9 @@ def outputs_of(
             else:
                 yield output
     # Spark's worker collects garbage next, if it is one that runs several tasks. It throws away one whose task failed.
-    if "SPARK_REUSE_WORKER" in os.environ:
-        frozen.look(sum(len(cache) for cache in open_caches(caches) if cache.in_memory and cache.has_objects))
+    if "SPARK_REUSE_WORKER" in os.environ and not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 class TakingThread(threading.Thread):
@@ -318,36 +315,3 @@ def _unread_in_tcp(connection: socket.socket, undelivered: Callable[[], int]) ->
         return int(struct.unpack_from("=I", answer, UNREAD_AT)[0])
 
     return look
-
-
-LEAST: Final = 10_000
-"""Cached keys that are worth another time: a collection beside fewer takes some milliseconds."""
-
-GROWTH: Final = 1.5
-"""How many times the keys of the last time: all times together take as long as three of the spared collections."""
-
-
-class Frozen:
-    """What is frozen for the caches of a process."""
-
-    def __init__(self) -> None:
-        self._keys = 0
-        self._frozen = 0
-
-    def look(self, keys: int) -> None:
-        """Freeze everything, if that is worth it beside this number of cached keys. Called on the main thread of a
-        task, at its end: it may take as long as one collection, which would hold up what runs on the loop."""
-        least, most = self._keys / GROWTH, max(LEAST, self._keys) * GROWTH
-        # Replaced are as many objects as there were keys. A key has two or more.
-        replaced = self._frozen - gc.get_freeze_count() >= self._keys
-        if self._frozen and (keys < most if self._keys < LEAST else least < keys < most and not replaced):
-            return
-        # What the task that ends now leaves behind is found the next time.
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        self._keys, self._frozen = keys, gc.get_freeze_count()
-
-
-frozen = Frozen()
-"""Of this process."""
