@@ -177,6 +177,11 @@ class ColumnMemory:
         # Places in the order of their use, at the time of this number.
         self._queue, self._queued = used[:0], 0
 
+    @property
+    def room(self) -> int:
+        """The number of keys that are kept beside those that are here."""
+        return self._most_keys - self.count
+
     def recall(self, keys: ArrowKeys, *, expired: bool = False) -> list[Piece]:
         """The positions of the keys whose answers are here, and these answers; with those that have expired and are
         still here. Counts as a use."""

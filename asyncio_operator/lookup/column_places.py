@@ -29,7 +29,7 @@ from asyncio_operator.errors import describe_error
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import AnyCache
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, ONE_CALL, PENDING, Answer, Calls, KeyBatch
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, ONE_CALL, PENDING, TURNS, Answer, Calls, KeyBatch
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.entries import ABSENT
@@ -53,7 +53,7 @@ class Learnt(NamedTuple):
     Attributes:
         like: some keys of the type of those that are no `ArrowKeys`.
         answers: in columns, or as `check` returned them.
-        came: when each came.
+        came: see `Calls`.
         about: what their calls took, if that is asked for.
     """
 
@@ -61,7 +61,7 @@ class Learnt(NamedTuple):
     like: ArrowKeys | None
     answers: Any
     check: AnswerCheck | None
-    came: Any
+    came: Sequence[tuple[int, float]]
     about: Any
 
 
@@ -82,7 +82,8 @@ class ColumnStore:
 
     def recall(self, keys: ArrowKeys) -> list[Piece]:
         """The positions of the keys with a live answer, and the answers. Counts as a use."""
-        if self._names is None or not self._names.isdisjoint(keys.names):
+        # Law L4: what waits may take the places of others.
+        if self._count > self._answers.room or self._names is None or not self._names.isdisjoint(keys.names):
             self._settle()
         return self._answers.recall(self._fitted(keys))
 
@@ -106,15 +107,15 @@ class ColumnStore:
             self._names.update(calls.names)
         kind = None if hasattr(keys, "array") else like
         maker = None if hasattr(answers, "table") else check
-        came = np.full(len(keys), self.now()) if calls.came is None else np.array(calls.came)
+        came = [(next(TURNS), self.now())] * len(keys) if calls.came is None else calls.came
         self._come.append(Learnt(keys, kind, answers, maker, came, about))
         self._count += len(keys)
         if self._count >= MANY:
             self._settle()
 
     def _settle(self) -> None:
-        come, self._come, self._count, self._names = self._come, [], 0, set()
-        if not come:
+        come, count, self._come, self._count, self._names = self._come, self._count, [], 0, set()
+        if not count:
             return
         keys: list[ArrowKeys] = []
         answers: list[ColumnAnswers] = []
@@ -130,8 +131,14 @@ class ColumnStore:
             return
         about = 0 if come[0].about is None else np.concatenate([one.about for one in come])
         first, *others = map(self._fitted, keys)
-        came = np.concatenate([one.came for one in come])
-        self._keep(first.joined(others) if others else first, one_after_the_other(answers), came, about)
+        turns, times = map(np.array, zip(*chain.from_iterable([one.came for one in come]), strict=True))
+        every, found = first.joined(others) if others else first, one_after_the_other(answers)
+        if (turns[1:] < turns[:-1]).any():
+            # Those of several batches. Law L4: the order counts.
+            order = np.argsort(turns, kind="stable")
+            every, found, times = every.at(order), found.at(order), times[order]
+            about = about[order] if isinstance(about, np.ndarray) else about
+        self._keep(every, found, times, about)
 
     def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any) -> None:
         self._answers.learn(keys, answers, came, about)
@@ -187,7 +194,7 @@ class ColumnCache(AnyCache, ColumnStore):
 
     def put(self, key: Any, answer: Any, age: int) -> None:
         """Store an answer for a key that was looked for here; see `LookupCache.put`."""
-        self.learn([key], [answer], self._check, self._like, None, Calls(came=[self.now() - age]))
+        self.learn([key], [answer], self._check, self._like, None, Calls(came=[(next(TURNS), self.now() - age)]))
 
     def holds(self, key: Any) -> bool:
         """Whether there is an answer, expired or not, for a key that was looked for here."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress, repeat
+from itertools import compress, count, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -47,6 +47,10 @@ class Answer:
     http_status: int | None = None
 
 
+TURNS = count()
+"""Numbers what comes, in its order."""
+
+
 class Calls(NamedTuple):
     """What is known of the calls that have given the answers of some keys.
 
@@ -55,7 +59,7 @@ class Calls(NamedTuple):
         latencies: seconds of the last of them.
         weights: under a budget, what each key weighed beside its call, by unit.
         http_statuses: see `Answer`.
-        came: when each answer came, in the time of the places; None: now.
+        came: of each answer a number of `TURNS` and when it came, in the time of the places; None: now.
         names: of the keys, as batches have them; None: places have to find them.
     """
 
@@ -63,7 +67,7 @@ class Calls(NamedTuple):
     latencies: Iterable[float] = repeat(0.0)
     weights: Iterable[Mapping[str, float] | None] = repeat(None)
     http_statuses: Iterable[int | None] = repeat(None)
-    came: Any = None
+    came: Sequence[tuple[int, float]] | None = None
     names: Sequence[int] | None = None
 
 

@@ -20,7 +20,7 @@ from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import FEW
-from asyncio_operator.lookup.key_batch import PENDING, Calls, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, TURNS, Calls, KeyBatch, shared
 from asyncio_operator.lookup.open_keys import OpenKey, weights_of
 from asyncio_operator.telemetry.annotations import HTTP_STATUS
 
@@ -46,7 +46,7 @@ class Come:
     Attributes:
         latencies: seconds of their calls.
         calls: these calls; None for one without an object.
-        turns: the numbers of results at the ends of turns of the loop, and the time of places then.
+        turns: the numbers of results at the ends of turns of the loop, with what `Calls.came` says of them.
     """
 
     __slots__ = ("calls", "latencies", "positions", "results", "turns")
@@ -56,12 +56,15 @@ class Come:
         self.results: list[Any] = []
         self.latencies: list[float] = []
         self.calls: list[Call | None] = []
-        self.turns: list[tuple[int, float]] = []
+        self.turns: list[tuple[int, tuple[int, float]]] = []
 
-    def times(self, now: Callable[[], float]) -> list[float]:
-        """When each of them came, in the time of places."""
-        times: list[float] = []
-        for count, time in (*self.turns, (len(self.results), now())):
+    def turn_over(self, time: float) -> None:
+        """A turn of the loop is over, at this time of places."""
+        self.turns.append((len(self.results), (next(TURNS), time)))
+
+    def times(self) -> list[tuple[int, float]]:
+        times: list[tuple[int, float]] = []
+        for count, time in self.turns:
             times += repeat(time, count - len(times))
         return times
 
@@ -297,7 +300,7 @@ class OpenBatch(CallWindow):
         """The turn of the loop is over, in which results have come that are kept."""
         self._turn_is_noted = False
         if self._places.dated:
-            self._come.turns.append((len(self._come.results), self._places.now()))
+            self._come.turn_over(self._places.now())
         else:
             self.settle_now()
 
@@ -324,7 +327,10 @@ class OpenBatch(CallWindow):
             slots, results = self._stored(self.results, over)
             wrong = self._keep(slots, results, [0.0] * len(slots), [None] * len(slots), None)
         come, self._come = self._come, Come()
-        times = come.times(self._places.now) if come.turns else None
+        times = None
+        if come.turns:
+            come.turn_over(self._places.now())
+            times = come.times()
         positions: Sequence[int] = come.positions
         if positions and positions == [*(follow := range(positions[0], positions[0] + len(positions)))]:
             positions = follow
@@ -336,7 +342,7 @@ class OpenBatch(CallWindow):
         results: Sequence[Any],
         latencies: Sequence[float],
         calls: Sequence[Call | None],
-        times: list[float] | None,
+        times: list[tuple[int, float]] | None,
     ) -> list[Result]:
         """Store and keep the results of keys. Returns those that are no outcomes."""
         if not positions:

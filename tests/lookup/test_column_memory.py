@@ -20,7 +20,7 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.lookup import column_places
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Calls, Failure, KeyBatch
 from asyncio_operator.testing import ManualClock
 from tests.lookup.helpers import look_up
 from tests.operator.helpers import virtual
@@ -354,3 +354,18 @@ def test_L8_L10_tasks_whose_keys_have_other_types_share_one_cache_and_get_no_ans
             places.learn(batch.keys.at(left), answers, [])
             batch.store(left, answers)
         assert plain(batch.found()) == plain(answers_of(keys))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("found_before", [False, True])
+def test_L4_answers_that_wait_take_the_places_of_others_in_the_order_in_which_they_came(
+    order: tuple[int, int], found_before: bool
+) -> None:
+    cache, check = ColumnCache(Cache(max_rows=1), ManualClock()), AnswerCheck(SCHEMA_OF_X, in_columns=True)
+    for key in order:
+        keys = ArrowKeys(pa.array([key]))
+        cache.learn(keys, [{"x": key}], check, calls=Calls(came=[(1 + key, 0.0)], names=keys.names))
+        if found_before:
+            assert recalled(cache, keys.array) == {0: {"x": key}}
+    kept = order[-1] if found_before else 1
+    assert [key for key in order if recalled(cache, pa.array([key]))] == [kept]
