@@ -183,6 +183,8 @@ def run_program(face: str, level: str, directory: Path) -> None:
             "PYSPARK_PYTHON": str(Path(__file__).with_name("python")),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            # Spark Connect takes a free port: a program of another checkout may have the usual one.
+            "SPARK_TESTING": "1",
         }
         call = f"from tests.spark import test_secrets_in_spark as it; it.program({face!r}, {level!r})"
         done = subprocess.run(
