@@ -53,7 +53,7 @@ def copied(value: Any) -> Any:
         return value.copy()
     if (kind is list or kind is tuple) and ATOMIC.issuperset(map(type, value)):
         return value[:]
-    return copy.deepcopy(value)
+    return bytes(value) if kind is memoryview else copy.deepcopy(value)
 
 
 FEW = 50

@@ -65,7 +65,7 @@ class KeyGroupRange:
             )
 
     def __contains__(self, group: object) -> bool:
-        return isinstance(group, int) and self.start <= group <= self.end
+        return type(group) is int and self.start <= group <= self.end
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.start, self.end + 1))

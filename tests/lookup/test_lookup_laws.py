@@ -253,6 +253,20 @@ async def test_rows_are_the_callers_own() -> None:
             rows.append(None)
 
 
+@pytest.mark.parametrize("cache", [None, Cache()])
+@virtual
+async def test_L9_bytes_of_a_client_that_cannot_be_copied_are_bytes(cache: Cache | None) -> None:
+    class Views(Recorded):
+        def schema(self) -> pa.Schema:
+            return pa.schema([("x", pa.binary())])
+
+    async def answer(key: Any) -> Any:
+        return {"x": memoryview(b"ab")}
+
+    async with Lookup(Views(answer), cache=cache) as lookup:
+        assert [await lookup.get(1), await lookup.get(1)] == [{"x": b"ab"}] * 2
+
+
 # -- L5, L6
 
 

@@ -165,7 +165,7 @@ def test_T5_groups_and_data_that_do_not_belong_are_refused(make_queues):
     service = InternalTimerService(queues=make_queues(KeyGroupRange(0, 63), 128))
     other = InternalTimerService(queues=make_queues(KeyGroupRange(0, 255), 256))
     wrong: Any
-    for wrong in (64, -1, "0"):
+    for wrong in (64, -1, "0", True, 1.0, None):
         with pytest.raises(StateError, match="outside the range"):
             service.snapshot(wrong)
         with pytest.raises(StateError, match="outside the range"):
