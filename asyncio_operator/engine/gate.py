@@ -174,8 +174,7 @@ class Gate:
             age = call.age = self._breaker_clock()
             if breaker.state != "closed" and breaker.refuses(age):
                 opens = breaker.opens_again_at()
-                tried = opens is None or opens <= age
-                when = "while another call tries it" if tried else f"for another {(opens or age) - age:.3f} s"
+                when = "while another call tries it" if opens <= age else f"for another {opens - age:.3f} s"
                 raise CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
         # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.
         if call.weights is not None and (start := self._permitted(call.weights, now)) > now:

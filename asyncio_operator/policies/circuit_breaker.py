@@ -79,9 +79,9 @@ class Breaker:
         self._opened = -math.inf
         self._probing = False
 
-    def opens_again_at(self) -> float | None:
-        """When a probe may pass. The time may be in the past. None if the breaker is closed."""
-        return None if self.state == "closed" else self._opened + self._open_for
+    def opens_again_at(self) -> float:
+        """When a probe may pass, after the latest opening. The time may be in the past."""
+        return self._opened + self._open_for
 
     def refuses(self, now: float) -> bool:
         """Whether a call must not start."""
