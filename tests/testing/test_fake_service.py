@@ -234,6 +234,11 @@ def test_it_serves_synchronous_tests_from_a_thread_with_and_without_a_block_at_i
         assert len(service.requests) == answered
     service.stop()  # Nothing runs.
     assert service.start() is service
+    for start in (service.start, service.__enter__):  # One that runs goes on, and is still the one to stop.
+        with pytest.raises(StateError, match="the service is running already; stop it first"):
+            start()
+    with pytest.raises(StateError, match="running already"):
+        asyncio.run(service.__aenter__())
     with urllib.request.urlopen(service.url + "/rows/JFK") as response:
         assert json.load(response) == ROWS["JFK"]
     service.stop()

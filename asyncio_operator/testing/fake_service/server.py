@@ -115,7 +115,7 @@ class FakeService:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         rates = {"resets": resets, "truncated": truncated, "slow": slow, "garbage": garbage}
-        _check_arguments(rows, latency, errors, rates, rate_limit, batch, handler, retry_after_date)
+        _check_arguments(rows, latency, errors, rates, handler)
         self._shares: dict[Any, float] = {**(errors or {}), **rates}
         self._faults: dict[Any, FakeAnswer] = {
             "resets": FakeAnswer(reset=True),
@@ -133,10 +133,10 @@ class FakeService:
         self.abandoned = 0
         self._latency = latency if callable(latency) else duration("latency", latency)
         self._retry_after = None if retry_after is None else duration("retry_after", retry_after)
-        self._retry_after_date = retry_after_date
-        everything = limits if rate_limit is None else [*(limits or ()), RateLimit(rate_limit)]
-        self._limits = ServiceLimits(everything, headers, weigh, usage, duration("journey", journey))
-        self._batch = batch
+        self._retry_after_date = flag("retry_after_date", retry_after_date)
+        every = limits if rate_limit is None else [*(limits or ()), RateLimit(positive_int("rate_limit", rate_limit))]
+        self._limits = ServiceLimits(every, headers, weigh, usage, duration("journey", journey))
+        self._batch = one_of("batch", batch, ("map", "list"))
         self._handler = handler
         self._random = random.Random(seed)
         self._ssl = ssl_context
@@ -147,6 +147,7 @@ class FakeService:
         self._port = 0
         self._exit: Any = None
         self._thread: threading.Thread | None = None
+        self._serving = False
         self._stop: Callable[[], Any] = lambda: None
 
     # -- its life
@@ -159,8 +160,9 @@ class FakeService:
         return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self._port}"
 
     async def __aenter__(self) -> Self:
-        self._exit = self._running()
-        await self._exit.__aenter__()
+        running = self._running()
+        await running.__aenter__()
+        self._exit = running
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -180,8 +182,8 @@ class FakeService:
         async def serve() -> None:
             stop = asyncio.Event()
             loop = asyncio.get_running_loop()
-            self._stop = lambda: loop.call_soon_threadsafe(stop.set)
             async with self._running():
+                self._stop = lambda: loop.call_soon_threadsafe(stop.set)
                 ready.set()
                 await stop.wait()
 
@@ -193,11 +195,12 @@ class FakeService:
             finally:
                 ready.set()
 
-        self._thread = threading.Thread(target=run, name="fake-service", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=run, name="fake-service", daemon=True)
+        thread.start()
         ready.wait()
         if failed:  # The thread cannot raise into this one.
             raise failed[0]
+        self._thread = thread
         return self
 
     def stop(self) -> None:
@@ -209,11 +212,14 @@ class FakeService:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
+        if self._serving:
+            raise StateError("the service is running already; stop it first, or make another FakeService")
         self._started = asyncio.get_running_loop().time()
         self._limits.restart()
         server = web.Server(self._serve, access_log=None, handler_cancellation=True)
         runner = web.ServerRunner(server, shutdown_timeout=0.01)
         await runner.setup()
+        self._serving = True
         try:
             # A second run takes the port of the first again, so that clients find a service that comes back.
             site = web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self._ssl, reuse_address=True)
@@ -222,6 +228,7 @@ class FakeService:
             yield
         finally:
             await runner.cleanup()
+            self._serving = False
 
     # -- planned answers, and what was received
 
@@ -366,10 +373,7 @@ def _check_arguments(
     latency: object,
     errors: object,
     rates: Mapping[str, float],
-    rate_limit: object,
-    batch: object,
     handler: object,
-    retry_after_date: object,
 ) -> None:
     """Check the arguments of a `FakeService`.
 
@@ -395,10 +399,6 @@ def _check_arguments(
         number(fault, share, "between 0 and 1: how often it happens", lambda share: 0 <= share <= 1)
     if sum(shares.values()) > 1:
         raise ConfigurationError(f"the shares of faults are {shares}; their sum must be at most 1")
-    flag("retry_after_date", retry_after_date)
-    one_of("batch", batch, ("map", "list"))
-    if rate_limit is not None:
-        positive_int("rate_limit", rate_limit, ", or None")
     if handler is not None and not callable(handler):
         raise ConfigurationError(
             f"handler is {describe(handler)}; it must be a function of a FakeRequest, which may be `async`"
