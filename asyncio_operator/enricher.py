@@ -40,6 +40,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import (
@@ -290,18 +291,18 @@ class Enricher(ABC):
         """One lookup, for notebooks: opens the enricher, looks up a key, and closes it. None if the key has a null."""
         from asyncio_operator.arrow.key_identity import canonical_optional
 
-        key = canonical_optional(key, optional_parts(self))
-        if key is None:
+        if (key := canonical_optional(key, optional_parts(self))) is None:
             return None
         # As every caller does: an enricher may learn its columns there, and block.
         await asyncio.to_thread(self.schema)
+        own = copy(self)  # This one may be in use, and keeps its client.
         try:
-            await self.open()
-            return await self.lookup(key)
+            await own.open()
+            return await own.lookup(key)
         except ExceptionGroup as group:
             raise EnricherError.of(group) from group
         finally:
-            await self.close()
+            await own.close()
 
     def try_lookup(self, key: Any) -> Found:
         """The same as `probe`, and waits for the answer. It may be called where a loop is running, as in a notebook."""
@@ -322,8 +323,7 @@ class Enricher(ABC):
     def respell(self, keys: Sequence[Any]) -> Sequence[Any]:
         """Written, besides `lookup_columns`, by a class whose keys may be written in other types of Python than those
         of `key_schema`. Called with the keys of a call that do not fit it; returns the same keys, aligned, in types
-        that may fit. Keys that still do not fit are misses. By default all are. Keys of a DataFrame can only be
-        refused: their types stay.
+        that may fit. Keys that still do not fit are misses. Keys of a DataFrame can only be refused: their types stay.
 
         Raises:
             EnricherError: a key is of a type that no key has, or the source may have it and its type cannot hold it.

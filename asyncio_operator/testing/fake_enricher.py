@@ -104,13 +104,11 @@ class FakeEnricher(Enricher):
         if not isinstance(rows, Mapping):
             raise ConfigurationError(f"rows is {describe(rows)}; it must be a mapping of keys to rows")
         given = [row for found in rows.values() for row in _rows(found)]
+        latency = latency if callable(latency) else duration("latency", latency)
         if callable(latency):
             plain_function("latency", latency, "a number of seconds, or a function of a random.Random")
-        else:
-            latency = duration("latency", latency)
-        rate = isinstance(failures, float) and 0 <= failures <= 1
-        count = type(failures) is int and failures >= 0
-        if not (rate or count):
+        is_rate = isinstance(failures, float) and 0 <= failures <= 1
+        if not is_rate and not (type(failures) is int and failures >= 0):
             plain_function("failures", failures, _FAILURES, "the key", "the number of its call")
         values = {
             "rows": rows,
@@ -161,11 +159,8 @@ class FakeEnricher(Enricher):
             await asyncio.sleep(latency)
             if error is not None:
                 raise error
-        except asyncio.CancelledError:
-            call.outcome = "cancelled"
-            raise
-        except BaseException:
-            call.outcome = "failed"
+        except BaseException as error:
+            call.outcome = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
             raise
         else:
             call.outcome = "answered"
@@ -178,6 +173,12 @@ class FakeEnricher(Enricher):
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+    def __copy__(self) -> FakeEnricher:
+        """A copy that notes its calls in the same list, as a probe makes one."""
+        own = object.__new__(type(self))
+        vars(own).update(vars(self))
+        return own
 
     def __getstate__(self) -> dict[str, Any]:
         return {n: v for n, v in self.__dict__.items() if n not in ("calls", "opened", "_answers", "_random", "_asked")}

@@ -9,6 +9,9 @@ import pytest
 
 from asyncio_operator import Enricher, EnricherError
 from asyncio_operator.enricher import as_schema
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.testing import FakeEnricher, FakeService
+from enrichers import HttpEnricher
 
 
 class Counted(Enricher):
@@ -35,6 +38,44 @@ async def test_a_probe_is_one_lookup_between_open_and_close() -> None:
     one = Counted()
     assert await one.probe("x") == {"a": 1}
     assert one.history == ["open", "lookup", "close"]
+
+
+class Connected(Counted):
+    client: Any = None
+
+    async def open(self) -> None:
+        self.client = object()
+
+    async def lookup(self, key: Any) -> Any:
+        return {"a": 1} if self.client else {"a": "not open"}
+
+    async def close(self) -> None:
+        self.client = None
+
+
+async def test_L8_a_probe_leaves_an_enricher_that_is_in_use_open() -> None:
+    one = Connected()
+    async with Lookup(one, retry=None) as lookup:
+        for key in range(3):
+            assert await lookup.get(key) == {"a": 1}
+            assert await one.probe(key) == {"a": 1} == one.try_lookup(key)
+    assert one.client is None
+
+
+async def test_L8_a_probe_leaves_the_client_of_a_lookup_over_http_open() -> None:
+    with FakeService({"x": {"a": 1}}) as service:
+        one = HttpEnricher(service.url + "/rows/{key}", schema="a int")
+        async with Lookup(one) as lookup:
+            assert await lookup.get("x") == await one.probe("x") == one.try_lookup("x") == {"a": 1}
+            assert await lookup.get("y") is None
+
+
+async def test_L8_a_fake_sees_the_calls_of_its_probes() -> None:
+    fake = FakeEnricher({"x": {"a": 1}})
+    async with Lookup(fake) as lookup:
+        for _ in range(2):
+            assert await lookup.get("x") == await fake.probe("x") == {"a": 1}
+    assert [call.keys for call in fake.calls] == [("x",)] * 4
 
 
 def test_a_lookup_is_tried_without_a_loop() -> None:

@@ -180,8 +180,7 @@ class FakeService:
         failed: list[BaseException] = []
 
         async def serve() -> None:
-            stop = asyncio.Event()
-            loop = asyncio.get_running_loop()
+            stop, loop = asyncio.Event(), asyncio.get_running_loop()
             async with self._running():
                 self._stop = lambda: loop.call_soon_threadsafe(stop.set)
                 ready.set()
