@@ -9,6 +9,7 @@ A lookup belongs to the loop that opens it. Any number of tasks may call `get` a
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -45,6 +46,8 @@ from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.quota.share import Reservation
+
+_OPEN: set[int] = set()  # The ids of enrichers that a lookup has open. Another lookup opens a copy.
 
 
 class Lookup:
@@ -94,10 +97,7 @@ class Lookup:
     ) -> None:
         require_enricher(enricher)
         if journal is not None:
-            raise ConfigurationError(
-                f"journal is {describe(journal)}, which a Lookup does not take: known answers are joined with rows, in "
-                "asyncio_operator.spark.enrich(..., journal=...); here a Cache keeps answers, on disk too"
-            )
+            raise ConfigurationError(f"journal is {describe(journal)}, which a Lookup does not take: give it a Cache")
         # Law L2: a failure is that of its own callers.
         self._options = replace(checked(enricher, locals()), fail=None)
         if clock is not None:
@@ -132,8 +132,7 @@ class Lookup:
         engine, self._engine = self._engine, None
         if engine is not None:
             self._closing = asyncio.ensure_future(engine.close())
-        closing = self._closing
-        if closing is not None:
+        if (closing := self._closing) is not None:
             # A caller that is cancelled here stops waiting. The lookup is closed all the same.
             await asyncio.shield(closing)
             self._closing = None
@@ -259,9 +258,8 @@ class _Engine:
 
 
 async def _closed(enricher: Enricher) -> None:
-    """Close the enricher, within `CLIENT_CLOSE_TIMEOUT` seconds."""
-    error = await close_within(describe(enricher), enricher.close, CLIENT_CLOSE_TIMEOUT)
-    if error is not None:
+    _OPEN.discard(id(enricher))
+    if (error := await close_within(describe(enricher), enricher.close, CLIENT_CLOSE_TIMEOUT)) is not None:
         raise error
 
 
@@ -275,6 +273,8 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
     # The fingerprint is taken after `schema`, because an enricher may learn from its source what belongs to it.
     owner = cache_owner(fingerprint(enricher), schema)
     check = AnswerCheck(schema)
+    enricher = copy(enricher) if id(enricher) in _OPEN else enricher
+    _OPEN.add(id(enricher))
     try:
         await enricher.open()
         cache = None if options.cache is None else await open_own_cache(options.cache, owner, clock, schema)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import Enricher, EnricherError
+from asyncio_operator import Cache, Enricher, EnricherError
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher, FakeService
@@ -68,6 +68,17 @@ async def test_L8_a_probe_leaves_the_client_of_a_lookup_over_http_open() -> None
         async with Lookup(one) as lookup:
             assert await lookup.get("x") == await one.probe("x") == one.try_lookup("x") == {"a": 1}
             assert await lookup.get("y") is None
+
+
+async def test_L8_two_lookups_of_one_enricher_do_not_close_each_others_client() -> None:
+    one = Connected()
+    async with Lookup(one) as first, Lookup(one, cache=Cache()) as second:
+        assert await first.get(1) == await second.get(1) == {"a": 1}
+        await first.close()
+        assert await second.get(2) == {"a": 1}
+        await first.open()
+        assert await first.get(2) == {"a": 1}
+    assert one.client is None
 
 
 async def test_L8_a_fake_sees_the_calls_of_its_probes() -> None:
