@@ -116,8 +116,10 @@ def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
     """The values in that type. Raises an error of any type if a value does not fit."""
     # The types of the values decide for a whole column at once; only a mixed column is checked value by value.
     if not kinds.is_boolean(data_type) and not _are_exact(values, data_type):
+        kind, fits = _sure(data_type)
         for value in values:
-            _check(value, data_type)
+            if type(value) is not kind or not (fits is None or fits(value)):
+                _check(value, data_type)
     try:
         return pa.array(values, data_type)
     except Exception:

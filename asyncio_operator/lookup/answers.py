@@ -168,6 +168,16 @@ class AnswerCheck:
                 return list(map(dict.copy, answers))
         return list(map(self, answers))
 
+    def right(self, answers: Sequence[Any]) -> tuple[Sequence[Found], list[bool]]:
+        """The same for those of several answers that are right, and whether each is."""
+        found, fit = list[Any](), [True] * len(answers)
+        for i, answer in enumerate(answers):
+            try:
+                found.append(self(answer))
+            except ResultError:
+                fit[i] = False
+        return self.in_table(found) if self._in_columns and len(found) >= FEW else found, fit
+
     def in_table(self, answers: Sequence[Any]) -> ColumnAnswers:
         """Answers that this has converted, in one table."""
         try:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_index import Mask
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.lookup.known import KnownAnswers
+    from asyncio_operator.lookup.open_batch import OpenBatch
 
 logger = logging.getLogger("asyncio_operator.cache")
 
@@ -61,7 +62,7 @@ class Learnt(NamedTuple):
     like: ArrowKeys | None
     answers: Any
     check: AnswerCheck | None
-    came: Sequence[tuple[int, float]]
+    came: Sequence[tuple[int, int, float]]
     about: Any
 
 
@@ -107,7 +108,7 @@ class ColumnStore:
             self._names.update(calls.names)
         kind = None if hasattr(keys, "array") else like
         maker = None if hasattr(answers, "table") else check
-        came = [(next(TURNS), self.now())] * len(keys) if calls.came is None else calls.came
+        came = [(len(keys), next(TURNS), self.now())] if calls.came is None else calls.came
         self._come.append(Learnt(keys, kind, answers, maker, came, about))
         self._count += len(keys)
         if self._count >= MANY:
@@ -131,7 +132,9 @@ class ColumnStore:
             return
         about = 0 if come[0].about is None else np.concatenate([one.about for one in come])
         first, *others = map(self._fitted, keys)
-        turns, times = map(np.array, zip(*chain.from_iterable([one.came for one in come]), strict=True))
+        counts = np.concatenate([np.diff([end for end, *_ in one.came], prepend=0) for one in come])
+        _, *columns = zip(*chain.from_iterable([one.came for one in come]), strict=True)
+        turns, times = [np.repeat(column, counts) for column in columns]
         every, found = first.joined(others) if others else first, one_after_the_other(answers)
         if (turns[1:] < turns[:-1]).any():
             # Those of several batches. Law L4: the order counts.
@@ -155,6 +158,9 @@ class ColumnStore:
 class ColumnCache(AnyCache, ColumnStore):
     """The answers of one specification in memory, in columns. The first keys decide the type of all: others that do not
     fit it are not here.
+
+    Attributes:
+        due: open batches, of all tasks that use it, with results that are not learnt yet.
     """
 
     has_objects = False
@@ -162,6 +168,7 @@ class ColumnCache(AnyCache, ColumnStore):
     def __init__(self, options: Cache, clock: Clock | None, schema: pa.Schema | None = None) -> None:
         AnyCache.__init__(self, options)
         self._schema = schema
+        self.due: dict[OpenBatch, None] = {}
         answers = ColumnMemory(
             milliseconds(clock),
             (self.row_life, self.miss_life),
@@ -171,6 +178,11 @@ class ColumnCache(AnyCache, ColumnStore):
         )
         ColumnStore.__init__(self, answers)
         self._kind: pa.DataType | None = None
+
+    def recall(self, keys: ArrowKeys) -> list[Piece]:
+        while self.due:
+            self.due.popitem()[0].settle_now()
+        return super().recall(keys)
 
     def __len__(self) -> int:
         self._settle()
@@ -194,7 +206,7 @@ class ColumnCache(AnyCache, ColumnStore):
 
     def put(self, key: Any, answer: Any, age: int) -> None:
         """Store an answer for a key that was looked for here; see `LookupCache.put`."""
-        self.learn([key], [answer], self._check, self._like, None, Calls(came=[(next(TURNS), self.now() - age)]))
+        self.learn([key], [answer], self._check, self._like, None, Calls(came=[(1, next(TURNS), self.now() - age)]))
 
     def holds(self, key: Any) -> bool:
         """Whether there is an answer, expired or not, for a key that was looked for here."""
@@ -249,6 +261,7 @@ class ColumnPlaces(Places):
     Attributes:
         now: the same, for answers that are kept.
         dated: whether places may learn an answer later, with the time at which it came.
+        due: see `ColumnCache`.
     """
 
     def __init__(
@@ -270,6 +283,7 @@ class ColumnPlaces(Places):
         self._at_hand: list[Any] = [] if cache is None else [cache]
         self.now: Callable[[], float] = clock if cache is None else cache.now
         self.dated = not self.known and (cache is None or not cache.has_objects)
+        self.due: dict[OpenBatch, None] = cache.due if isinstance(cache, ColumnCache) else {}
         if remember:
             # Behind a cache it has what the cache has dropped, as long as the cache would use it.
             unit, lives = (1, (inf,)) if cache is None else (1000, cache.lives)

@@ -59,7 +59,8 @@ class Calls(NamedTuple):
         latencies: seconds of the last of them.
         weights: under a budget, what each key weighed beside its call, by unit.
         http_statuses: see `Answer`.
-        came: of each answer a number of `TURNS` and when it came, in the time of the places; None: now.
+        came: how many answers had come in all, a number of `TURNS` and when that was, in the time of the places, for
+            each time at which some came; None: all of them now.
         names: of the keys, as batches have them; None: places have to find them.
     """
 
@@ -67,7 +68,7 @@ class Calls(NamedTuple):
     latencies: Iterable[float] = repeat(0.0)
     weights: Iterable[Mapping[str, float] | None] = repeat(None)
     http_statuses: Iterable[int | None] = repeat(None)
-    came: Sequence[tuple[int, float]] | None = None
+    came: Sequence[tuple[int, int, float]] | None = None
     names: Sequence[int] | None = None
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import compress, repeat
+from itertools import accumulate, compress, repeat
 from math import inf
 from operator import not_
 from typing import TYPE_CHECKING, Any, cast
@@ -46,7 +46,7 @@ class Come:
     Attributes:
         latencies: seconds of their calls.
         calls: these calls; None for one without an object.
-        turns: the numbers of results at the ends of turns of the loop, with what `Calls.came` says of them.
+        turns: the turns of the loop in which they have come, as `Calls.came` has them.
     """
 
     __slots__ = ("calls", "latencies", "positions", "results", "turns")
@@ -56,17 +56,11 @@ class Come:
         self.results: list[Any] = []
         self.latencies: list[float] = []
         self.calls: list[Call | None] = []
-        self.turns: list[tuple[int, tuple[int, float]]] = []
+        self.turns: list[tuple[int, int, float]] = []
 
     def turn_over(self, time: float) -> None:
         """A turn of the loop is over, at this time of places."""
-        self.turns.append((len(self.results), (next(TURNS), time)))
-
-    def times(self) -> list[tuple[int, float]]:
-        times: list[tuple[int, float]] = []
-        for count, time in self.turns:
-            times += repeat(time, count - len(times))
-        return times
+        self.turns.append((len(self.results), next(TURNS), time))
 
 
 def some(values: list[Any], positions: Sequence[int]) -> list[Any]:
@@ -294,6 +288,7 @@ class OpenBatch(CallWindow):
 
     def _note_turn(self) -> None:
         self._turn_is_noted = True
+        self._places.due[self] = None
         asyncio.get_running_loop().call_soon(self._turn_over, context=self._source.context)
 
     def _turn_over(self) -> None:
@@ -327,14 +322,13 @@ class OpenBatch(CallWindow):
             slots, results = self._stored(self.results, over)
             wrong = self._keep(slots, results, [0.0] * len(slots), [None] * len(slots), None)
         come, self._come = self._come, Come()
-        times = None
+        self._places.due.pop(self, None)
         if come.turns:
             come.turn_over(self._places.now())
-            times = come.times()
         positions: Sequence[int] = come.positions
         if positions and positions == [*(follow := range(positions[0], positions[0] + len(positions)))]:
             positions = follow
-        return wrong + self._keep(positions, come.results, come.latencies, come.calls, times)
+        return wrong + self._keep(positions, come.results, come.latencies, come.calls, come.turns or None)
 
     def _keep(
         self,
@@ -342,7 +336,7 @@ class OpenBatch(CallWindow):
         results: Sequence[Any],
         latencies: Sequence[float],
         calls: Sequence[Call | None],
-        times: list[tuple[int, float]] | None,
+        turns: Sequence[tuple[int, int, float]] | None,
     ) -> list[Result]:
         """Store and keep the results of keys. Returns those that are no outcomes."""
         if not positions:
@@ -352,13 +346,14 @@ class OpenBatch(CallWindow):
             answers = pending.check.many(results)
         except ResultError:
             # The others are kept before the first wrong one may end the run.
-            fit = list(map(pending.fits, results))
-            every = list(zip(positions, results, latencies, calls, strict=True))
+            answers, fit = pending.check.right(results)
+            every = zip(positions, results, latencies, calls, strict=True)
             wrong = list(compress(every, map(not_, fit)))
-            if len(wrong) == len(every):
+            if not len(answers):
                 return wrong
-            positions, results, latencies, calls = map(list, zip(*compress(every, fit), strict=True))
-            answers, times = pending.check.many(results), times and list(compress(times, fit))
+            positions, calls = list(compress(positions, fit)), list(compress(calls, fit))
+            latencies, ends = list(compress(latencies, fit)), [0, *accumulate(fit)]
+            turns = turns and [(ends[end], number, time) for end, number, time in turns]
         weights: Iterable[Any] = repeat(None)
         http_statuses: Iterable[Any] = repeat(None)
         if source.known:
@@ -371,7 +366,7 @@ class OpenBatch(CallWindow):
         # Their hashes are known, if the keys were searched for.
         named = len(positions) < NAMED and not self.batch.ascending
         names = some(self.batch.keys.names, positions) if named else None
-        about = Calls(1, latencies, weights, http_statuses, times, names)
+        about = Calls(1, latencies, weights, http_statuses, turns, names)
         self.batch.store(positions, *pending.outcomes(keys, answers, about))
         return wrong
 

@@ -256,14 +256,6 @@ class PendingKeys(OpenKeys):
         self.places.learn(keys, answers, reports or answers, calls)
         return answers, reports
 
-    def fits(self, answer: Any) -> bool:
-        """Whether an answer is right."""
-        try:
-            self.check(answer)
-        except ResultError:
-            return False
-        return True
-
     def end_uncalled(self, pending: OpenKey, outcome: Any) -> None:
         """No call is made for the key."""
         pending.ended = True

@@ -14,6 +14,7 @@ from asyncio_operator import Cache, EnricherError, FixedBackoff, Hedge, ResultEr
 from asyncio_operator.arrow.column_memory import MOST_KEYS
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.column_places import ColumnCache
 from enrichers import TableEnricher
 from tests.lookup import helpers
 from tests.lookup.helpers import CHECK, Consumer, Recorded, at_once, in_a_second, now, outcomes_of
@@ -270,3 +271,18 @@ async def test_L13_use_in_the_cache_counts_as_before() -> None:
     cache = Cache(expire_after_access=3)
     done = await look_up(enricher, [[1]] * 6, cache, remember=60.0, every=2.0)
     assert (enricher.calls, done.sources()) == ([1], [["call"], *[["cache"]] * 5])
+
+
+@virtual
+async def test_L1_L8_what_another_run_has_been_answered_is_in_their_cache_at_once() -> None:
+    async def answer(key: int) -> Any:
+        await asyncio.sleep(key)
+        return {"x": key}
+
+    cache, enricher = ColumnCache(Cache(), now), Recorded(answer)
+    async with asyncio.TaskGroup() as group:
+        # The second one asks between two searches for ready rows, for which answers wait.
+        group.create_task(helpers.look_up(enricher, [[1, 9]], cache=cache))
+        later = group.create_task(helpers.look_up(enricher, [[7], [1]], every=1.01, cache=cache, timed=True))
+    assert later.result().sources() == [["call"], ["cache"]]
+    assert sorted(enricher.calls) == [1, 7, 9]

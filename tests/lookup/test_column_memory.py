@@ -364,7 +364,7 @@ def test_L4_answers_that_wait_take_the_places_of_others_in_the_order_in_which_th
     cache, check = ColumnCache(Cache(max_rows=1), ManualClock()), AnswerCheck(SCHEMA_OF_X, in_columns=True)
     for key in order:
         keys = ArrowKeys(pa.array([key]))
-        cache.learn(keys, [{"x": key}], check, calls=Calls(came=[(1 + key, 0.0)], names=keys.names))
+        cache.learn(keys, [{"x": key}], check, calls=Calls(came=[(1, 1 + key, 0.0)], names=keys.names))
         if found_before:
             assert recalled(cache, keys.array) == {0: {"x": key}}
     kept = order[-1] if found_before else 1
